@@ -43,9 +43,9 @@ def main() -> int:
             start = time.perf_counter()
             subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
             seconds = time.perf_counter() - start
-            found = json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
-        compiling = sum(program["timing"]["compile_s"] for program in found["programs"].values())
-        print(f"{target:<14} {len(found['programs'])} programs {seconds:>6.2f}s, compiling {compiling:>6.2f}s")
+            record = json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
+        compiling = sum(program["timing"]["compile_s"] for program in record["programs"].values())
+        print(f"{target:<14} {len(record['programs'])} programs {seconds:>6.2f}s, compiling {compiling:>6.2f}s")
         slow = slow or seconds > LIMIT
     return int(slow)
 

@@ -60,11 +60,11 @@ def main() -> int:
         assert isinstance(plain, dict)
         experiment = read({str(key): value for key, value in plain.items()})
         start = time.perf_counter()
-        found = gather(experiment, Program.SHARD_MAP, folder / "run", "").evidence
+        evidence = gather(experiment, Program.SHARD_MAP, folder / "run", "").evidence
         reading = time.perf_counter() - start
-    count = len(found.collectives or ())
-    if count != given.count or found.collectives_unknown:
-        raise SystemExit(f"{count} of {given.count} collectives were read; {found.collectives_unknown}")
+    count = len(evidence.collectives or ())
+    if count != given.count or evidence.collectives_unknown:
+        raise SystemExit(f"{count} of {given.count} collectives were read; {evidence.collectives_unknown}")
     print(f"{count} collectives in {size / 1e6:.1f} MB of text")
     print(f"{'compiled in':<12} {compiling:>6.2f}s")
     print(f"{'read in':<12} {reading:>6.2f}s   ratio {reading / compiling:.2f}, at most {LIMIT:.1f}")

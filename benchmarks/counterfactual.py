@@ -54,8 +54,8 @@ class Trial:
 
     def __str__(self) -> str:
         assert self.collective.why is not None
-        said = f"{self.program}: {words.collective(self.collective)}: {words.because(self.collective.why)}"
-        return f"{self.verdict}: {said}" + (f" [{self.why}]" if self.why else "")
+        claim = f"{self.program}: {words.collective(self.collective)}: {words.because(self.collective.why)}"
+        return f"{self.verdict}: {claim}" + (f" [{self.why}]" if self.why else "")
 
 
 def trials(name: str, folder: Path, overrides: Sequence[str] = (), config: Path | None = None) -> Iterator[Trial]:
@@ -69,9 +69,9 @@ def trials(name: str, folder: Path, overrides: Sequence[str] = (), config: Path 
         if not program.on_mesh:
             continue
         tried = _Tries(plain, program, folder)
-        for one in tried.original:
-            if one.inserted and not one.alone:
-                yield _trial(experiment, program, one, tried)
+        for collective in tried.original:
+            if collective.inserted and not collective.alone:
+                yield _trial(experiment, program, collective, tried)
 
 
 class _Tries:
@@ -81,7 +81,7 @@ class _Tries:
         self._plain, self._program, self._folder = plain, program, folder
         self._known: dict[tuple[frozenset[str], frozenset[str]], list[Collective] | str] = {}
         self.experiment = read(_only(plain, program))
-        self.original = [one for _, one in compiled_collectives(self.experiment, folder)]
+        self.original = [collective for _, collective in compiled_collectives(self.experiment, folder)]
 
     def without(self, keys: frozenset[str], axes: frozenset[str]) -> list[Collective] | str:
         """Return the collectives with `axes` removed from `keys`; the message if that cannot be compiled."""
@@ -101,7 +101,10 @@ class _Tries:
         for lines in [plain["per_device"], {}] if self._program.whole else [plain["per_device"]]:
             try:
                 experiment = read({**plain, "per_device": lines})
-                return [one for _, one in compiled_collectives(experiment, self._folder, refused=True, reasons=False)]
+                return [
+                    collective
+                    for _, collective in compiled_collectives(experiment, self._folder, refused=True, reasons=False)
+                ]
             except InvalidExperiment as error:
                 refused = refused or f"refused: {str(error).splitlines()[0]}"
         return refused
@@ -115,16 +118,16 @@ def _only(plain: Mapping[str, Any], program: Program) -> dict[str, Any]:
 
 def _spec(experiment: Experiment, key: str) -> Spec:
     """Return the spec of a key."""
-    section, _, rest = key.partition(".")
+    section, _, member = key.partition(".")
     if section == "arrays":
-        return experiment.array(rest.removesuffix(".spec")).layout.spec
-    return (experiment.constraints if section == "constraints" else experiment.outputs)[rest]
+        return experiment.array(member.removesuffix(".spec")).layout.spec
+    return (experiment.constraints if section == "constraints" else experiment.outputs)[member]
 
 
 def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: frozenset[str]) -> bool:
     """Remove axes from the spec of a key; return False if it has none of them."""
-    section, _, rest = key.partition(".")
-    name = rest.removesuffix(".spec") if section == "arrays" else rest
+    section, _, member = key.partition(".")
+    name = member.removesuffix(".spec") if section == "arrays" else member
     spec = _spec(experiment, key)
     # A spec with logical names is rewritten with mesh axes.
     left = [[axis for axis in entry if axis not in axes] for entry in spec]
@@ -136,36 +139,36 @@ def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: froz
     return bool(axes & set(spec.axes))
 
 
-def _trial(experiment: Experiment, program: Program, one: Collective, tried: _Tries) -> Trial:
-    why = one.why
+def _trial(experiment: Experiment, program: Program, collective: Collective, tried: _Tries) -> Trial:
+    why = collective.why
     assert why is not None
     if why.by is None:
-        return Trial(program, one, UNEXPLAINED)
+        return Trial(program, collective, UNEXPLAINED)
     if not why.keys:
-        return Trial(program, one, UNTRIED, "it names no key")
-    if one.axes is None:
-        return Trial(program, one, UNTRIED, "its groups are of no axis")
+        return Trial(program, collective, UNTRIED, "it names no key")
+    if collective.axes is None:
+        return Trial(program, collective, UNTRIED, "its groups are of no axis")
     keys = frozenset(why.keys)
     # A collective that replaces another one may be over other axes.
     named = frozenset(axis for key in keys for axis in _spec(experiment, key).axes)
-    axes = frozenset(one.axes) & named or named
+    axes = frozenset(collective.axes) & named or named
     others: set[str] = set()
     for key in why.keys:
         if f"{key} wants" in why.text:
             continue
         misfit, ways = _misfit(experiment, key, axes, why.dims)
         if misfit and not any(re.search(rf"\bby way of ([\w, ]+ and )?{way}\b", why.text) for way in ways):
-            return Trial(program, one, FALSE, misfit)
+            return Trial(program, collective, FALSE, misfit)
         others |= {key} if misfit else set()
     left = tried.without(keys, axes)
     if isinstance(left, str):
-        return Trial(program, one, UNTRIED, left)
-    verdict, told = _gone(one, tried.original, left)
+        return Trial(program, collective, UNTRIED, left)
+    verdict, reason = _gone(collective, tried.original, left)
     if verdict == TRUE and others < keys and others:
-        rest = tried.without(keys - others, axes)
-        if not isinstance(rest, str) and _gone(one, tried.original, rest)[0] == TRUE:
-            return Trial(program, one, FALSE, f"it goes with the axes in {', '.join(sorted(others))} too")
-    return Trial(program, one, verdict, told)
+        remaining = tried.without(keys - others, axes)
+        if not isinstance(remaining, str) and _gone(collective, tried.original, remaining)[0] == TRUE:
+            return Trial(program, collective, FALSE, f"it goes with the axes in {', '.join(sorted(others))} too")
+    return Trial(program, collective, verdict, reason)
 
 
 def _misfit(experiment: Experiment, key: str, axes: frozenset[str], dims: Sequence[str]) -> tuple[str, set[str]]:
@@ -173,10 +176,10 @@ def _misfit(experiment: Experiment, key: str, axes: frozenset[str], dims: Sequen
 
     Its spec must have an axis, and its array the named dimension.
     """
-    section, _, rest = key.partition(".")
+    section, _, member = key.partition(".")
     if section != "arrays":
         return "", set()
-    array = experiment.array(rest.removesuffix(".spec"))
+    array = experiment.array(member.removesuffix(".spec"))
     spec = array.layout.spec.padded(len(array.shape))
     if not axes & set(spec.axes):
         return f"{key} has no {' and '.join(sorted(axes))}", set()
@@ -186,19 +189,30 @@ def _misfit(experiment: Experiment, key: str, axes: frozenset[str], dims: Sequen
     return "", set()
 
 
-def _gone(one: Collective, before: Sequence[Collective], after: Sequence[Collective]) -> tuple[str, str]:
-    mine = [each for each in before if _alike(each) == _alike(one)]
-    left = [each for each in after if _alike(each) == _alike(one) and not each.alone]
+def _gone(collective: Collective, before: Sequence[Collective], after: Sequence[Collective]) -> tuple[str, str]:
+    mine = [each for each in before if _alike(each) == _alike(collective)]
+    left = [each for each in after if _alike(each) == _alike(collective) and not each.alone]
     if len(left) < len(mine):
         return TRUE, ""
-    if len(one.nodes) > 1 and sum(each.bytes or 0 for each in left) < sum(each.bytes or 0 for each in mine):
+    if len(collective.nodes) > 1 and sum(each.bytes or 0 for each in left) < sum(each.bytes or 0 for each in mine):
         return TRUE, ""
-    return FALSE, f"without the axes in {', '.join(one.why.keys if one.why else ())} it is there still"
+    return FALSE, f"without the axes in {', '.join(collective.why.keys if collective.why else ())} it is there still"
 
 
-def _alike(one: Collective) -> tuple[Any, ...]:
-    between = (tuple(one.between.source), tuple(one.between.to)) if one.between and len(one.nodes) < 2 else ()
-    return one.kind, frozenset(one.axes or ()), frozenset(one.nodes), one.gradient, one.reduction, between
+def _alike(collective: Collective) -> tuple[Any, ...]:
+    between = (
+        (tuple(collective.between.source), tuple(collective.between.to))
+        if collective.between and len(collective.nodes) < 2
+        else ()
+    )
+    return (
+        collective.kind,
+        frozenset(collective.axes or ()),
+        frozenset(collective.nodes),
+        collective.gradient,
+        collective.reduction,
+        between,
+    )
 
 
 def _simulated() -> None:
@@ -211,7 +225,7 @@ def _simulated() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _told(name: str, config: Path | None) -> list[tuple[str, str]]:
+def _judged(name: str, config: Path | None) -> list[tuple[str, str]]:
     """Return the verdict on each reason of an experiment, with a sentence."""
     with tempfile.TemporaryDirectory() as folder:
         return [(trial.verdict, f"{name} {trial}") for trial in trials(name, Path(folder), config=config)]
@@ -224,7 +238,7 @@ def verdicts(names: Sequence[str], config: Path | None = None, jobs: int | None 
     """
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawning, initializer=_simulated) as pool:
-        for done in as_completed([pool.submit(_told, name, config) for name in names]):
+        for done in as_completed([pool.submit(_judged, name, config) for name in names]):
             yield from done.result()
 
 

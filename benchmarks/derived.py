@@ -76,8 +76,8 @@ def _judged(config: Config) -> Judgement:
         warnings.simplefilter("ignore")
         types = infer(experiment)
     nodes = {
-        section: {n: {"shape": list(t.shape), "dtype": t.dtype} for n, t in found.items()}
-        for section, found in types.nodes.items()
+        section: {n: {"shape": list(t.shape), "dtype": t.dtype} for n, t in values.items()}
+        for section, values in types.nodes.items()
     }
     if types.derivation is None or types.derived is None:
         return {"status": "left out", "why": types.unsupported[Program.DERIVED], "types": nodes}
@@ -88,10 +88,10 @@ def _judged(config: Config) -> Judgement:
         context = oracles.consult(experiment, context.arrays, types.outputs, types.floats, {})
         verdict = derivation.check(context, types.derived, types.floats[Program.DERIVED])
     lines = types.derivation
-    told = {"notes": len(lines.notes), "check_vma": lines.check_vma, "sent": lines.sent_bytes, "types": nodes}
+    measures = {"notes": len(lines.notes), "check_vma": lines.check_vma, "sent": lines.sent_bytes, "types": nodes}
     if verdict.status != "passed":
-        return {"status": "wrong", "why": verdict.reason, **told}
-    return {"status": "right", "why": None, **told}
+        return {"status": "wrong", "why": verdict.reason, **measures}
+    return {"status": "right", "why": None, **measures}
 
 
 def smallest(config: Config, verdict: Judgement) -> Config:
@@ -103,10 +103,10 @@ def smallest(config: Config, verdict: Judgement) -> Config:
         if time.monotonic() > end:
             return None
         try:
-            found = judged(cases.complete(smaller))
+            result = judged(cases.complete(smaller))
         except InvalidExperiment:
             return None
-        return found.get("types", {}) if _mark(found) == mark else None
+        return result.get("types", {}) if _mark(result) == mark else None
 
     return shrink(pruned(config), verdict.get("types", {}), test)
 
@@ -161,7 +161,7 @@ class Folder:
         """Return the number of cases with each result."""
         records = self.records()
         seconds = sum(record["seconds"] for record in records)
-        told = [
+        lines = [
             f"{len(records)} graphs of {sum(r['lines'] for r in records)} lines in {seconds:.0f} s: "
             f"{dict(Counter(record['status'] for record in records))}",
             f"unchecked by JAX's types: {sum(r.get('check_vma') is False for r in records)}; "
@@ -169,8 +169,8 @@ class Folder:
         ]
         for status in ("left out", "invalid"):
             why = Counter(template(record["why"]) for record in records if record["status"] == status)
-            told += [f"{status}:", *(f"  {count:5} {what}" for what, count in why.most_common(25))] if why else []
-        return "\n".join(told)
+            lines += [f"{status}:", *(f"  {count:5} {reason}" for reason, count in why.most_common(25))] if why else []
+        return "\n".join(lines)
 
 
 def main() -> None:

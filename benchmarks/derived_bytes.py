@@ -74,14 +74,14 @@ def asked(program: Any, operands: Any, mesh: Mesh) -> tuple[float, Counter[str]]
 def both(experiment: Experiment, folder: Path) -> dict[Program, tuple[float, Counter[str]]] | str:
     """Return what each of the two programs requests; or why there is only one."""
     experiment = replace(experiment, programs=PROGRAMS)
-    found: dict[Program, tuple[float, Counter[str]]] = {}
+    requests: dict[Program, tuple[float, Counter[str]]] = {}
     with harness.configured(experiment):
         types = infer(experiment)
         if types.unsupported:
             return "; ".join(f"{program}: {why}" for program, why in types.unsupported.items())
         for program in PROGRAMS:
-            found[program] = sent_by(experiment, program, types, folder)
-    return found
+            requests[program] = sent_by(experiment, program, types, folder)
+    return requests
 
 
 def sent_by(experiment: Experiment, program: Program, types: InferredTypes, folder: Path) -> tuple[float, Counter[str]]:
@@ -118,21 +118,21 @@ def main() -> None:
                 plain = functions.traced(schema.completed(plain), conf_folder() / "experiment", Path(scratch) / "trees")
             if expect.refusal(plain) or not plain["graph"] or not plain["per_device"]:
                 continue
-            found = both(read(plain), ROOT)
-        if isinstance(found, str):
-            print(f"| {name} | – | – | – | {found} | – |")
+            requests = both(read(plain), ROOT)
+        if isinstance(requests, str):
+            print(f"| {name} | – | – | – | {requests} | – |")
             continue
-        (mine, kinds), (theirs, others) = (found[program] for program in PROGRAMS)
+        (mine, kinds), (theirs, others) = (requests[program] for program in PROGRAMS)
         ratio = "1" if mine == theirs else f"{mine / theirs:.2f}" if theirs else "∞"
         most, why = MORE.get(name, (1.0, ""))
         wrong |= mine > theirs * (most + 0.005 if why else 1.0001)
         reasons += [f"{name}: {why}"] if why and mine > theirs else []
-        print(f"| {name} | {mine:,.0f} | {theirs:,.0f} | {ratio} | {_told(kinds)} | {_told(others)} |", flush=True)
+        print(f"| {name} | {mine:,.0f} | {theirs:,.0f} | {ratio} | {_listed(kinds)} | {_listed(others)} |", flush=True)
     print("", *reasons, sep="\n")
     sys.exit(wrong)
 
 
-def _told(counts: Counter[str]) -> str:
+def _listed(counts: Counter[str]) -> str:
     return ", ".join(kind if count == 1 else f"{kind} × {count}" for kind, count in sorted(counts.items())) or "none"
 
 

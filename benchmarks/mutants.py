@@ -45,22 +45,22 @@ def main() -> None:
         experiment, released = shipped(name, given.folder)
         with tempfile.TemporaryDirectory() as scratch:
             context = consulted(experiment, Path(scratch), released)
-        found = mutants(context)
-        here = Counter(mutant.outcome for mutant in found)
+        mutated = mutants(context)
+        here = Counter(mutant.outcome for mutant in mutated)
         outcomes += here
         print(f"{name:48} {dict(here)}  {time.perf_counter() - start:.1f} s", flush=True)
-        for mutant in found:
+        for mutant in mutated:
             if mutant.outcome == "survived":
                 print(f"    survived: {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}")
-        wrong = [mutant for mutant in found if "sections" in mutant.noticed]
+        wrong = [mutant for mutant in mutated if "sections" in mutant.noticed]
         for mutant in random.Random(name).sample(wrong, min(given.diagnosed, len(wrong))):
             start = time.perf_counter()
-            verdict, said = diagnosed(context, mutant)
+            verdict, sentence = diagnosed(context, mutant)
             named[verdict] += 1
             if given.verbose and verdict != "right":
                 took = time.perf_counter() - start
                 print(f"    {verdict} ({took:.1f} s): {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}")
-                print(f"        {said}", flush=True)
+                print(f"        {sentence}", flush=True)
     print(f"{sum(outcomes.values())} mutants: {dict(outcomes)}")
     print(f"{sum(named.values())} diagnosed: {dict(named)}")
     sys.exit(bool(outcomes["survived"]))
@@ -75,9 +75,9 @@ def diagnosed(context: Context, mutant: Mutant) -> tuple[str, str]:
     changed = replace(context, experiment=experiment, per_device=replace(context.per_device, values=values))
     if context.uncast:
         changed.uncast = {**context.uncast, "per_device": oracles.uncast(changed, "per_device")}
-    said = diagnosis.diagnose(changed)
-    sentence = said[0] if said else "nothing"
-    if not said or sentence.startswith("no single edit"):
+    sentences = diagnosis.diagnose(changed)
+    sentence = sentences[0] if sentences else "nothing"
+    if not sentences or sentence.startswith("no single edit"):
         return "not found", sentence
     lines = re.findall(r"per_device\.([\w.]+):", sentence)
     return "right" if mutant.edit.line in lines else "elsewhere", sentence

@@ -56,10 +56,10 @@ class Row:
 
     def __str__(self) -> str:
         apart = self.apart
-        told = f"{apart.wrong} of {apart.size} outside" if self.outside else f"share {apart.share:.2f}"
+        verdict = f"{apart.wrong} of {apart.size} outside" if self.outside else f"share {apart.share:.2f}"
         if apart.undecided:
-            told += f"; undecided {apart.undecided}, between {apart.between}, excused {apart.excused}"
-        return f"{self.dtype}  {self.expression}  seed {self.seed}: {told}; error {apart.max_abs:.2g}, " + (
+            verdict += f"; undecided {apart.undecided}, between {apart.between}, excused {apart.excused}"
+        return f"{self.dtype}  {self.expression}  seed {self.seed}: {verdict}; error {apart.max_abs:.2g}, " + (
             f"measured {self.rounding:.2g}"
         )
 
@@ -87,8 +87,8 @@ def compared(
 
 def _compared(dtype: str, pack: list[str], seeds: int, refused: list[str]) -> Iterator[Row]:
     try:
-        found = _by_jax(dtype, pack, seeds)
-        told = [_by_oracle(dtype, pack, seed) for seed in range(seeds)]
+        computed = _by_jax(dtype, pack, seeds)
+        expected = [_by_oracle(dtype, pack, seed) for seed in range(seeds)]
     except (NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as error:
         # LAPACK has no half precision; XLA lacks some products in float16 and some functions of 8-bit floats.
         if len(pack) == 1:
@@ -97,7 +97,7 @@ def _compared(dtype: str, pack: list[str], seeds: int, refused: list[str]) -> It
         for half in (pack[: len(pack) // 2], pack[len(pack) // 2 :]):
             yield from _compared(dtype, half, seeds, refused)
         return
-    for seed, (results, oracle) in enumerate(zip(found, told, strict=True)):
+    for seed, (results, oracle) in enumerate(zip(computed, expected, strict=True)):
         for (name, expression), result in zip(_named(pack).items(), results, strict=True):
             rounding = oracle.rounding[name]
             beside = Alternatives.of(rounding, lambda value: np.asarray(value[0]))

@@ -119,11 +119,11 @@ def values() -> dict[str, list[str]]:
 def cases(seed: int) -> Iterator[dict[str, str]]:
     """Choose cases so that each covers as many new pairs as can be found."""
     rng, known = random.Random(seed), values()
-    seen: set[tuple[tuple[str, str], tuple[str, str]]] = set()
+    covered: set[tuple[tuple[str, str], tuple[str, str]]] = set()
     while True:
         some = [{name: rng.choice(each) for name, each in known.items()} for _ in range(_TRIED)]
-        best = max(some, key=lambda case: sum(pair not in seen for pair in itertools.combinations(case.items(), 2)))
-        seen.update(itertools.combinations(best.items(), 2))
+        best = max(some, key=lambda case: sum(pair not in covered for pair in itertools.combinations(case.items(), 2)))
+        covered.update(itertools.combinations(best.items(), 2))
         yield best
 
 
@@ -161,10 +161,10 @@ def commands(case: Mapping[str, str], python: str, folder: Path) -> list[list[st
             swept += ["++seed=1,2"]
             return [[*runner, "-m", *words, *swept], [*runner, f"resume={folder}/sweep"]]
         case "api":
-            name, *rest = words
+            name, *arguments = words
             at, experiment = str(folder / "run"), name.partition("=")[2]
             script = (
-                f"import runner; ran = runner.run({experiment!r}, {rest!r}, folder={at!r}); print(ran); "
+                f"import runner; ran = runner.run({experiment!r}, {arguments!r}, folder={at!r}); print(ran); "
                 f"assert runner.read({at!r}) == ran; raise SystemExit(3 if ran.status == 'error' else 0)"
             )
             return [[python, "-c", script]]
@@ -185,11 +185,11 @@ def tried(case: Mapping[str, str], python: str, out: Path) -> dict[str, Any]:
     folder = (out / "now").resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     lines = commands(case, python, folder)
     statuses: list[int] = []
     why: str | None = None
-    said: str | None = None
+    refusal: str | None = None
     for line in lines:
         try:
             ran = subprocess.run(
@@ -201,7 +201,7 @@ def tried(case: Mapping[str, str], python: str, out: Path) -> dict[str, Any]:
         statuses.append(ran.returncode)
         why = why or _why(ran.returncode, ran.stdout + ran.stderr)
         if ran.returncode == 2:
-            said = said or _refusal(ran.stdout + ran.stderr)
+            refusal = refusal or _refusal(ran.stdout + ran.stderr)
     failed = _failed(folder)
     wrong = [name for name in failed if _check(name) in JUDGED]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -209,46 +209,46 @@ def tried(case: Mapping[str, str], python: str, out: Path) -> dict[str, Any]:
         "case": dict(case),
         "commands": [shlex.join(line).replace(str(folder), "FOLDER") for line in lines],
         "statuses": statuses,
-        "seconds": round(time.monotonic() - begun, 1),
+        "seconds": round(time.monotonic() - start, 1),
         "cpu": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
         "why": why or ("failed in " + ", ".join(wrong) if wrong else None),
         "failed": failed,
-        "refused": said,
+        "refused": refusal,
     }
 
 
 def _failed(folder: Path) -> list[str]:
     """Return the failed checks in the records of a folder with their programs: `shard_map: value`."""
-    found: list[str] = []
+    checks: list[str] = []
     for file in sorted(folder.rglob("result.json")):
         record = json.loads(file.read_text(encoding="utf-8"))
         checked = {"the file": record, **(record.get("programs") or {})}
-        found += [
+        checks += [
             f"{name}: {check}"
             for name, of in checked.items()
             for check, verdict in (of.get("checks") or {}).items()
             if (verdict["status"] if isinstance(verdict, dict) else verdict) == "failed"
         ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(checks))
 
 
-def _why(status: int, told: str) -> str | None:
+def _why(status: int, output: str) -> str | None:
     """Say why a command has to be looked at: its unexpected output, or that it ended in an error."""
-    if "bug in shardproof" in told or "Traceback" in told:
-        return _last(told, "Traceback")
+    if "bug in shardproof" in output or "Traceback" in output:
+        return _last(output, "Traceback")
     if status not in (0, 1, 2):
-        return _last(told, "error")
-    return None if told.strip() else "it said nothing"
+        return _last(output, "error")
+    return None if output.strip() else "it said nothing"
 
 
 _ROW = re.compile(r" invalid( +–)* +(?P<message>\S.*)")
 """The table entry of a sweep for a refused point."""
 
 
-def _refusal(told: str) -> str:
+def _refusal(output: str) -> str:
     """Return the reason of a refusal in a line: the message without its place."""
-    rows = _ROW.search(told)
-    return rows["message"] if rows else (told.strip().splitlines() or [""])[-1].strip()
+    rows = _ROW.search(output)
+    return rows["message"] if rows else (output.strip().splitlines() or [""])[-1].strip()
 
 
 def kind(refusal: str) -> str:
@@ -257,11 +257,11 @@ def kind(refusal: str) -> str:
     return " ".join(words.split()[:8])
 
 
-def _last(told: str, word: str) -> str:
+def _last(output: str, word: str) -> str:
     """Return the end of a command's output from the last occurrence of a word, on one line."""
-    lines = told.strip().splitlines()
-    found = [i for i, line in enumerate(lines) if word in line]
-    return " ⏎ ".join(line.strip() for line in lines[found[-1] if found else -6 :][-12:])[:600]
+    lines = output.strip().splitlines()
+    indices = [i for i, line in enumerate(lines) if word in line]
+    return " ⏎ ".join(line.strip() for line in lines[indices[-1] if indices else -6 :][-12:])[:600]
 
 
 def report(done: Sequence[Mapping[str, Any]]) -> int:
@@ -280,16 +280,16 @@ def report(done: Sequence[Mapping[str, Any]]) -> int:
     _print("refused", refused, lambda each: kind(each["refused"]), lambda each: each["refused"])
     ran = [each for each in done if not each["refused"]]
     last = Counter(each["statuses"][-1] if each["statuses"] else "none" for each in done)
-    told = ", ".join(f"status {status}: {count}" for status, count in sorted(last.items(), key=str))
+    statuses = ", ".join(f"status {status}: {count}" for status, count in sorted(last.items(), key=str))
     print(
-        f"{len(done)} cases ({told}): {len(wrong)} to look at, {len(long)} of more than {LONG:.0f} s\n"
+        f"{len(done)} cases ({statuses}): {len(wrong)} to look at, {len(long)} of more than {LONG:.0f} s\n"
         f"{len(_pairs(done))} pairs, {len(_pairs(ran))} of them in the {len(ran)} cases that were not refused"
     )
     return 1 if wrong else 0
 
 
 def _print(
-    what: str,
+    title: str,
     cases: Sequence[Mapping[str, Any]],
     kind: Callable[[Mapping[str, Any]], str],
     text: Callable[[Mapping[str, Any]], str] | None = None,
@@ -299,7 +299,7 @@ def _print(
     for case in cases:
         kinds.setdefault(kind(case), []).append(case)
     for alike in sorted(kinds.values(), key=len, reverse=True):
-        print(f"{what}, {len(alike)} ×: {(text or kind)(alike[0])}\n  {alike[0]['commands'][0]}")
+        print(f"{title}, {len(alike)} ×: {(text or kind)(alike[0])}\n  {alike[0]['commands'][0]}")
 
 
 def _check(name: str) -> str:
@@ -314,8 +314,8 @@ def _pairs(cases: Sequence[Mapping[str, Any]]) -> set[tuple[tuple[str, str], tup
 def _done(file: Path) -> dict[int, dict[str, Any]]:
     if not file.is_file():
         return {}
-    told = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return {each.pop("number"): each for each in told}
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {each.pop("number"): each for each in records}
 
 
 if __name__ == "__main__":

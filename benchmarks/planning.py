@@ -218,19 +218,19 @@ def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SE
     whole = read({**auto.without(config), "program": "auto"})
     types = value_types(whole.alone("graph"))
     began, used = time.perf_counter(), time.process_time()
-    found = plan(whole, types, Wanted(auto.read_plan(config).least, free, None, seconds))
+    planned = plan(whole, types, Wanted(auto.read_plan(config).least, free, None, seconds))
     return {
         "mesh": dict(mesh),
         "least": least,
         "seconds": round(time.perf_counter() - began, 2),
         "seconds of CPU": round(time.process_time() - used, 2),
-        "variables": found.variables,
-        "largest": found.largest,
-        "proved": found.proved,
-        "cost": found.best.cost,
-        "gap": (found.best.cost - found.bound) / found.best.cost,
-        "solver": found.solver,
-        "w1": found.best.layouts["arrays.w1.spec"].yaml(),
+        "variables": planned.variables,
+        "largest": planned.largest,
+        "proved": planned.proved,
+        "cost": planned.best.cost,
+        "gap": (planned.best.cost - planned.bound) / planned.best.cost,
+        "solver": planned.solver,
+        "w1": planned.best.layouts["arrays.w1.spec"].yaml(),
     }
 
 

@@ -64,12 +64,12 @@ def cases(data: Any, first: int = 0) -> Iterator[Case]:
     """Return one case for each value, replaced by the next of `HOSTILE`; two for each key: removed, and misspelt."""
     turn = itertools.count(first)
     for path in places(data):
-        told = ".".join(map(str, path))
+        key = ".".join(map(str, path))
         hostile = HOSTILE[next(turn) % len(HOSTILE)]
-        yield Case(f"{told} = {hostile:.20}", _text(data, path, hostile))
+        yield Case(f"{key} = {hostile:.20}", _text(data, path, hostile))
         if isinstance(path[-1], str):
-            yield Case(f"without {told}", _without(data, path))
-            yield Case(f"{told} misspelt", _without(data, path, f"{path[-1]}\x1b"))
+            yield Case(f"without {key}", _without(data, path))
+            yield Case(f"{key} misspelt", _without(data, path, f"{path[-1]}\x1b"))
 
 
 def _text(data: Any, path: tuple[str | int, ...], hostile: str) -> str:
@@ -138,11 +138,11 @@ def _shown(home: Path) -> None:
     from runner.api import Record
 
     try:
-        found = record.read(home / "sweep" / "1")
+        result = record.read(home / "sweep" / "1")
     except record.UnreadableRecord:
         return
-    str(Record.of(found, home))
-    html.fragment(found)
+    str(Record.of(result, home))
+    html.fragment(result)
 
 
 READERS: dict[str, Callable[[Path], None]] = {
@@ -182,18 +182,18 @@ class Home:
             unreadable = False
         except record.UnreadableRecord:
             unreadable = True
-        found = Tried([], [], unreadable)
+        outcome = Tried([], [], unreadable)
         for name, read in READERS.items():
             out, err = io.StringIO(), io.StringIO()
             try:
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                     read(self.folder)
             except Exception:
-                found.raised.append(f"{name}: {case.name}\n{traceback.format_exc(limit=-4)}")
+                outcome.raised.append(f"{name}: {case.name}\n{traceback.format_exc(limit=-4)}")
                 continue
             if unreadable and name != "shown" and str(bad.relative_to(self.folder)) not in err.getvalue():
-                found.silent.append(f"{name}: {case.name}\n{err.getvalue()}")
-        return found
+                outcome.silent.append(f"{name}: {case.name}\n{err.getvalue()}")
+        return outcome
 
 
 def real(run: Path, sweep: Path) -> tuple[Any, Any, Any]:
@@ -210,18 +210,18 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="with which of the hostile values it begins")
     parser.add_argument("--show", type=int, default=10)
     given = parser.parse_args()
-    first, one, last = real(given.run, given.sweep)
+    first, point, last = real(given.run, given.sweep)
     raised: list[str] = []
     silent: list[str] = []
     count = unreadable = 0
     with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
-        for number, data in enumerate((one, first)):
+        for number, data in enumerate((point, first)):
             home = Home(Path(folder) / str(number), (first, data, last))
             for case in itertools.islice(cases(data, number + given.first), given.first, None, given.every):
-                found = home.tried(case)
-                raised += found.raised
-                silent += found.silent
-                count, unreadable = count + 1, unreadable + found.unreadable
+                outcome = home.tried(case)
+                raised += outcome.raised
+                silent += outcome.silent
+                count, unreadable = count + 1, unreadable + outcome.unreadable
             shutil.rmtree(home.folder)
     for text in [*raised[: given.show], *silent[: given.show]]:
         print(text)

@@ -56,22 +56,22 @@ def main() -> None:
     print(f"jax {jax.__version__}, {given.seeds} seeds")
     for name in names:
         start = time.perf_counter()
-        found, used = _run(name, given.folder, given.seeds)
-        wrong = {status: count for (_, status), count in found.items() if status not in ("passed", "not_run")}
+        counts, used = _run(name, given.folder, given.seeds)
+        wrong = {status: count for (_, status), count in counts.items() if status not in ("passed", "not_run")}
         bad += sum(wrong.values())
         worst = max(used, key=lambda key: used[key], default=None)
         share = f"{used[worst]:.2f} of the tolerance of {worst}" if worst else ""
-        print(f"{name:48} {sum(found.values()):5} verdicts  {time.perf_counter() - start:5.1f} s  {share}", flush=True)
-        for (what, status), count in found.items():
+        print(f"{name:48} {sum(counts.values()):5} verdicts  {time.perf_counter() - start:5.1f} s  {share}", flush=True)
+        for (check, status), count in counts.items():
             if status not in ("passed", "not_run"):
-                print(f"    {status} {count} times: {what}", flush=True)
+                print(f"    {status} {count} times: {check}", flush=True)
     print(f"{bad} verdicts were not passed")
     sys.exit(bool(bad))
 
 
 def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]], dict[str, float]]:
     experiment, _ = shipped(name, folder)
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     used: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch, configured(experiment), contextlib.ExitStack() as stack:
         where = Path(scratch)
@@ -97,10 +97,10 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
                     used[key] = max(used.get(key, 0.0), compared.share)
                 verdicts[f"{run.program} replicas"] = replicas.check(context, run)
                 verdicts[f"{run.program} agreement"] = agreement.check(context, run, [r for r in runs if r is not run])
-            for what, verdict in verdicts.items():
-                told = "" if verdict.status in ("passed", "not_run") else f" (seed {seed}): {_why(verdict)}"
-                found[what + told, verdict.status] += 1
-    return found, used
+            for check, verdict in verdicts.items():
+                detail = "" if verdict.status in ("passed", "not_run") else f" (seed {seed}): {_why(verdict)}"
+                counts[check + detail, verdict.status] += 1
+    return counts, used
 
 
 def _consult_gradients(context: oracles.Context) -> None:
@@ -116,10 +116,10 @@ def _why(verdict: Verdict) -> str:
     reasons = [verdict.reason or ""]
     for name, output in codec.plain(verdict).get("outputs", {}).items():
         if output["status"] not in ("passed", "not_run"):
-            told = {
+            fields = {
                 key: output[key] for key in ("wrong", "of", "max_abs_error", "atol", "rtol", "reason") if key in output
             }
-            reasons.append(f"{name}: {told}")
+            reasons.append(f"{name}: {fields}")
     return "; ".join(filter(None, reasons))
 
 

@@ -40,7 +40,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Told:
+class Swept:
     """A sweep by the runner.
 
     - `seconds`: wall time; `busy`, `worker`: processor seconds of all its processes, and of its worker until its last
@@ -78,33 +78,33 @@ def by_hand() -> tuple[float, float]:
     """Return the seconds of the loop by hand: wall time, and processor time."""
     start, busy = time.perf_counter(), of_children()
     script = str(ROOT / "benchmarks" / "sweep_by_hand.py")
-    told = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True)
-    assert len(json.loads(told.stdout)) == POINTS
+    completed = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True)
+    assert len(json.loads(completed.stdout)) == POINTS
     return time.perf_counter() - start, of_children() - busy
 
 
-def by_runner(folder: Path, overrides: tuple[str, ...]) -> Told:
+def by_runner(folder: Path, overrides: tuple[str, ...]) -> Swept:
     """Run a sweep by the runner."""
     start, busy = time.perf_counter(), of_children()
     command = [sys.executable, "-m", "runner", "-m", *overrides, f"hydra.sweep.dir={folder}"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    seen: list[tuple[int, float]] = []
+    samples: list[tuple[int, float]] = []
     over = threading.Event()
 
     def sample() -> None:
         while not over.wait(0.5):
-            found = look(process.pid)
-            if found is not None:
-                seen.append(found)
+            usage = look(process.pid)
+            if usage is not None:
+                samples.append(usage)
 
     sampling = threading.Thread(target=sample)
     sampling.start()
-    told, _ = process.communicate()
+    output, _ = process.communicate()
     over.set()
     sampling.join()
-    assert process.returncode in (0, 1), told
-    held = [bytes_ for bytes_, _ in seen]
-    return Told(time.perf_counter() - start, of_children() - busy, seen[-1][1], held, told)
+    assert process.returncode in (0, 1), output
+    held = [bytes_ for bytes_, _ in samples]
+    return Swept(time.perf_counter() - start, of_children() - busy, samples[-1][1], held, output)
 
 
 def main() -> None:
@@ -115,25 +115,27 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         if asked.all:
-            told = by_runner(Path(scratch) / "all", ("+experiment=glob(*)",))
-            print(told.text.splitlines()[-1])
-            print(f"all experiments: {told.seconds:.0f} s, at most {ALL_LIMIT:.0f}; {told.busy:.0f} s of the processor")
-            print(f"memory {max(told.held) / 1e6:.0f} MB")
+            swept = by_runner(Path(scratch) / "all", ("+experiment=glob(*)",))
+            print(swept.text.splitlines()[-1])
+            print(
+                f"all experiments: {swept.seconds:.0f} s, at most {ALL_LIMIT:.0f}; {swept.busy:.0f} s of the processor"
+            )
+            print(f"memory {max(swept.held) / 1e6:.0f} MB")
             return
         hand: list[float] = []
         runner: list[float] = []
         for turn in range(asked.rounds):
             seconds, busy = by_hand()
-            told = by_runner(Path(scratch) / str(turn), SWEEP)
+            swept = by_runner(Path(scratch) / str(turn), SWEEP)
             hand.append(seconds)
-            runner.append(told.seconds)
-            assert f"{POINTS} points: {POINTS} passed" in told.text, told.text[-2000:]
-            quarters = [told.held[len(told.held) * part // 4 - 1] / 1e6 for part in (1, 2, 3, 4)]
+            runner.append(swept.seconds)
+            assert f"{POINTS} points: {POINTS} passed" in swept.text, swept.text[-2000:]
+            quarters = [swept.held[len(swept.held) * part // 4 - 1] / 1e6 for part in (1, 2, 3, 4)]
             print(
-                f"by hand {seconds:.1f} s, runner {told.seconds:.1f} s; worker's MB by quarter", *map(round, quarters)
+                f"by hand {seconds:.1f} s, runner {swept.seconds:.1f} s; worker's MB by quarter", *map(round, quarters)
             )
-            beside = told.busy - told.worker
-            print(f"  of the processor: by hand {busy:.1f} s, worker {told.worker:.1f} s, beside it {beside:.1f} s")
+            beside = swept.busy - swept.worker
+            print(f"  of the processor: by hand {busy:.1f} s, worker {swept.worker:.1f} s, beside it {beside:.1f} s")
     ratio = statistics.median(runner) / statistics.median(hand)
     print(f"{'per point':<10} {'median':>9}")
     for name, times in (("by hand", hand), ("runner", runner)):

@@ -72,8 +72,8 @@ def point(shape, rows, size, write):
 
 def main():
     points = itertools.product(meshes(), ROWS, SIZES, (auto, shard_map))
-    found = [point(*each) for each in points]
-    json.dump(found, sys.stdout)
+    results = [point(*each) for each in points]
+    json.dump(results, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -275,17 +275,17 @@ def _row(name: str, dtype: str, length: int, seeds: int) -> tuple[str, ...]:
         if failed:
             missed.append(f"{failed} of {seeds} right ones")
         factor = DTYPES[dtype.removesuffix(" stored")]
-        for what, (line, wrong) in (program.mistakes | program.subtle).items():
+        for mistake, (line, wrong) in (program.mistakes | program.subtle).items():
             changed = _changed(program.per_device, line, wrong.replace("{scale}", str(factor)))
             mistaken = _experiment(program, dtype, length, changed)
-            if what in program.mistakes:
+            if mistake in program.mistakes:
                 verdict = next(_verdicts(right, mistaken, where, 1))
                 if verdict.status != "failed":
-                    missed.append(f"{what} (value)")
+                    missed.append(f"{mistake} (value)")
             if not _sections_notice(mistaken, where):
-                missed.append(f"{what} (sections)")
+                missed.append(f"{mistake} (sections)")
     mistakes = f"{len(program.mistakes)} + {len(program.subtle)}"
-    told = (
+    cells = (
         f"{rounding:.1e}",
         f"{allowed:.1e}",
         f"{used:.2f}",
@@ -293,12 +293,12 @@ def _row(name: str, dtype: str, length: int, seeds: int) -> tuple[str, ...]:
         mistakes,
         ", ".join(missed) or "nothing",
     )
-    return name, dtype, str(length), *told
+    return name, dtype, str(length), *cells
 
 
 def _changed(lines: dict[str, Any], at: str, text: str) -> dict[str, Any]:
-    head, _, rest = at.partition(".")
-    return {**lines, head: _changed(lines[head], rest, text) if rest else text}
+    head, _, inner = at.partition(".")
+    return {**lines, head: _changed(lines[head], inner, text) if inner else text}
 
 
 def _experiment(program: Program, dtype: str, length: int, per_device: dict[str, Any]) -> Experiment:

@@ -92,11 +92,13 @@ def compiled_collectives(
             lines = asked(written, program, compiled) if reasons else None
         evidence = gather(written, program, folder, None, compiled.unreadable).evidence
         if not reasons:
-            yield from ((program, one) for one in evidence.collectives or [])
+            yield from ((program, collective) for collective in evidence.collectives or [])
             continue
-        told = types.derivation if program is Program.DERIVED else None
-        for one in explained(written, program, evidence.collectives or [], plan, told and told.plan, lines):
-            yield program, one
+        derivation = types.derivation if program is Program.DERIVED else None
+        for collective in explained(
+            written, program, evidence.collectives or [], plan, derivation and derivation.plan, lines
+        ):
+            yield program, collective
 
 
 def main() -> None:
@@ -113,16 +115,18 @@ def main() -> None:
     names = arguments.names or sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            for program, one in collectives(name, Path(folder)):
-                assert one.why is not None
-                counts[one.why.by] += 1
-                if arguments.all or one.why.by is None:
-                    print(f"{name} {program}: {words.collective(one)}: {words.because(one.why)}", flush=True)
+            for program, collective in collectives(name, Path(folder)):
+                assert collective.why is not None
+                counts[collective.why.by] += 1
+                if arguments.all or collective.why.by is None:
+                    print(
+                        f"{name} {program}: {words.collective(collective)}: {words.because(collective.why)}", flush=True
+                    )
     total = counts.total()
     known = total - counts[None]
     share = f" ({known / total:.1%})" if total else ""
-    told = ", ".join(f"{by} {count}" for by, count in counts.items() if by)
-    print(f"{known} of {total} collectives of {len(names)} experiments have a reason{share}: {told}")
+    shares = ", ".join(f"{by} {count}" for by, count in counts.items() if by)
+    print(f"{known} of {total} collectives of {len(names)} experiments have a reason{share}: {shares}")
 
 
 if __name__ == "__main__":

@@ -94,27 +94,27 @@ def _sweep(name: str) -> list[str]:
         return beyond(page, rank.answers(folder))
 
 
-def beyond(page: str, found: dict[str, Ranked]) -> list[str]:
+def beyond(page: str, ranking: dict[str, Ranked]) -> list[str]:
     """Return the stated bounds that do not hold; measured times are only compared with bounds."""
     stated = re.search(r"by (.+?), τ is at least (\S+) and the regret at most (\d+) %", page)
     if stated is None:
         raise ValueError("the page does not say between which bounds its answer holds")
     by, tau, regret = stated.groups()
-    told = [] if found[by].tau >= float(tau) else [f"by {by}, τ is {found[by].tau:.2f}, less than {tau}"]
-    if found[by].regret > int(regret) / 100:
-        told.append(f"by {by}, the regret is {found[by].regret:.0%}, more than {regret} %")
-    return told
+    broken = [] if ranking[by].tau >= float(tau) else [f"by {by}, τ is {ranking[by].tau:.2f}, less than {tau}"]
+    if ranking[by].regret > int(regret) / 100:
+        broken.append(f"by {by}, the regret is {ranking[by].regret:.0%}, more than {regret} %")
+    return broken
 
 
-def differences(answer: str, found: str) -> list[str]:
+def differences(answer: str, table: str) -> list[str]:
     """Return the differences of a table from the one in the answer's page, cell by cell."""
-    before, now = cells(answer), cells(found)
-    told = []
+    before, now = cells(answer), cells(table)
+    lines = []
     for row, column in dict.fromkeys([*before, *now]):
         was, is_ = before.get((row, column), "nothing"), now.get((row, column), "nothing")
         if was != is_:
-            told.append(f"{row}, {column}: {is_}; the answer has {was}")
-    return told
+            lines.append(f"{row}, {column}: {is_}; the answer has {was}")
+    return lines
 
 
 # Wrong answers.

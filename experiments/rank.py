@@ -37,18 +37,18 @@ def ranked(measured: Sequence[float], seconds: Sequence[float]) -> Ranked:
     """Compare a measure's order of points with their run times in `seconds`."""
     least = min(measured)
     picked = [time for value, time in zip(measured, seconds, strict=True) if value == least]
-    found: Any = stats.kendalltau(measured, seconds)
-    return Ranked(float(found.statistic), sum(picked) / len(picked) / min(seconds) - 1)
+    correlation: Any = stats.kendalltau(measured, seconds)
+    return Ranked(float(correlation.statistic), sum(picked) / len(picked) / min(seconds) - 1)
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
     """Return the passed and timed points of a sweep. Raises `ValueError` if one did not pass."""
     with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
-        found = list(csv.DictReader(file))
-    failed = [row["point"] for row in found if row["status"] != "passed"]
+        points = list(csv.DictReader(file))
+    failed = [row["point"] for row in points if row["status"] != "passed"]
     if failed:
         raise ValueError(f"of {folder} did not pass: point {', '.join(failed)}")
-    return [row for row in found if row[CLOCK]]
+    return [row for row in points if row[CLOCK]]
 
 
 def answers(folder: Path, again: Path | None = None) -> dict[str, Ranked]:
@@ -60,15 +60,15 @@ def answers(folder: Path, again: Path | None = None) -> dict[str, Ranked]:
     if [row["point"] for row in points] != [row["point"] for row in timed]:
         raise ValueError(f"{folder} and {again} have not the same points")
     first, seconds = ([float(row[CLOCK]) for row in each] for each in (points, timed))
-    found = {} if again is None else {"the clock itself": ranked(first, seconds)}
-    found |= {name: ranked([float(row[key]) for row in points], seconds) for key, name in MEASURES.items()}
-    return {**found, "a lot": Ranked(0.0, sum(seconds) / len(seconds) / min(seconds) - 1)}
+    ranking = {} if again is None else {"the clock itself": ranked(first, seconds)}
+    ranking |= {name: ranked([float(row[key]) for row in points], seconds) for key, name in MEASURES.items()}
+    return {**ranking, "a lot": Ranked(0.0, sum(seconds) / len(seconds) / min(seconds) - 1)}
 
 
-def table(found: dict[str, Ranked]) -> str:
+def table(ranking: dict[str, Ranked]) -> str:
     """Return the answers as Markdown."""
     lines = ["| by | τ | regret |", "|---|---|---|"]
-    lines += [f"| {name} | {one.tau:.2f} | {one.regret:.0%} |" for name, one in found.items()]
+    lines += [f"| {name} | {answer.tau:.2f} | {answer.regret:.0%} |" for name, answer in ranking.items()]
     return "\n".join(lines)
 
 

@@ -25,11 +25,11 @@ def table(folder: Path, rows: str, columns: str, output: str, program: str) -> s
     """Return the table of a sweep. A point that did not pass is shown by its status."""
     cells: dict[tuple[str, str], str] = {}
     for run in sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)):
-        found = record.read(run)
-        result = found.compiled.get(program)
+        run_record = record.read(run)
+        result = run_record.compiled.get(program)
         passed = result is not None and result.status == "passed"
-        place = shown(found.arrays[rows].spec), shown(found.arrays[columns].spec)
-        cells[place] = shown(result.outputs[output].spec) if result and passed else (result or found).status
+        place = shown(run_record.arrays[rows].spec), shown(run_record.arrays[columns].spec)
+        cells[place] = shown(result.outputs[output].spec) if result and passed else (result or run_record).status
     down, across = (list(dict.fromkeys(place[i] for place in cells)) for i in (0, 1))
     lines = [[row, *(cells.get((row, column), "–") for column in across)] for row in down]
     return "\n".join(markdown(Table([f"{rows} ↓ {columns} →", *across], lines)))
@@ -37,18 +37,20 @@ def table(folder: Path, rows: str, columns: str, output: str, program: str) -> s
 
 def cells(page: str) -> dict[tuple[str, str], str]:
     """Return the cells of the tables in a Markdown page, by row and column: `("A [x, null]", "B [y, null]")`."""
-    found: dict[tuple[str, str], str] = {}
+    by_place: dict[tuple[str, str], str] = {}
     down, across, head = "", "", [""]
     for line in page.splitlines():
         if not line.strip().startswith("| "):
             continue
-        first, *rest = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        first, *columns = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
         if " ↓ " in first:
             down, across = first.removesuffix(" →").split(" ↓ ")
-            head = rest
+            head = columns
         else:
-            found |= {(f"{down} {first}", f"{across} {column}"): cell for column, cell in zip(head, rest, strict=True)}
-    return found
+            by_place |= {
+                (f"{down} {first}", f"{across} {column}"): cell for column, cell in zip(head, columns, strict=True)
+            }
+    return by_place
 
 
 if __name__ == "__main__":

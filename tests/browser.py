@@ -15,7 +15,7 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
 
 
-def found() -> str | None:
+def executable() -> str | None:
     """Return the browser of `$CHROMIUM`, or the first on the path."""
     return os.environ.get("CHROMIUM") or next((path for name in NAMES if (path := shutil.which(name))), None)
 

@@ -18,7 +18,7 @@ MODULES = Path(__file__).parent / "modules"
 def stored(name: str) -> Collectives:
     """Return the contents of a stored module; `gradient_step/constraint.cpu.jax-0.10.2`."""
     path = MODULES / f"{name}.txt"
-    return found(path.read_text(), experiment(path.parent.name), path.name.split(".")[0])
+    return collectives_in(path.read_text(), experiment(path.parent.name), path.name.split(".")[0])
 
 
 def experiment(folder: str) -> Experiment:
@@ -26,7 +26,7 @@ def experiment(folder: str) -> Experiment:
     return harness.experiment((MODULES / folder / "experiment.yaml").read_text())
 
 
-def found(text: str, experiment: Experiment, program: str = "shard_map") -> Collectives:
+def collectives_in(text: str, experiment: Experiment, program: str = "shard_map") -> Collectives:
     """Return what the reader finds in a module's text."""
     origins = Origins(experiment, Program(program).section)
     return collectives.read(hlo.read(text), origins, experiment.mesh)

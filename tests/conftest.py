@@ -82,12 +82,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     marked = [(item, marker) for item in items if (marker := item.get_closest_marker("sample"))]
     cases = Counter(_test(item) for item, _ in marked)
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for item, marker in marked:
         test, every = _test(item), marker.args[0]
-        if (seen[test] - _MINOR % min(every, cases[test])) % every:
+        if (counts[test] - _MINOR % min(every, cases[test])) % every:
             item.add_marker(pytest.mark.whole)
-        seen[test] += 1
+        counts[test] += 1
     for item in items:
         if item.get_closest_marker("xdist_group") is None and _shares(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))

@@ -24,7 +24,7 @@ import runner
 
 FOLDER = Path(sys.argv[1])
 X = np.arange(32, dtype=np.float32).reshape(8, 4) / 32
-SEEN: list[str] = []
+MESSAGES: list[str] = []
 
 
 @jax.tree_util.register_pytree_node_class
@@ -53,14 +53,14 @@ class Logged(logging.Handler):
         return id(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        SEEN.append(record.getMessage())
+        MESSAGES.append(record.getMessage())
 
 
 def intruding(x: Any) -> Any:
     """A function with side effects."""
     print("a word on standard output")
     os.environ["INTRUDED"] = "yes"
-    SEEN.append("intruded")
+    MESSAGES.append("intruded")
     return x * 2
 
 
@@ -115,14 +115,14 @@ def main() -> None:
         results["wide"] = summary(drawing, X.astype(np.float64))
     jax.config.update("jax_numpy_rank_promotion", "raise")
     results["strict"] = summary(drawing, X)
-    workers = [line for line in SEEN if line.startswith("the worker is")]
+    workers = [line for line in MESSAGES if line.startswith("the worker is")]
     here = {
-        "intruded": "INTRUDED" in os.environ or "intruded" in SEEN,
+        "intruded": "INTRUDED" in os.environ or "intruded" in MESSAGES,
         "x64": jax.config.jax_enable_x64,  # pyright: ignore[reportAttributeAccessIssue]
         "devices": len(jax.devices()),
     }
     results["afterwards"] = summary(intruding, X)
-    last = [line for line in SEEN if line.startswith("the worker is")][-1]
+    last = [line for line in MESSAGES if line.startswith("the worker is")][-1]
     print("\n" + json.dumps({"results": results, "workers": workers, "last": last, "here": here}))
 
 

@@ -148,7 +148,9 @@ def program(*collectives: Collective, **more: Any) -> CompiledProgram:
         collectives_unknown=[],
         collectives_missing=[],
         compiler_warnings=[],
-        bytes_sent=executions.most(executions.total((one.count, one.branches, one.bytes_sent) for one in collectives)),
+        bytes_sent=executions.most(
+            executions.total((entry.count, entry.branches, entry.bytes_sent) for entry in collectives)
+        ),
     )
     return replace(plain, **more)
 

@@ -178,10 +178,10 @@ def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:
     config: Mapping[str, Any] = compose(name, folder).plain
     if imports(config):
         config = functions.traced(schema.completed(config), conf_folder() / "experiment", Path(_TREES.name) / name)
-    found = read(config)
-    if not found.verify_dims:
-        return found, {}
-    smaller = verification.smaller(found)
+    full_size = read(config)
+    if not full_size.verify_dims:
+        return full_size, {}
+    smaller = verification.smaller(full_size)
     assert not isinstance(smaller, str), smaller
     return smaller, dict.fromkeys(smaller.values, "it runs at verify_dims")
 
@@ -195,6 +195,6 @@ def consulted(checked: Experiment, folder: Path, released: Mapping[str, str] | N
     context = oracles.consult(checked, arrays, types.outputs, types.floats, released or {})
     if checked.reads_gradients:
         assert checked.grad is not None
-        told = [dict(zip(checked.grad.wrt, each, strict=True)) for each in (gradients, *draws)]
-        oracles.consult_gradients(context, told[0], told[1:])
+        by_name = [dict(zip(checked.grad.wrt, each, strict=True)) for each in (gradients, *draws)]
+        oracles.consult_gradients(context, by_name[0], by_name[1:])
     return context

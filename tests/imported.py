@@ -38,15 +38,15 @@ def functions(
     for name, text in texts.items():
         structs = {operand: _struct(shape) for operand, shape in operands[name].items()}
         called = eval(f"lambda {', '.join(structs)}: {text}", space)
-        found = jaxprs.read(called, structs)
-        assert not found.arrays
-        result = ", ".join(found.results)
-        result = f"({result})" if len(found.results) > 1 else result
-        written[name] = {"of": list(structs), **found.lines, "result": result}
+        graph = jaxprs.read(called, structs)
+        assert not graph.arrays
+        result = ", ".join(graph.results)
+        result = f"({result})" if len(graph.results) > 1 else result
+        written[name] = {"of": list(structs), **graph.lines, "result": result}
         returned = text
         for operand in structs:
             returned = _filled(returned, operand)
-        imported[name] = Imported(text.partition("(")[0], returned, found.frames)
+        imported[name] = Imported(text.partition("(")[0], returned, graph.frames)
     return {"functions": written, KEY: codec.plain(Imports(imported, preamble, ("sys", module)))}
 
 

@@ -63,11 +63,11 @@ def command(folder: Path, *arguments: str, module: str = "runner", limit: float 
     asked = {"folder": str(folder), "arguments": words, "limit": limit, "environment": environment}
     server.stdin.write(json.dumps(asked) + "\n")
     server.stdin.flush()
-    told = server.stdout.readline()
-    if not told:
+    answer = server.stdout.readline()
+    if not answer:
         _server.cache_clear()
         raise AssertionError(f"the server ended with status {server.wait()}")
-    return Done(**json.loads(told))
+    return Done(**json.loads(answer))
 
 
 @cache
@@ -97,7 +97,7 @@ def _serve() -> None:
     # The first composition of a process loads Hydra's plugins and prepares its parsers.
     compose("case3_allreduce", conf_folder(), ["mesh.shape=[4,1]"])
     assert "jax" not in sys.modules
-    there = set(sys.modules)
+    loaded = set(sys.modules)
     for name in _OF_WORKERS:
         importlib.import_module(name)
     from tests import quick
@@ -106,7 +106,7 @@ def _serve() -> None:
         quick.compile_quickly()
 
     # If a command's own process imports JAX, it does so again, which the tests detect.
-    _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - there if name.startswith(_HIDDEN)})
+    _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - loaded if name.startswith(_HIDDEN)})
     # Garbage collections then skip the existing objects, which stay shared between the processes.
     gc.collect()
     gc.freeze()
@@ -197,8 +197,8 @@ class _Spare:
     """The spare process of this command, until it is taken."""
 
     def __init__(self) -> None:
-        theirs, stdin = os.pipe()
-        stdout, told = os.pipe()
+        child_stdin, stdin = os.pipe()
+        stdout, child_stdout = os.pipe()
         self._ours, asked = socket.socketpair()
         parent = os.getpid()
         self.pid = os.fork()
@@ -206,8 +206,8 @@ class _Spare:
             for ours in (stdin, stdout):
                 os.close(ours)
             self._ours.close()
-            _be_worker(parent, theirs, told, asked)
-        for given in (theirs, told):
+            _be_worker(parent, child_stdin, child_stdout, asked)
+        for given in (child_stdin, child_stdout):
             os.close(given)
         asked.close()
         self.stdin = os.fdopen(stdin, "w", encoding="utf-8", errors="replace")
@@ -276,15 +276,15 @@ def _be_worker(parent: int, stdin: int, stdout: int, asked: socket.socket) -> No
 
 def _done(folder: str, arguments: Sequence[str], limit: float, environment: Mapping[str, str]) -> Done:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        begun = time.monotonic()
-        imported, told = os.pipe()
+        start = time.monotonic()
+        imported, report = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(imported)
-            _be(folder, arguments, environment, out, err, told)
-        os.close(told)
+            _be(folder, arguments, environment, out, err, report)
+        os.close(report)
         status, cpu = _ended(child, limit)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         with os.fdopen(imported, "rb") as pipe:
             jax = pipe.read() == b"jax"
         out.seek(0)
@@ -298,7 +298,7 @@ def _be(
     environment: Mapping[str, str],
     out: IO[bytes],
     err: IO[bytes],
-    told: int,
+    report: int,
 ) -> None:
     """Become the process of one command line. Never returns."""
     status = 3
@@ -326,7 +326,7 @@ def _be(
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(told, b"jax" if "jax" in sys.modules else b"no")
+        os.write(report, b"jax" if "jax" in sys.modules else b"no")
         os._exit(status)
 
 

@@ -161,10 +161,10 @@ def only_compiled(sections: SectionsVerdict | NotRun | None = None, **more: Any)
 
 
 def test_the_record_adopts_the_sections_verdict_of_the_verification():
-    found = only_compiled()
+    record = only_compiled()
     failed = SectionsVerdict(status="failed", reason="C is not graph's", outputs={})
-    verification.adopt(found, only_compiled(failed, status="failed"), {"I": 8})
-    assert (found.status, found.checks.sections) == ("failed", replace(failed, dims={"I": 8}))
+    verification.adopt(record, only_compiled(failed, status="failed"), {"I": 8})
+    assert (record.status, record.checks.sections) == ("failed", replace(failed, dims={"I": 8}))
 
 
 WRONG = """# @package _global_
@@ -191,14 +191,14 @@ def compiled_only(folder: Path, *arguments: str, text: str = WRONG) -> tuple[Any
 
 @needs_libtpu
 def test_the_sections_need_no_device(tmp_path):
-    found, said, status = compiled_only(tmp_path)
-    assert (status, found["status"]) == (1, "failed")
-    assert {name: program["status"] for name, program in found["programs"].items()} == {
+    record, output, status = compiled_only(tmp_path)
+    assert (status, record["status"]) == (1, "failed")
+    assert {name: program["status"] for name, program in record["programs"].items()} == {
         "auto": "passed", "shard_map": "passed"
     }  # fmt: skip
-    assert found["checks"]["sections"]["status"] == "failed"
-    assert "per_device.C: b is added before the psum over 'x', so that it counts 4 times" in said
-    assert "graph and per_device were compared at their own sizes, without a device" in said
+    assert record["checks"]["sections"]["status"] == "failed"
+    assert "per_device.C: b is added before the psum over 'x', so that it counts 4 times" in output
+    assert "graph and per_device were compared at their own sizes, without a device" in output
 
 
 GRADIENT = (
@@ -215,33 +215,33 @@ outputs: {C: [null, null], loss: []}
 @needs_libtpu
 @pytest.mark.parametrize(("times", "status"), [("1", "passed"), ("2", "failed")])
 def test_sections_with_gradients_need_no_device_either(times, status, tmp_path):
-    found, said, _ = compiled_only(tmp_path, text=GRADIENT.replace("TIMES", times))
-    assert found["checks"]["sections"]["status"] == status, said
-    assert "grad.A" in found["checks"]["sections"]["outputs"] or "loss" in found["checks"]["sections"]["outputs"]
+    record, output, _ = compiled_only(tmp_path, text=GRADIENT.replace("TIMES", times))
+    assert record["checks"]["sections"]["status"] == status, output
+    assert "grad.A" in record["checks"]["sections"]["outputs"] or "loss" in record["checks"]["sections"]["outputs"]
 
 
 @needs_libtpu
 @pytest.mark.whole
 def test_a_comparison_of_sections_that_takes_too_long_is_skipped_with_a_reason(tmp_path):
-    found, said, status = compiled_only(tmp_path, "dims.I=4096", "dims.J=8192", "dims.K=8192")
-    reason = found["checks"]["sections"]["reason"]
-    assert (status, found["checks"]["sections"]["status"]) == (0, "not_run")
+    record, output, status = compiled_only(tmp_path, "dims.I=4096", "dims.J=8192", "dims.K=8192")
+    reason = record["checks"]["sections"]["reason"]
+    assert (status, record["checks"]["sections"]["status"]) == (0, "not_run")
     assert re.fullmatch(
         r"interpreting graph and per_device takes about \d+ \w+; verify_dims names smaller sizes",
         reason,
     )
-    assert f"sections was not run: {reason}\n" in said
+    assert f"sections was not run: {reason}\n" in output
 
 
 @needs_libtpu
 def test_a_section_without_a_program_is_not_reported_as_missing(tmp_path):
-    found, said, _ = compiled_only(tmp_path, "program=auto")
+    record, output, _ = compiled_only(tmp_path, "program=auto")
     reason = (
         "there are graph and per_device, but per_device is not read: auto is written from graph alone, "
         "whose layouts may not be those of per_device"
     )
-    assert found["checks"]["sections"] == {"status": "not_run", "reason": reason}
-    assert f"sections was not run: {reason}\n" in said
+    assert record["checks"]["sections"] == {"status": "not_run", "reason": reason}
+    assert f"sections was not run: {reason}\n" in output
 
 
 def test_the_effort_of_an_interpretation_grows_with_the_work():
@@ -329,9 +329,9 @@ print(json.dumps(counts))
 """
     names = [path.stem.replace("_", ":") for path in TARGETS]
     command = [sys.executable, "-c", script, json.dumps(names)]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(found.stdout) == {name: topology.parse(name, "tpu").devices for name in names}
-    assert found.stderr == ""
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(completed.stdout) == {name: topology.parse(name, "tpu").devices for name in names}
+    assert completed.stderr == ""
 
 
 def run(folder: Path, *arguments: str, experiment: str = "case3_allreduce") -> tuple[Any, dict[str, Any]]:
@@ -351,16 +351,16 @@ def compiled(tmp_path_factory):
 
 @needs_libtpu
 def test_a_run_for_absent_hardware(compiled):
-    folder, done, found = compiled
-    assert (done.returncode, done.stderr, found["status"]) == (0, "", "passed")
-    assert found["target"] == {
+    folder, done, record = compiled
+    assert (done.returncode, done.stderr, record["status"]) == (0, "", "passed")
+    assert record["target"] == {
         "platform": "tpu",
         "devices": 8,
         "kind": "TPU v5 lite",
         "topology": "v5e:2x4",
         "device_order": "topology-aware",
     }
-    assert list(found["programs"]) == ["auto", "constraint", "explicit", "derived", "shard_map"]
+    assert list(record["programs"]) == ["auto", "constraint", "explicit", "derived", "shard_map"]
     assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
     assert not (folder / "worker.log").exists()
     assert "mesh x=2 × y=4, compiled for 8 TPU v5 lite devices (v5e:2x4), which are not here" in done.stdout
@@ -371,9 +371,9 @@ def test_a_run_for_absent_hardware(compiled):
 
 @needs_libtpu
 def test_compiler_evidence_is_recorded_and_checks_that_need_a_run_are_not_run(compiled):
-    _, _, found = compiled
+    _, _, record = compiled
     reason = f"{NOT_HERE}; verify_dims names no sizes to run it at"
-    for program in found["programs"].values():
+    for program in record["programs"].values():
         assert program["checks"]["layout"]["status"] == "passed"
         for check in ("value", "replicas", "agreement", "values"):
             assert program["checks"][check] == {"status": "not_run", "reason": reason}
@@ -398,9 +398,9 @@ def test_a_program_compiles_alone(compiled, program, tmp_path):
     done = subprocess.run(alone, cwd=folder, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     memory, cost = done.stdout.splitlines()
-    told = recorded(folder)["programs"][program]
-    assert f"argument_size_in_bytes={told['memory']['argument_bytes']}," in memory
-    assert f"'flops': {told['cost']['flops']}" in cost
+    result = recorded(folder)["programs"][program]
+    assert f"argument_size_in_bytes={result['memory']['argument_bytes']}," in memory
+    assert f"'flops': {result['cost']['flops']}" in cost
 
 
 @needs_libtpu
@@ -408,12 +408,12 @@ def test_no_data_is_made(tmp_path):
     # The two arrays have 32 TiB.
     huge = (f"++dims.{dim}={2**21}" for dim in "IJK")
     graph = ("graph.C=A + B", "arrays.A.spec=[x,y]", "arrays.B.spec=[x,y]", "outputs.C=[x,y]")
-    one = ("program=constraint", "target=v5p_16x16x16", "mesh=x2_y2", "mesh.shape=[64,64]")
-    done, found = run(tmp_path, *huge, *graph, *one, "expect.collectives=null")
-    assert (done.returncode, found["status"]) == (0, "passed")
-    assert found["programs"]["constraint"]["memory"]["output_bytes"] == 4 * 2**42 // 4096
-    assert found["target"]["device_order"] == "topology-aware, physical axes split"
-    assert found["target"]["device_order_reason"] == (
+    keys = ("program=constraint", "target=v5p_16x16x16", "mesh=x2_y2", "mesh.shape=[64,64]")
+    done, record = run(tmp_path, *huge, *graph, *keys, "expect.collectives=null")
+    assert (done.returncode, record["status"]) == (0, "passed")
+    assert record["programs"]["constraint"]["memory"]["output_bytes"] == 4 * 2**42 // 4096
+    assert record["target"]["device_order"] == "topology-aware, physical axes split"
+    assert record["target"]["device_order_reason"] == (
         "jax.make_mesh cannot build the axes of the mesh x=64 × y=64 from whole axes of v5p:16x16x16"
     )
 
@@ -421,19 +421,19 @@ def test_no_data_is_made(tmp_path):
 @needs_libtpu
 def test_values_are_checked_at_verify_dims_on_simulated_devices(tmp_path):
     sizes = {"I": 8, "J": 64}
-    done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *BIG, "++verify_dims={I:8,J:J // 4}", "trace=true")
-    assert (done.returncode, found["status"]) == (0, "passed")
-    assert found["verification"]["dims"] == sizes
-    assert found["verification"]["target"]["devices"] == 8
-    for program, result in found["programs"].items():
+    done, record = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *BIG, "++verify_dims={I:8,J:J // 4}", "trace=true")
+    assert (done.returncode, record["status"]) == (0, "passed")
+    assert record["verification"]["dims"] == sizes
+    assert record["verification"]["target"]["devices"] == 8
+    for program, result in record["programs"].items():
         for check in ("value", "replicas", "agreement"):
             assert (result["checks"][check]["status"], result["checks"][check]["dims"]) == ("passed", sizes)
         # The layouts are those of the compiled program; vmap has none, and is not compiled.
         assert ("dims" in result["checks"]["layout"]) == (program == "vmap")
         assert result["checks"]["values"]["reason"] == "the file pins them for its own dims"
         assert ("memory" in result) == (program != "vmap")
-    assert found["programs"]["auto"]["outputs"]["C"]["shape"] == [256, 256]
-    assert (found["trace"]["taken_from"], found["trace"]["dims"]) == ("shard_map", sizes)
+    assert record["programs"]["auto"]["outputs"]["C"]["shape"] == [256, 256]
+    assert (record["trace"]["taken_from"], record["trace"]["dims"]) == ("shard_map", sizes)
     assert (tmp_path / "verification" / "program_vmap.py").is_file()
     assert "values, replicas and agreement are those at I=8, J=64 on 8 simulated CPU devices" in done.stdout
 
@@ -441,18 +441,18 @@ def test_values_are_checked_at_verify_dims_on_simulated_devices(tmp_path):
 @needs_libtpu
 def test_a_wrong_program_fails_at_verify_dims(tmp_path):
     wrong = ("per_device.C=partial * 2", "check_vma=false", "program=shard_map")
-    done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *BIG, "++verify_dims={J:16}", *wrong)
-    assert (done.returncode, found["status"]) == (1, "failed")
-    assert (found["checks"]["sections"]["status"], found["checks"]["sections"]["dims"]) == ("failed", {"J": 16})
-    value = found["programs"]["shard_map"]["checks"]["value"]
+    done, record = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *BIG, "++verify_dims={J:16}", *wrong)
+    assert (done.returncode, record["status"]) == (1, "failed")
+    assert (record["checks"]["sections"]["status"], record["checks"]["sections"]["dims"]) == ("failed", {"J": 16})
+    value = record["programs"]["shard_map"]["checks"]["value"]
     assert (value["status"], value["dims"]) == ("passed", {"J": 16})
     assert "sections failed" in done.stdout
 
 
 @needs_libtpu
 def test_a_topology_unknown_to_libtpu_is_refused(tmp_path):
-    done, found = run(tmp_path, "target.topology=v5e:3x3", "mesh=x3_y3", *(f"++dims.{dim}=9" for dim in "IJK"))
-    assert (done.returncode, found["status"]) == (2, "invalid")
+    done, record = run(tmp_path, "target.topology=v5e:3x3", "mesh=x3_y3", *(f"++dims.{dim}=9" for dim in "IJK"))
+    assert (done.returncode, record["status"]) == (2, "invalid")
     assert done.stderr.startswith(
         "command line: target.topology=v5e:3x3  target.topology\n  there is no topology v5e:3x3 to compile for: "
     )
@@ -461,8 +461,8 @@ def test_a_topology_unknown_to_libtpu_is_refused(tmp_path):
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU to compile with")
 def test_a_gpu_topology_needs_a_local_gpu(tmp_path):
-    done, found = run(tmp_path, "target.topology=1x1x4")
-    assert (done.returncode, found["status"]) == (2, "invalid")
+    done, record = run(tmp_path, "target.topology=1x1x4")
+    assert (done.returncode, record["status"]) == (2, "invalid")
     assert done.stderr.startswith(
         "command line: target.topology=1x1x4  target.topology\n"
         "  compiling for 1x1x4 needs one GPU here, of the kind that it is to have: "
@@ -472,6 +472,6 @@ def test_a_gpu_topology_needs_a_local_gpu(tmp_path):
 @needs_libtpu
 def test_a_program_that_exceeds_a_chips_memory_is_an_error(tmp_path):
     big = (f"++dims.{dim}=131072" for dim in "IJK")
-    done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *big, "program=auto", "graph.C=A + B.T")
-    assert (done.returncode, found["status"]) == (3, "error")
-    assert "RESOURCE_EXHAUSTED" in found["programs"]["auto"]["error"]
+    done, record = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *big, "program=auto", "graph.C=A + B.T")
+    assert (done.returncode, record["status"]) == (3, "error")
+    assert "RESOURCE_EXHAUSTED" in record["programs"]["auto"]["error"]

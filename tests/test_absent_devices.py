@@ -72,5 +72,5 @@ def test_a_program_without_arguments_is_compiled_for_the_absent_devices(program:
         # Only TPUs have tiles.
         assert "T(" in file.read_text(encoding="utf-8").split("\n")[0], file.name
     alone = next((tmp_path / "run").glob("program_auto.py" if program == "all" else "program_vmap.py"))
-    told = subprocess.run([sys.executable, alone], capture_output=True, text=True, check=True)
-    assert "optimal_seconds" in told.stdout
+    ran = subprocess.run([sys.executable, alone], capture_output=True, text=True, check=True)
+    assert "optimal_seconds" in ran.stdout

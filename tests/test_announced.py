@@ -85,7 +85,7 @@ def test_a_worker_imports_jax_only_for_a_valid_announcement() -> None:
 ELSEWHERE = {"checks", "derivation", "planning", "programs", "reference", "testing", "track", "worker"}
 """The rooms that invalid input does not need."""
 
-TOLD_WITH = {"console", "progress", "refused", "report", "status", "table", "values"}
+REPORTING = {"console", "progress", "refused", "report", "status", "table", "values"}
 """The modules of `show` that report invalid input."""
 
 
@@ -95,7 +95,7 @@ def test_an_invalid_experiment_imports_only_readers_and_reports(tmp_path: Path) 
     assert not {"jax", "jaxlib", "numpy", "ml_dtypes", "scipy", "rich", "pygments"} & names
     ours = [name.split(".") for name in names if name.startswith("runner.")]
     assert not ELSEWHERE & {room for _, room, *_ in ours}
-    assert {parts[2] for parts in ours if parts[1:2] == ["show"] and len(parts) > 2} <= TOLD_WITH
+    assert {parts[2] for parts in ours if parts[1:2] == ["show"] and len(parts) > 2} <= REPORTING
     assert "runner.experiment.reader" in names
 
 
@@ -120,7 +120,7 @@ class Listener(Worker):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "sent"),
     [
         ({"name": "a"}, True),
         # JSON has no YAML bytes; a large definition would not fit into a pipe.
@@ -128,12 +128,12 @@ class Listener(Worker):
         ({"name": "a" * 20_000}, False),
     ],
 )
-def test_an_announcement_is_json_that_fits_into_a_pipe(given: dict[str, Any], told: bool) -> None:
+def test_an_announcement_is_json_that_fits_into_a_pipe(given: dict[str, Any], sent: bool) -> None:
     listener = Listener()
     workers = Workers(listener)
     try:
         workers.announce(given)
-        assert listener.announced == ([json.dumps({ANNOUNCED: given})] if told else [])
+        assert listener.announced == ([json.dumps({ANNOUNCED: given})] if sent else [])
     finally:
         workers.close()
 

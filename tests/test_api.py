@@ -104,9 +104,9 @@ def test_composition_errors_are_reported(
         runner.compose(experiment, config_dir=config_dir)
     assert str(raised.value) == message
     # `run` reports it in the record, and leaves no worker behind.
-    found = runner.run(experiment, config_dir=config_dir, folder="run")
-    assert (found.status, found.error) == ("invalid", message)
-    assert runner.read("run") == found
+    record = runner.run(experiment, config_dir=config_dir, folder="run")
+    assert (record.status, record.error) == ("invalid", message)
+    assert runner.read("run") == record
 
 
 def test_read_takes_a_run_folder_or_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,15 +138,15 @@ def shown(**more: Any) -> runner.Record:
 
 
 def test_a_record_has_a_repr_a_page_and_a_report() -> None:
-    found = shown()
-    assert repr(found) == "<Record of case: passed, 1 of 1 programs passed>"
+    record = shown()
+    assert repr(record) == "<Record of case: passed, 1 of 1 programs passed>"
     invalid = shown(experiment=None, status="invalid", error="command line: cas\n  no experiment 'cas'", programs={})
     assert repr(invalid) == "<Record: invalid, command line: cas: no experiment 'cas'>"
-    assert str(found).startswith("case\nmesh x=2 × y=2 on 4 simulated cpu devices, jax 0.10.2\n")
+    assert str(record).startswith("case\nmesh x=2 × y=2 on 4 simulated cpu devices, jax 0.10.2\n")
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(found)
-    assert captured.get().rstrip() == str(found).rstrip()
+        console.print(record)
+    assert captured.get().rstrip() == str(record).rstrip()
 
 
 SHOWN = """# @package _global_
@@ -169,10 +169,10 @@ def test_a_record_prints_what_its_run_printed(name: str, graph: str, show: str, 
     text = SHOWN.replace("NAME", name).replace("GRAPH", graph).replace("SHOW", show)
     (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
     ran = run_command("--config-dir", str(tmp_path), f"+experiment={name}", f"hydra.run.dir={tmp_path}/out")
-    found = runner.read(tmp_path / "out")
-    assert found.config_folders == [str(tmp_path)]
+    record = runner.read(tmp_path / "out")
+    assert record.config_folders == [str(tmp_path)]
     # Errors are on a separate stream.
-    assert sorted(str(found).splitlines()) == sorted([*ran.stdout.splitlines(), *ran.stderr.splitlines()])
+    assert sorted(str(record).splitlines()) == sorted([*ran.stdout.splitlines(), *ran.stderr.splitlines()])
 
 
 def test_a_run_records_its_config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,20 +186,20 @@ def test_a_run_records_its_config_folder(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_notebook_shows_verdicts_faults_and_pictures() -> None:
     failed = evidence.value(status="failed", diagnosis=["<who>"])
     program = evidence.program(evidence.collective(), status="failed", checks=evidence.CHECKS.but(value=failed))
-    found = shown(status="failed", programs={"auto": program}, warnings=["a & b"])
-    fragment = found._repr_html_()
+    record = shown(status="failed", programs={"auto": program}, warnings=["a & b"])
+    fragment = record._repr_html_()
     # It is well-formed, and escapes text.
     tree = ElementTree.fromstring(fragment)
     assert [cell.text for cell in tree.findall(".//table[1]/thead/tr/th")][:3] == ["program", "status", "value"]
     assert [pre.text for pre in tree.findall("pre")] == ["auto: value failed\n  <who>"]
     assert "warning: a & b" in [p.text for p in tree.findall("p")]
     assert "all-reduce" in fragment
-    assert html.fragment(found) == fragment
+    assert html.fragment(record) == fragment
 
 
 def test_the_pictures_of_a_real_run_are_in_the_page(tmp_path: Path) -> None:
-    found = runner.run("case3_allreduce", ["program=vmap"], folder=tmp_path)
-    assert found.status == "passed", found
+    record = runner.run("case3_allreduce", ["program=vmap"], folder=tmp_path)
+    assert record.status == "passed", record
     svg = (tmp_path / "shardings.svg").read_text(encoding="utf-8")
-    assert svg in found._repr_html_()
-    ElementTree.fromstring(found._repr_html_())
+    assert svg in record._repr_html_()
+    ElementTree.fromstring(record._repr_html_())

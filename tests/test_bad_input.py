@@ -612,11 +612,11 @@ def test_an_invalid_experiment_leaves_a_record(tmp_path: Path) -> None:
     from runner.record import record
 
     run(tmp_path, edited("spec: [null, x]", "spec: [null, z]"))
-    found = record.read(tmp_path / "run")
-    assert found.status == "invalid"
-    assert found.error is not None
-    assert "mesh axis 'z' does not exist" in found.error
-    assert found.programs == {}
+    result = record.read(tmp_path / "run")
+    assert result.status == "invalid"
+    assert result.error is not None
+    assert "mesh axis 'z' does not exist" in result.error
+    assert result.programs == {}
 
 
 def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
@@ -680,11 +680,11 @@ outputs:
 
 def test_a_carry_that_every_step_gathers_is_a_warning_with_a_remedy(tmp_path: Path) -> None:
     gathered = run(tmp_path, CARRIED, "program=explicit")
-    told = (
+    warning = (
         "warning: explicit gathers the carry r.a at every step, since it starts unsharded: "
         "compute its start in a line of its own, and constrain that to [x, null]"
     )
-    assert told in gathered.stdout.splitlines()
+    assert warning in gathered.stdout.splitlines()
     assert "all-gather" in gathered.stdout
     cured = run(tmp_path, CARRIED + "constraints: {z: [x, null]}\n", "program=explicit", "hydra.run.dir=cured")
     assert cured.returncode == 0, cured.stdout + cured.stderr

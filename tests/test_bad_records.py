@@ -27,8 +27,8 @@ SAMPLE = 421
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     folder = tmp_path_factory.mktemp("records")
-    one = command(folder, "+experiment=case3_allreduce", "hydra.run.dir=one")
-    assert one.returncode == 0, one.stderr
+    single = command(folder, "+experiment=case3_allreduce", "hydra.run.dir=one")
+    assert single.returncode == 0, single.stderr
     two = command(
         folder, "-m", "+experiment=case3_allreduce", "dims.J=4,8", "program=shard_map", "hydra.sweep.dir=sweep"
     )
@@ -37,14 +37,14 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
 
 
 def _tried(records: tuple[Any, Any, Any], folder: Path, every: int) -> int:
-    first, one, last = records
+    first, middle, last = records
     count = 0
-    for number, data in enumerate((one, first)):
+    for number, data in enumerate((middle, first)):
         home = Home(folder / str(number), (first, data, last))
         for case in itertools.islice(cases(data, number), number, None, every):
-            found = home.tried(case)
-            assert not found.raised, "\n".join(found.raised)
-            assert not found.silent, "\n".join(found.silent)
+            outcome = home.tried(case)
+            assert not outcome.raised, "\n".join(outcome.raised)
+            assert not outcome.silent, "\n".join(outcome.silent)
             count += 1
     return count
 
@@ -93,6 +93,6 @@ def test_each_command_names_the_file_and_the_fault(
 def test_a_written_record_is_read(records: tuple[Any, Any, Any], tmp_path: Path) -> None:
     home = Home(tmp_path, records)
     for data in records:
-        found = home.tried(Case("as it is", json.dumps(data)))
-        assert not found.unreadable
-        assert not found.raised
+        outcome = home.tried(Case("as it is", json.dumps(data)))
+        assert not outcome.unreadable
+        assert not outcome.raised

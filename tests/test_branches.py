@@ -21,7 +21,7 @@ from runner.record import differences, golden, measures
 from runner.record.model import CompiledProgram
 from runner.show import collectives, modes, sweep
 from tests import evidence
-from tests.compiled import found as read
+from tests.compiled import collectives_in as read
 from tests.evidence import collective, record
 from tests.harness import experiment, run
 
@@ -78,8 +78,8 @@ def parts(program: tuple[Any, ...], around: tuple[InBranch, ...], names: Iterato
 @given(programs())
 def test_a_range_has_exactly_the_possible_counts(program: tuple[Any, ...]) -> None:
     can = outcomes(program)
-    told = executions.total(parts(program, (), itertools.count()))
-    assert executions.ends(told) == (min(can), max(can))
+    totals = executions.total(parts(program, (), itertools.count()))
+    assert executions.ends(totals) == (min(can), max(can))
 
 
 def test_an_unknown_count_stays_unknown() -> None:
@@ -161,20 +161,20 @@ outputs:
 
 def test_a_choice_in_a_loop_runs_in_every_step_and_a_nested_choice_if_reached() -> None:
     module = read(NINE, experiment(PLAIN), "auto")
-    assert {one.instruction: (one.count, len(one.branches)) for one in module.entries} == {
+    assert {entry.instruction: (entry.count, len(entry.branches)) for entry in module.entries} == {
         "ra": (Range(min=0, max=9), 1), "rd": (Range(min=0, max=9), 2), "ga": (Range(min=0, max=9), 1),
         "rc": (Range(min=0, max=9), 1),
     }  # fmt: skip
     assert not any("how often" in sentence for sentence in module.unknown)
     # One of the branches in every step; the second has an all-reduce in a branch of its own.
-    assert executions.by_kind((one.kind, one.count, one.branches) for one in module.entries) == {
+    assert executions.by_kind((entry.kind, entry.count, entry.branches) for entry in module.entries) == {
         "all-reduce": Range(min=0, max=9),
         "all-gather": Range(min=0, max=9),
     }
     # If both of these have it, every path has one: nine in all cases.
     reduced = "ROOT %re = f32[2,4]{1,0} all-reduce(%p.5), channel_id=5, replica_groups=[1,4]<=[4], to_apply=%add"
     always = read(NINE.replace("ROOT %n.5 = f32[2,4]{1,0} negate(%p.5)", reduced), experiment(PLAIN), "auto")
-    assert executions.by_kind((one.kind, one.count, one.branches) for one in always.entries) == {
+    assert executions.by_kind((entry.kind, entry.count, entry.branches) for entry in always.entries) == {
         "all-reduce": 9,
         "all-gather": Range(min=0, max=9),
     }
@@ -182,7 +182,7 @@ def test_a_choice_in_a_loop_runs_in_every_step_and_a_nested_choice_if_reached() 
 
 def test_a_loop_of_unknown_length_around_a_branch_has_no_count() -> None:
     module = read(HLO.replace(", KNOWN", ""), experiment(PLAIN), "auto")
-    assert {one.count for one in module.entries} == {None}
+    assert {entry.count for entry in module.entries} == {None}
     assert "how often rc runs is not known" in module.unknown
 
 
@@ -193,14 +193,14 @@ ONE = collective(count=Range(min=0, max=1), branches=[MAYBE])
 OTHER = collective(count=Range(min=0, max=1), branches=[replace(MAYBE, branch=1)], node="D")
 
 
-def verdict(wanted: dict[str, Any], *there: Any) -> Any:
+def verdict(wanted: dict[str, Any], *entries: Any) -> Any:
     return communication.counts(
-        Expectations(collectives=wanted), Program.SHARD_MAP, evidence.program(*there), "compiled", none=False
+        Expectations(collectives=wanted), Program.SHARD_MAP, evidence.program(*entries), "compiled", none=False
     )
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "status"),
+    ("wanted", "entries", "status"),
     [
         (1, [ONE], "failed"),
         (0, [ONE], "failed"),
@@ -217,9 +217,9 @@ def verdict(wanted: dict[str, Any], *there: Any) -> Any:
     ],
 )
 def test_a_number_expects_exactly_itself_and_a_range_any_count_within(
-    wanted: Any, there: list[Any], status: str
+    wanted: Any, entries: list[Any], status: str
 ) -> None:
-    assert verdict({"all-reduce": wanted}, *there).status == status
+    assert verdict({"all-reduce": wanted}, *entries).status == status
 
 
 def test_a_range_is_formatted_as_text() -> None:
@@ -248,8 +248,8 @@ def test_a_range_is_formatted_as_text() -> None:
 
 def test_tables_goldens_and_sweeps_show_the_range() -> None:
     program = replace(evidence.program(ONE, collective("all-gather")), bytes_sent=128, bytes_sent_min=64)
-    found = record({"shard_map": program})
-    rows = collectives.rows(found)
+    ranged = record({"shard_map": program})
+    rows = collectives.rows(ranged)
     assert [(row[0], row[3], row[7]) for row in rows] == [
         ("all-reduce", "0 to 1", "in a branch, as written"),
         ("all-gather", "1", "as written"),
@@ -257,18 +257,18 @@ def test_tables_goldens_and_sweeps_show_the_range() -> None:
     # Two equal collectives in alternative branches count as one.
     (row,) = collectives.rows(record({"shard_map": evidence.program(ONE, replace(OTHER, node="C", nodes=["C"]))}))
     assert row[3] == "1"
-    (one,) = measures.rows(0, found, [])
-    assert one.value("all-reduce") == 1
-    assert sweep.collectives_text(one.collectives) == "all-gather, 0 to 1 all-reduce"
-    shown = sweep.table([one])
+    (entry,) = measures.rows(0, ranged, [])
+    assert entry.value("all-reduce") == 1
+    assert sweep.collectives_text(entry.collectives) == "all-gather, 0 to 1 all-reduce"
+    shown = sweep.table([entry])
     (cells,) = shown.rows
     assert cells[shown.head.index("sent")].text == "at most 128 B"
     pins = golden.pinned(program)
     assert [each["count"] for each in pins["collectives"]] == [1, {"min": 0, "max": 1}]
     assert golden.text({"jax 0.10": {"cpu": {"shard_map": pins}}})
     taken = golden.pinned(evidence.program(collective(), collective("all-gather")))
-    (told,) = differences.of_program("shard_map", pins, taken)
-    assert told == "all-reduce of C over x changed in shard_map: runs between 0 and 1 times → once"
+    (change,) = differences.of_program("shard_map", pins, taken)
+    assert change == "all-reduce of C over x changed in shard_map: runs between 0 and 1 times → once"
     (came,) = differences.of_program(
         "shard_map", golden.pinned(evidence.program()), golden.pinned(evidence.program(ONE))
     )
@@ -319,9 +319,9 @@ def test_a_program_is_compared_with_an_expected_range(tmp_path: Path) -> None:
     assert program.collectives_unknown == []
     runs = {"all-gather": Range(min=0, max=3), "all-reduce": 1}
     assert measures.counts(program) == runs
-    assert executions.by_kind((one.kind, one.count, one.branches) for one in program.lowered or ()) == runs
+    assert executions.by_kind((entry.kind, entry.count, entry.branches) for entry in program.lowered or ()) == runs
     assert (program.bytes_sent, program.bytes_sent_min) == (3 * 192 + 96, 96)
-    mode = next(one for one in outcome.record.modes or () if one.program == "shard_map")
+    mode = next(mode for mode in outcome.record.modes or () if mode.program == "shard_map")
     assert (mode.bytes_sent, mode.bytes_sent_min) == (672, 96)
     assert modes.rows(replace(outcome.record, modes=[mode, mode]))[0][4] == "at most 672 B"
     # Two false expectations: an exact number, which the branch does not guarantee, and one gather less.

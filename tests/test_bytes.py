@@ -41,10 +41,10 @@ def shipped(name: str, program: str, mesh: Mapping[str, int], dims: Mapping[str,
 def volumes(evidence: Any) -> Moved:
     """Return the total bytes that the collectives of a record move."""
     moved: Moved = {}
-    for one in evidence.collectives:
-        key = one.kind, " ".join(one.axes)
+    for entry in evidence.collectives:
+        key = entry.kind, " ".join(entry.axes)
         into, out = moved.get(key, (0, 0))
-        moved[key] = into + one.count * one.bytes_in, out + one.count * one.bytes_out
+        moved[key] = into + entry.count * entry.bytes_in, out + entry.count * entry.bytes_out
     return moved
 
 

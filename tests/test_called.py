@@ -100,9 +100,9 @@ def test_closures_and_arguments_reach_the_worker(tmp_path: Path) -> None:
         return Pair(x @ pair.w * config.scale * scale, x + noise * factor)
 
     pair = Pair(W, jax.random.key(0))
-    rest = (Config(), None, True, np.array(["text"]), 0.5)
-    specs = (P(), P("data"), *(None for _ in rest))
-    record = check(tmp_path / "mixed", mixed, pair, X, *rest, in_specs=specs)
+    constants = (Config(), None, True, np.array(["text"]), 0.5)
+    specs = (P(), P("data"), *(None for _ in constants))
+    record = check(tmp_path / "mixed", mixed, pair, X, *constants, in_specs=specs)
     assert (record.status, set(record.arrays)) == ("passed", {"pair_w", "pair_key", "x", "constant"})
     record = check(tmp_path / "classes", apply, state, X, in_specs=(P(None, "model"), P("data")))
     assert (record.status, set(record.arrays)) == ("passed", {"state_layer_w", "x"}), record.error
@@ -260,11 +260,11 @@ def test_an_exception_of_a_function_is_reported_with_its_line(tmp_path: Path) ->
     def leaves(x: Any) -> Any:
         raise SystemExit(3)
 
-    told = message(tmp_path / "exit", leaves, X, in_specs=P())
-    assert told.startswith("tracing leaves at test_called.py:")
-    assert told.endswith(" raise SystemExit(3): SystemExit: 3")
-    told = message(tmp_path / "few", lambda x, y: x, X, in_specs=P())
-    assert told.endswith("missing 1 required positional argument: 'y'")
+    error = message(tmp_path / "exit", leaves, X, in_specs=P())
+    assert error.startswith("tracing leaves at test_called.py:")
+    assert error.endswith(" raise SystemExit(3): SystemExit: 3")
+    error = message(tmp_path / "few", lambda x, y: x, X, in_specs=P())
+    assert error.endswith("missing 1 required positional argument: 'y'")
 
 
 def test_a_function_that_ends_the_process_is_named(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_reference_replaces_the_function(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         ({"mesh": None, "in_specs": (P(), P())}, "no operand lies on a mesh, and none is given"),
         ({"mesh": {"data": "two"}}, r"\{'data': 'two'\} is not a mesh; give names with sizes"),
@@ -295,8 +295,8 @@ def test_a_reference_replaces_the_function(tmp_path: Path) -> None:
         ({"in_specs": 3}, "in_specs is 3; give a PartitionSpec, or a tree of them, for each operand"),
     ],
 )
-def test_an_invalid_call_raises(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_call_raises(tmp_path: Path, arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
         check(tmp_path, jnp.matmul, X, W, **arguments)
 
 

@@ -82,25 +82,25 @@ def test_a_correct_program_passes_every_check() -> None:
 
 def test_a_wrong_element_on_one_device_is_found_there() -> None:
     given = context()
-    found: Any = value.check(given, run(given, at2=off_by_one))
-    assert found.status == "failed"
-    assert found.max_abs_error == 1.0
-    output = found.outputs["C"]
+    verdict: Any = value.check(given, run(given, at2=off_by_one))
+    assert verdict.status == "failed"
+    assert verdict.max_abs_error == 1.0
+    output = verdict.outputs["C"]
     assert (output.status, output.wrong, output.of, output.devices) == ("failed", 1, 32, [3])
 
 
 def test_a_program_is_compared_with_the_oracle_of_its_section() -> None:
     given = context(per_device={"C": "psum(A @ B, 'x') + 1"})
     assert value.check(given, run(given, "auto")).status == "passed"
-    found: Any = value.check(given, run(given, "shard_map"))
-    assert (found.status, found.outputs["C"].oracle) == ("failed", "per_device")
+    verdict: Any = value.check(given, run(given, "shard_map"))
+    assert (verdict.status, verdict.outputs["C"].oracle) == ("failed", "per_device")
 
 
 def test_the_tolerance_is_in_the_verdict() -> None:
     given = context()
-    found = value.check(given, run(given))
-    assert 0 < found.rtol < 1e-6
-    assert found.atol == given.tolerance("per_device", "C").atol == 0.0
+    verdict = value.check(given, run(given))
+    assert 0 < verdict.rtol < 1e-6
+    assert verdict.atol == given.tolerance("per_device", "C").atol == 0.0
 
 
 def test_integers_have_no_tolerance() -> None:
@@ -112,10 +112,10 @@ def test_integers_have_no_tolerance() -> None:
 def test_nan_in_the_reference_is_noted() -> None:
     rows = "[[.nan, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]"
     given = context(TEXT.replace("arange(16),", f"{rows},"))
-    found = value.check(given, run(given))
-    assert found.status == "passed"
+    verdict = value.check(given, run(given))
+    assert verdict.status == "passed"
     # The first row, on the two devices that hold it.
-    assert found.note == "the reference has NaN: 8 comparisons of NaN with NaN count as equal"
+    assert verdict.note == "the reference has NaN: 8 comparisons of NaN with NaN count as equal"
     assert value.check(context(), run(context())).note is None
 
 
@@ -129,9 +129,9 @@ BFLOAT16 = TEXT.replace("shape: [4, 4],", "shape: [4, 4], dtype: bfloat16,").rep
 
 def test_a_check_says_what_it_would_have_noticed() -> None:
     given = context(BFLOAT16)
-    found: Any = value.check(given, run(given))
-    assert found.status == "passed"
-    power = found.power
+    verdict: Any = value.check(given, run(given))
+    assert verdict.status == "passed"
+    power = verdict.power
     assert 0.01 < power < value.WEAK
     root = np.sqrt(np.mean(np.asarray(given.graph.values["C"][0]) ** 2)) if given.graph else 0
     changes: list[dict[str, Any]] = [
@@ -147,26 +147,26 @@ WEAKEST = TEXT.replace("shape: [4, 4],", "shape: [4, 4], dtype: float8_e5m2,").r
 
 def test_a_check_that_would_miss_ten_percent_is_weak() -> None:
     given = context(WEAKEST)
-    found: Any = value.check(given, run(given))
-    assert found.status == "weak"
-    assert found.power > value.WEAK
-    assert found.reason.startswith("C: it would not notice a mistake of less than ")
+    verdict: Any = value.check(given, run(given))
+    assert verdict.status == "weak"
+    assert verdict.power > value.WEAK
+    assert verdict.reason.startswith("C: it would not notice a mistake of less than ")
 
 
 def test_an_experiment_may_accept_by_name_that_a_check_is_weak() -> None:
     given = context(f"{WEAKEST}\nexpect: {{weak: [C]}}")
-    found = value.check(given, run(given))
-    assert (found.status, found.accepted) == ("passed", ["C"])
+    verdict = value.check(given, run(given))
+    assert (verdict.status, verdict.accepted) == ("passed", ["C"])
     assert value.check(given, run(given, at0=lambda part: part * 4)).status == "failed"
 
 
 def test_an_output_that_its_dtype_cannot_hold_proves_nothing() -> None:
     text = TEXT.replace("shape: [4, 4],", "shape: [4, 4], dtype: float8_e4m3fn,")
     given = context(text.replace("arange(16),", "20,").replace('"arange(16, 32)"', "20"))
-    found = value.check(given, run(given))
-    assert found.status == "weak"
+    verdict = value.check(given, run(given))
+    assert verdict.status == "weak"
     beyond = "C: 32 of 32 elements overflow its dtype and were not compared"
-    assert found.reason == f"{beyond}: float8_e4m3fn has no infinity and holds NaN instead"
+    assert verdict.reason == f"{beyond}: float8_e4m3fn has no infinity and holds NaN instead"
 
 
 # sections
@@ -188,11 +188,11 @@ def test_sections_that_differ_fail(line: str, status: str) -> None:
 
 
 def test_a_difference_of_sections_is_located() -> None:
-    found = sections.check(context(per_device={"C": "psum(A @ B, 'x') + 0.25 * (axis_index('x') == 1)"}))
-    output = found.outputs["C"]
+    verdict = sections.check(context(per_device={"C": "psum(A @ B, 'x') + 0.25 * (axis_index('x') == 1)"}))
+    output = verdict.outputs["C"]
     assert (output.wrong, output.of, output.devices, output.max_abs_error) == (16, 32, [2, 3], 0.25)
     apart = "C of per_device is not graph's at 16 of 32 elements, on devices 2,3; largest error 0.25, allowed"
-    assert str(found.reason).startswith(apart)
+    assert str(verdict.reason).startswith(apart)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn"])
@@ -237,10 +237,10 @@ def test_a_device_that_holds_another_range_is_named() -> None:
     held = list(ran.outputs["C"].held)
     held[1] = replace(held[1], ranges=((0, 2), (0, 4)))
     ran.outputs["C"] = replace(ran.outputs["C"], held=tuple(held))
-    found = layout.check(given, ran)
-    assert found.status == "failed"
-    assert found.reason == "device 5 holds C[0:2, 0:4], not C[2:4, 0:4]"
-    assert found.wrong == 1
+    verdict = layout.check(given, ran)
+    assert verdict.status == "failed"
+    assert verdict.reason == "device 5 holds C[0:2, 0:4], not C[2:4, 0:4]"
+    assert verdict.wrong == 1
 
 
 def test_a_device_that_holds_nothing_is_named() -> None:
@@ -254,8 +254,8 @@ def test_a_misplaced_operand_is_named() -> None:
     given = context()
     ran = run(given, "auto")
     ran.ran.operands["A"][0] = (7, ((0, 4), (2, 4)))
-    found = layout.check(given, ran)
-    assert (found.status, found.reason) == ("failed", "device 7 holds A[0:4, 2:4], not A[0:2, 0:2]")
+    verdict = layout.check(given, ran)
+    assert (verdict.status, verdict.reason) == ("failed", "device 7 holds A[0:4, 2:4], not A[0:2, 0:2]")
 
 
 def test_the_compiler_chooses_the_layouts_of_autos_outputs() -> None:
@@ -263,9 +263,9 @@ def test_the_compiler_chooses_the_layouts_of_autos_outputs() -> None:
     ran = run(given, "auto")
     held = tuple(replace(part, ranges=((0, 4), (0, 4))) for part in ran.outputs["C"].held)
     ran.outputs["C"] = replace(ran.outputs["C"], held=held)
-    found = layout.check(given, ran)
-    assert found.status == "passed"
-    assert "the compiler chooses" in str(found.note)
+    verdict = layout.check(given, ran)
+    assert verdict.status == "passed"
+    assert "the compiler chooses" in str(verdict.note)
 
 
 def test_vmap_has_no_layout() -> None:
@@ -278,10 +278,10 @@ def test_vmap_has_no_layout() -> None:
 
 def test_copies_that_differ_in_one_bit_are_found() -> None:
     given = context()
-    found = replicas.check(given, run(given, at2=lambda part: np.nextafter(part, np.float32(np.inf))))
-    assert found.status == "failed"
-    assert found.reason == "C[0:2, 0:4] on device 3 differs from device 7"
-    assert (found.wrong, found.copies) == (1, 2)
+    verdict = replicas.check(given, run(given, at2=lambda part: np.nextafter(part, np.float32(np.inf))))
+    assert verdict.status == "failed"
+    assert verdict.reason == "C[0:2, 0:4] on device 3 differs from device 7"
+    assert (verdict.wrong, verdict.copies) == (1, 2)
 
 
 def test_shards_that_are_not_copies_may_differ() -> None:
@@ -295,11 +295,11 @@ def test_shards_that_are_not_copies_may_differ() -> None:
 
 def test_programs_that_differ_are_named() -> None:
     given = context()
-    found = agreement.check(given, run(given), [run(given, "auto"), run(given, "vmap", at0=off_by_one)])
-    assert found.status == "failed"
-    assert found.others == ["auto", "vmap"]
-    assert found.max_abs_error == 1.0
-    assert found.reason == "C differs from vmap at 1 of 16 elements"
+    verdict = agreement.check(given, run(given), [run(given, "auto"), run(given, "vmap", at0=off_by_one)])
+    assert verdict.status == "failed"
+    assert verdict.others == ["auto", "vmap"]
+    assert verdict.max_abs_error == 1.0
+    assert verdict.reason == "C differs from vmap at 1 of 16 elements"
 
 
 def test_programs_of_different_dtypes_do_not_agree() -> None:
@@ -307,8 +307,8 @@ def test_programs_of_different_dtypes_do_not_agree() -> None:
     other = run(given, "auto")
     held = tuple(replace(part, value=part.value.astype(np.float16)) for part in other.outputs["C"].held)
     other.outputs["C"] = Output("float16", (4, 4), None, held)
-    found = agreement.check(given, run(given), [other])
-    assert (found.status, found.reason) == ("failed", "C is float32, but float16 in auto")
+    verdict = agreement.check(given, run(given), [other])
+    assert (verdict.status, verdict.reason) == ("failed", "C is float32, but float16 in auto")
 
 
 def test_agreement_is_not_run_for_one_program() -> None:
@@ -332,8 +332,8 @@ def test_two_programs_may_differ_from_the_oracle_in_opposite_directions() -> Non
 
 def test_programs_of_sections_that_differ_are_not_compared() -> None:
     given = context()
-    found = agreement.check(given, run(given), [run(given, "auto")], alike=False)
-    assert found.status == "not_run"
+    verdict = agreement.check(given, run(given), [run(given, "auto")], alike=False)
+    assert verdict.status == "not_run"
     assert agreement.check(given, run(given), [run(given, "vmap", at0=off_by_one)], alike=False).status == "failed"
 
 
@@ -346,16 +346,16 @@ def pinning(values: str, **keys: Any) -> Context:
 
 def test_a_pinned_corner_is_compared() -> None:
     given = pinning("[[152, 158], [504, 526]]")
-    found = pinned.check(given, run(given))
-    assert found.status == "passed"
-    assert found.outputs["C"].compared == [2, 2]
+    verdict = pinned.check(given, run(given))
+    assert verdict.status == "passed"
+    assert verdict.outputs["C"].compared == [2, 2]
 
 
 def test_a_pinned_number_that_is_wrong_is_named() -> None:
     given = pinning("[[152, 159], [504, 526]]")
-    found: Any = pinned.check(given, run(given))
-    assert (found.status, found.max_abs_error) == ("failed", 1.0)
-    assert found.reason == "C[0, 1] is 158.0, but expect.values pins 159"
+    verdict: Any = pinned.check(given, run(given))
+    assert (verdict.status, verdict.max_abs_error) == ("failed", 1.0)
+    assert verdict.reason == "C[0, 1] is 158.0, but expect.values pins 159"
 
 
 def test_pinned_numbers_may_differ_in_the_last_bits_printed() -> None:
@@ -410,9 +410,9 @@ def test_a_dtype_that_an_output_does_not_use_does_not_loosen_it() -> None:
     )
     outputs = {"C": ((4, 4), "float32"), "D": ((4,), "float8_e4m3fn")}
     floats = {"graph": {"D": {ANY: "float8_e4m3fn"}}}
-    found = oracles.consult(given, data.make(given, Path()), outputs, floats)
-    assert found.tolerance("graph", "C").atol == 0.0
-    assert found.tolerance("graph", "D").atol > 0.1
+    oracle_context = oracles.consult(given, data.make(given, Path()), outputs, floats)
+    assert oracle_context.tolerance("graph", "C").atol == 0.0
+    assert oracle_context.tolerance("graph", "D").atol > 0.1
 
 
 @pytest.mark.parametrize(
@@ -540,8 +540,8 @@ def test_sections_are_weak_if_too_many_elements_only_lie_between() -> None:
     (exact,) = given.graph.values["C"]
     rounding.alternatives = tuple([share * exact] for share in (1.2, 1.4, 1.6, 1.8, 2.0))
     rounding.low, rounding.high = [exact], [2 * exact]
-    found = sections.check(given)
-    assert (found.status, found.reason) == (
+    verdict = sections.check(given)
+    assert (verdict.status, verdict.reason) == (
         "weak",
         "C: 32 of 32 elements lie between the values that near ties allow",
     )

@@ -206,16 +206,16 @@ def test_instructions_of_a_branch_lead_back_to_its_line() -> None:
 
 def test_a_branch_that_is_broken_is_noticed(tmp_path: Path) -> None:
     only = changed(both={"y": "cond(s > 0, dense, scaled, h, w)"}, outputs={"y": ["x", None]}, grad=None)
-    found = mutants.mutants(consulted(experiment(only), tmp_path))
-    swapped = [mutant for mutant in found if mutant.edit.after == "where(y_on, y_scaled, y_dense)"]
+    judgements = mutants.mutants(consulted(experiment(only), tmp_path))
+    swapped = [mutant for mutant in judgements if mutant.edit.after == "where(y_on, y_scaled, y_dense)"]
     assert [mutant.outcome for mutant in swapped] == ["noticed"]
     # The value of the branch that is not taken makes no difference.
-    assert {mutant.outcome for mutant in found if str(mutant.edit.line) == "y_scaled"} <= {
+    assert {mutant.outcome for mutant in judgements if str(mutant.edit.line) == "y_scaled"} <= {
         "equivalent",
         "refused",
         "survived",
     }
-    assert "noticed" in {mutant.outcome for mutant in found if str(mutant.edit.line) == "y_dense_part"}
+    assert "noticed" in {mutant.outcome for mutant in judgements if str(mutant.edit.line) == "y_dense_part"}
 
 
 def test_values_of_a_branch_are_visible_only_in_it() -> None:

@@ -59,17 +59,17 @@ def test_an_existing_timer_continues() -> None:
 
 
 def test_in_another_thread_nothing_is_interrupted() -> None:
-    told = []
+    steps = []
 
     def work() -> None:
         with limit(0.01, "nothing"):
             time.sleep(0.05)
-        told.append("done")
+        steps.append("done")
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert told == ["done"]
+    assert steps == ["done"]
 
 
 SLOW = """
@@ -84,8 +84,8 @@ outputs: {C: [x]}
 
 def test_an_endless_reference_ends_the_run_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The worker's start takes time.
-    monkeypatch.setattr(clock, "limit", lambda seconds, what: limit(0.5 if what == "the reference" else seconds, what))
-    found = run.run(config(SLOW), tmp_path, lambda: Sources((), ()))
-    assert found.status == "error"
-    assert found.error == "the reference took longer than the timeout of 0.5 s"
-    assert record.read(tmp_path).error == found.error
+    monkeypatch.setattr(clock, "limit", lambda seconds, work: limit(0.5 if work == "the reference" else seconds, work))
+    outcome = run.run(config(SLOW), tmp_path, lambda: Sources((), ()))
+    assert outcome.status == "error"
+    assert outcome.error == "the reference took longer than the timeout of 0.5 s"
+    assert record.read(tmp_path).error == outcome.error

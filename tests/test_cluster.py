@@ -41,9 +41,9 @@ from tests.test_processes import of_one, rounded, values, without_times
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def of_slurm(number: int, count: int, port: int) -> dict[str, str]:
@@ -96,15 +96,15 @@ def commands(folder: Path, *overrides: str, variables: Variables = of_slurm) -> 
 
 def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     """Return the exit status and the output of each."""
-    told: list[tuple[int, str, str]] = []
+    results: list[tuple[int, str, str]] = []
     try:
         for process in processes:
             out, err = process.communicate(timeout=120)
-            told.append((process.returncode, out, err))
+            results.append((process.returncode, out, err))
     finally:
         for process in processes:
             process.kill()
-    return told
+    return results
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
@@ -123,13 +123,13 @@ def test_two_commands_that_slurm_started_are_one_run(tmp_path: Path) -> None:
     assert (first[0], first[2]) == (0, "")
     assert second == (0, "", "")
     assert not (tmp_path / "1").exists()
-    found = recorded(tmp_path / "0")
-    assert found["status"] == "passed"
-    assert found["target"] == {"platform": "cpu", "devices": 4, "kind": "cpu", "topology": None, "processes": 2}
-    held = found["programs"]["shard_map"]["outputs"]["C"]["shards"]
+    record = recorded(tmp_path / "0")
+    assert record["status"] == "passed"
+    assert record["target"] == {"platform": "cpu", "devices": 4, "kind": "cpu", "topology": None, "processes": 2}
+    held = record["programs"]["shard_map"]["outputs"]["C"]["shards"]
     assert [(each["device"], each["process"]) for each in held] == [(0, 0), (1, 0), (2, 1), (3, 1)]
-    assert [each["process"] for each in found["trace"]["devices"]] == [0, 0, 1, 1]
-    assert found["trace"]["taken_from"] == "shard_map"
+    assert [each["process"] for each in record["trace"]["devices"]] == [0, 0, 1, 1]
+    assert record["trace"]["taken_from"] == "shard_map"
     assert "process 1: CPU 2,3" in first[1]
 
 
@@ -139,10 +139,10 @@ def test_the_record_equals_that_of_one_process(variables: Variables, tmp_path: P
     assert [each[0] for each in ended(commands(tmp_path, "trace=true", variables=variables))] == [0, 0]
     several = without_times(recorded(tmp_path / "0"))
     run_command("+experiment=case3_allreduce", "trace=true", f"hydra.run.dir={tmp_path / 'one'}")
-    one = without_times(recorded(tmp_path / "one"))
+    single = without_times(recorded(tmp_path / "one"))
     assert several["target"]["processes"] == 2
-    assert rounded(of_one(several)) == rounded(of_one(one))
-    assert [found.tolist() for _, found in values(several)] == [due.tolist() for _, due in values(one)]
+    assert rounded(of_one(several)) == rounded(of_one(single))
+    assert [value.tolist() for _, value in values(several)] == [due.tolist() for _, due in values(single)]
 
 
 @pytest.mark.whole
@@ -151,8 +151,8 @@ def test_the_programs_run_alone_in_a_cluster(tmp_path: Path) -> None:
     text = (tmp_path / "0" / "program_shard_map.py").read_text()
     assert "jax.distributed.initialize()\n" in text
     port = free_port()
-    told = ended([started(n, port, str(tmp_path / "0" / "program_shard_map.py")) for n in range(2)])
-    for status, out, err in told:
+    results = ended([started(n, port, str(tmp_path / "0" / "program_shard_map.py")) for n in range(2)])
+    for status, out, err in results:
         assert status == 0, err
         assert "[1208. 1262. 1316. 1370.]" in out
 
@@ -166,9 +166,9 @@ def test_a_worker_that_is_killed_ends_its_program_and_the_rest_runs(number: int,
     os.kill(workers_of(processes[number])[0], 9)
     (first, *_), (second, _, _) = ended(processes)
     assert (first, second) == (3, 3)
-    found = recorded(tmp_path / "0")["programs"]
-    assert found["auto"]["error"].startswith(f"process {number} of 2 was ended by SIGKILL")
-    assert found["shard_map"]["status"] == "passed"
+    programs = recorded(tmp_path / "0")["programs"]
+    assert programs["auto"]["error"].startswith(f"process {number} of 2 was ended by SIGKILL")
+    assert programs["shard_map"]["status"] == "passed"
 
 
 @pytest.mark.whole
@@ -178,10 +178,10 @@ def test_a_command_that_is_killed_ends_the_run(tmp_path: Path) -> None:
     processes[1].kill()
     (first, _, _), _ = ended(processes)
     assert first == 3
-    found = recorded(tmp_path / "0")
+    record = recorded(tmp_path / "0")
     gone = "process 1 of 2 is gone: its command ended, or its machine cannot be reached"
-    assert found["programs"]["auto"]["error"] == gone
-    assert found["error"] == gone
+    assert record["programs"]["auto"]["error"] == gone
+    assert record["error"] == gone
 
 
 @pytest.mark.whole
@@ -225,9 +225,9 @@ def test_a_sweep_does_not_run_over_a_cluster(tmp_path: Path) -> None:
         flow.run({**plain, "target": {**plain["target"], "cluster": True}}, tmp_path, Sources, workers=workers)
     finally:
         workers.close()
-    found = recorded(tmp_path)
-    assert found["status"] == "invalid"
-    assert "a cluster runs one experiment, whose command it starts once for each process: srun -n 2" in found["error"]
+    record = recorded(tmp_path)
+    assert record["status"] == "invalid"
+    assert "a cluster runs one experiment, whose command it starts once for each process: srun -n 2" in record["error"]
 
 
 # How processes meet, with workers that do nothing.
@@ -269,28 +269,28 @@ class Meeting:
 
     def comes(self, number: int, config: Mapping[str, Any], jax: str = "0.12.0") -> tuple[threading.Thread, list[Any]]:
         """Connect another process; return its thread, and a list that receives the answer."""
-        told: list[Any] = []
+        answers: list[Any] = []
 
         def come() -> None:
             connection = wire.reached(self.address, lambda: KEY, time.monotonic() + 10, 10.0)
             connection.send(introduced(self.place(number, jax), config))
-            told.append(connection.receive())
+            answers.append(connection.receive())
             connection.close()
 
         thread = threading.Thread(target=come)
         thread.start()
-        return thread, told
+        return thread, answers
 
 
 @pytest.mark.usefixtures("keyed")
 def test_missing_processes_are_named_and_the_others_released(idle: Callable[[], Worker]) -> None:
     meeting = Meeting(idle, 4)
-    thread, told = meeting.comes(2, {})
+    thread, answers = meeting.comes(2, {})
     with pytest.raises(Unmet) as unmet:
         Owner(meeting.place(0), {}, 1.0, Path())
     thread.join()
     assert str(unmet.value) == f"processes 1, 3 of 4 did not connect to {meeting.address} within 1 s"
-    assert told == [{"do": "end", "status": 3}]
+    assert answers == [{"do": "end", "status": 3}]
 
 
 @pytest.mark.usefixtures("keyed")
@@ -311,9 +311,9 @@ def test_differing_input_is_refused_with_the_key_that_differs(
     with pytest.raises(Unlike) as unlike:
         Owner(meeting.place(0), {"dims": {"I": 4}}, 10.0, Path())
     assert str(unlike.value) == f"process 1 of 3 was started with another input: {says}"
-    for thread, told in coming:
+    for thread, answers in coming:
         thread.join()
-        assert told == [{"do": "end", "status": 2}]
+        assert answers == [{"do": "end", "status": 2}]
 
 
 def challenge(connection: Any) -> None:
@@ -431,12 +431,12 @@ def test_a_stranger_neither_delays_nor_joins_the_run(
     meeting = Meeting(idle)
     visits = [visit(meeting.address, STRANGERS[stranger]) for _ in range(3)]
     time.sleep(0.1)
-    told: list[Any] = []
+    answers: list[Any] = []
 
     def late() -> None:
         time.sleep(0.3)
         _, heard = meeting.comes(1, {})
-        told.append(heard)
+        answers.append(heard)
 
     threading.Thread(target=late).start()
     began = time.monotonic()
@@ -447,7 +447,7 @@ def test_a_stranger_neither_delays_nor_joins_the_run(
     for each in visits:
         each.join(5)
         assert not each.is_alive()
-    assert told == [[{"do": "end", "status": 0}]]
+    assert answers == [[{"do": "end", "status": 0}]]
 
 
 @pytest.mark.sample(2)
@@ -533,7 +533,7 @@ def test_an_impostor_at_the_address_receives_nothing(
 
 
 @pytest.mark.parametrize(
-    ("told", "says"),
+    ("message", "says"),
     [
         ({}, "sent a message that cannot be read: it has no 'event'"),
         ({"event": "{}"}, "sent a message that cannot be read: it is not an event"),
@@ -546,18 +546,18 @@ def test_an_impostor_at_the_address_receives_nothing(
         ({"how": 1, "words": "", "log": ""}, "sent a message that cannot be read: it has no 'event'"),
     ],
 )
-def test_an_invalid_message_ends_the_run_with_a_message(told: Any, says: str, tmp_path: Path) -> None:
-    here, there = pair()
+def test_an_invalid_message_ends_the_run_with_a_message(message: Any, says: str, tmp_path: Path) -> None:
+    here, peer = pair()
     remote = Remote(1, here, None)
     remote.submit(json.dumps({"arrays": str(tmp_path)}))
     over = threading.Event()
     remote.listened_to_by(lambda event: over.set() if event is None else None)
-    there.send(told)
+    peer.send(message)
     assert over.wait(10)
     assert remote.lost
     assert remote.ended("process 1 of 2") == f"process 1 of 2 {says}"
     here.close()
-    there.close()
+    peer.close()
 
 
 def test_a_send_to_a_process_that_does_not_read_times_out(tmp_path: Path) -> None:
@@ -581,7 +581,7 @@ def test_the_key_file_is_private_and_removed_once_all_have_connected(
     path = key.file(tmp_path, meeting.address)
     path.write_text("of a run that was killed")
     modes: list[int] = []
-    told: list[int] = []
+    statuses: list[int] = []
 
     def come() -> None:
         def once_there() -> bytes:
@@ -593,7 +593,7 @@ def test_the_key_file_is_private_and_removed_once_all_have_connected(
         connection = wire.reached(meeting.address, once_there, time.monotonic() + 10, 10.0)
         connection.send(introduced(meeting.place(1), {}))
         message = connection.receive()
-        told.append(-1 if message is None else message["status"])
+        statuses.append(-1 if message is None else message["status"])
         connection.close()
 
     thread = threading.Thread(target=come)
@@ -604,7 +604,7 @@ def test_the_key_file_is_private_and_removed_once_all_have_connected(
     owner.end(0)
     owner.close()
     thread.join()
-    assert told == [0]
+    assert statuses == [0]
     assert set(modes) == {0o600}
 
 
@@ -685,12 +685,12 @@ def test_an_address_in_use_is_refused(idle: Callable[[], Worker]) -> None:
 
 def pair() -> tuple[Wire, Wire]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        one = socket.create_connection(server.getsockname())
-        return Wire(one, 10.0), Wire(server.accept()[0], 10.0)
+        client = socket.create_connection(server.getsockname())
+        return Wire(client, 10.0), Wire(server.accept()[0], 10.0)
 
 
 def test_values_arrive_before_the_event_that_reports_them(tmp_path: Path) -> None:
-    here, there = pair()
+    here, peer = pair()
     remote = Remote(3, here, None)
     heard: list[Any] = []
     over = threading.Event()
@@ -706,12 +706,12 @@ def test_values_arrive_before_the_event_that_reports_them(tmp_path: Path) -> Non
     left.write_bytes(bytes(range(256)) * 40_000)
     remote.submit(json.dumps({"arrays": str(tmp_path)}))
     remote.listened_to_by(hear)
-    assert there.receive() == {"do": "job", "job": {"arrays": str(tmp_path)}}
+    assert peer.receive() == {"do": "job", "job": {"arrays": str(tmp_path)}}
     finished = Finished(step=Step(Program.AUTO), error="none")
-    there.send({"file": "auto.bin"}, left)
-    there.send({"event": encoded(finished)})
-    there.send({"event": encoded(Done(log=3)), "log": "it wrote this"})
-    there.close()
+    peer.send({"file": "auto.bin"}, left)
+    peer.send({"event": encoded(finished)})
+    peer.send({"event": encoded(Done(log=3)), "log": "it wrote this"})
+    peer.close()
     assert over.wait(10)
     here.close()
     assert heard == [left.read_bytes(), finished, Done(log=3), None]

@@ -148,14 +148,14 @@ def test_every_program_needs_no_runner_and_prints_what_the_record_has(
 
 
 def print_what_the_record_has(folder: Path, tmp_path: Path) -> None:
-    found = recorded(folder)
-    scripts = [f"program_{program}.py" for program in found["programs"]]
+    record = recorded(folder)
+    scripts = [f"program_{program}.py" for program in record["programs"]]
     for script in scripts:
         text = (folder / script).read_text(encoding="utf-8")
         assert "runner" not in text
         (tmp_path / script).write_text(text, encoding="utf-8")
     printed = alone(tmp_path, "-c", ALONE, *scripts).split("----- ")[1:]
-    for part, (program, result) in zip(printed, found["programs"].items(), strict=True):
+    for part, (program, result) in zip(printed, record["programs"].items(), strict=True):
         assert part.startswith(f"program_{program}\n")
         for output in result["outputs"].values():
             assert output["text"] in part, program
@@ -180,19 +180,19 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
     assert {f"stablehlo_{program}.txt" for program in programs} <= files
     assert {"result.json", "shardings.txt", "shardings.svg", "runner.log", ".hydra"} <= files
     assert not [name for name in files if name.startswith(".") and name != ".hydra"]
-    found = recorded(folder)
+    record = recorded(folder)
     log = (folder / "runner.log").read_text(encoding="utf-8")
     assert "\x1b" not in log
     assert "case3_allreduce: auto; constraint; explicit; derived; shard_map; vmap\n" in log
     assert all(f"] {program}: finished\n" in log for program in programs)
-    for told in ("│      CPU 0-3      │", "\nC\n[[ 152.  158.", "\nall-reduce  C ", "6 of 6 programs passed"):
-        assert told in log
-    assert found["schema"] == 3
-    assert found["mesh"] == {"axes": ["x", "y"], "shape": [2, 2]}
-    assert found["target"]["platform"] == "cpu"
-    assert found["target"]["devices"] == 4
-    assert list(found["programs"]) == programs
-    for result in found["programs"].values():
+    for part in ("│      CPU 0-3      │", "\nC\n[[ 152.  158.", "\nall-reduce  C ", "6 of 6 programs passed"):
+        assert part in log
+    assert record["schema"] == 3
+    assert record["mesh"] == {"axes": ["x", "y"], "shape": [2, 2]}
+    assert record["target"]["platform"] == "cpu"
+    assert record["target"]["devices"] == 4
+    assert list(record["programs"]) == programs
+    for result in record["programs"].values():
         assert result["outputs"]["C"]["values"] == CASE3
         assert result["outputs"]["C"]["shape"] == [4, 4]
         assert result["outputs"]["C"]["dtype"] == "float32"
@@ -200,7 +200,7 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
         assert result["checks"]["values"]["outputs"]["C"]["compared"] == [2, 2]
         assert result["timing"]["compile_s"] > 0
         assert result["timing"]["run_s"]["n"] >= 1
-    assert found["programs"]["shard_map"]["memory"] == {
+    assert record["programs"]["shard_map"]["memory"] == {
         "argument_bytes": 64,
         "output_bytes": 64,
         "temp_bytes": 64,
@@ -212,9 +212,9 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
 
 @SAME_WORKER
 def test_layer_gives_the_documents_numbers(runs: dict[str, Path]) -> None:
-    found = recorded(runs["layer"])
-    assert sorted(found["programs"]) == ["auto", "constraint", "derived", "explicit", "shard_map", "vmap"]
-    for result in found["programs"].values():
+    record = recorded(runs["layer"])
+    assert sorted(record["programs"]) == ["auto", "constraint", "derived", "explicit", "shard_map", "vmap"]
+    for result in record["programs"].values():
         values = result["outputs"]["y"]["values"]
         assert values == pytest.approx([0.02138916, 0.8931118, 0.5989196, 0.9774251], rel=2e-6)
         assert result["checks"]["values"]["status"] == "passed"
@@ -264,9 +264,9 @@ def test_in_a_sweep_a_bad_point_is_recorded_and_the_rest_runs(tmp_path: Path) ->
         "-m", "+experiment=case3_allreduce", "mesh=x2_y2,nosuch,x4_y2", "program=vmap", f"hydra.sweep.dir={tmp_path}"
     )
     assert result.returncode == 2, result.stdout + result.stderr
-    found = [recorded(tmp_path / str(point)) for point in range(3)]
-    assert [point["status"] for point in found] == ["passed", "invalid", "passed"]
-    assert "no mesh 'nosuch'; there are" in found[1]["error"]
+    points = [recorded(tmp_path / str(point)) for point in range(3)]
+    assert [point["status"] for point in points] == ["passed", "invalid", "passed"]
+    assert "no mesh 'nosuch'; there are" in points[1]["error"]
     assert "3 points: 2 passed, 1 invalid" in result.stdout
     logs = [(tmp_path / str(point) / "runner.log").read_text(encoding="utf-8") for point in range(3)]
     assert ["1 of 1 programs passed" in log for log in logs] == [True, False, True]
@@ -297,11 +297,11 @@ def test_a_sweep_of_experiments_can_change_their_common_keys(tmp_path: Path) -> 
     names = "+experiment=case2_allgather,case3_allreduce,layer"
     result = run_command("-m", names, "dims.J=8", "program=vmap", f"hydra.sweep.dir={tmp_path}")
     assert result.returncode == 2, result.stdout + result.stderr
-    found = [recorded(tmp_path / str(point)) for point in range(3)]
-    assert [point["status"] for point in found] == ["passed", "passed", "invalid"]
-    assert [point["arrays"]["A"]["shape"] for point in found[:2]] == [[4, 8], [4, 8]]
-    assert "dims.J\n  there is no key 'J'" in found[2]["error"]
-    assert found[0]["overrides"] == ["+experiment=case2_allgather", "dims.J=8", "program=vmap"]
+    points = [recorded(tmp_path / str(point)) for point in range(3)]
+    assert [point["status"] for point in points] == ["passed", "passed", "invalid"]
+    assert [point["arrays"]["A"]["shape"] for point in points[:2]] == [[4, 8], [4, 8]]
+    assert "dims.J\n  there is no key 'J'" in points[2]["error"]
+    assert points[0]["overrides"] == ["+experiment=case2_allgather", "dims.J=8", "program=vmap"]
 
 
 def test_another_process_gets_the_command_without_its_workers() -> None:
@@ -359,18 +359,18 @@ def test_a_worker_that_crashes_is_status_3_with_its_last_output(tmp_path: Path) 
     # XLA ends the process for a flag that it does not know.
     result = run_whole("+experiment=case3_allreduce", f"hydra.run.dir={tmp_path}", XLA_FLAGS="--xla_no_such_flag=1")
     assert result.returncode == 3, result.stdout + result.stderr
-    found = recorded(tmp_path)
-    assert found["status"] == "error"
-    assert "the process ended with status 1, while JAX was finding the types; its last output:" in found["error"]
-    assert "xla_no_such_flag" in found["error"]
+    record = recorded(tmp_path)
+    assert record["status"] == "error"
+    assert "the process ended with status 1, while JAX was finding the types; its last output:" in record["error"]
+    assert "xla_no_such_flag" in record["error"]
 
 
 def test_a_worker_that_is_silent_too_long_is_ended_and_recorded(tmp_path: Path) -> None:
     result = run_command("+experiment=case3_allreduce", "timeout=0.001", f"hydra.run.dir={tmp_path}")
     assert result.returncode == 3, result.stdout + result.stderr
-    found = recorded(tmp_path)
-    assert found["status"] == "error"
-    assert found["error"].startswith(
+    record = recorded(tmp_path)
+    assert record["status"] == "error"
+    assert record["error"].startswith(
         (
             "no result after the timeout of 0.001 s, while ",
             "making the arrays took longer than the timeout of 0.001 s",
@@ -384,8 +384,8 @@ def test_the_console_script_and_the_module_are_the_same_command() -> None:
     script = Path(sys.executable).with_name("shardproof")
     if not script.exists():
         pytest.skip("the console script is not installed in this environment")
-    said = subprocess.run([script], capture_output=True, text=True, check=False, cwd=ROOT).stdout
-    assert said.replace("Run one: shardproof ", "Run one: python -m runner ") == run_whole().stdout
+    printed = subprocess.run([script], capture_output=True, text=True, check=False, cwd=ROOT).stdout
+    assert printed.replace("Run one: shardproof ", "Run one: python -m runner ") == run_whole().stdout
 
 
 def test_a_closed_pipe_ends_the_command_quietly() -> None:

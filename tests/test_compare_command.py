@@ -19,7 +19,7 @@ from runner.record.model import ArrayRecord, Environment, MeshShape
 from runner.record.verdicts import Checks, FileChecks, SectionsVerdict
 from tests.command import ROOT
 from tests.evidence import CHECKS, collective, memory, output, program, timing, value
-from tests.evidence import record as found
+from tests.evidence import record as record_with
 
 GATHER = collective("all-gather", "w", bytes_out=2097152, bytes_sent=1048576)
 
@@ -44,7 +44,7 @@ def array(shape: list[int], dtype: str, spec: list[Any]) -> ArrayRecord:
 def write(folder: str, **more: Any) -> str:
     """Write a run folder with a record."""
     Path(folder).mkdir(parents=True)
-    record.write(found(**more), Path(folder))
+    record.write(record_with(**more), Path(folder))
     return folder
 
 
@@ -54,16 +54,16 @@ def pin(file: str, series: str, *collectives: Any, target: str = "cpu") -> str:
     return file
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int) -> list[str]:
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str, status: int) -> list[str]:
     """Return the lines that a comparison prints."""
     assert compare.main(arguments) == status
-    told = capsys.readouterr()
-    return (told.err if status == 2 else told.out).splitlines()
+    streams = capsys.readouterr()
+    return (streams.err if status == 2 else streams.out).splitlines()
 
 
 def test_two_equal_runs_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, write("a"), write("b"), status=0) == ["case: the same"]
-    assert said(capsys, "a/result.json", "b", status=0) == ["case: the same"]
+    assert printed(capsys, write("a"), write("b"), status=0) == ["case: the same"]
+    assert printed(capsys, "a/result.json", "b", status=0) == ["case: the same"]
 
 
 def test_times_rounding_estimates_and_versions_are_notes_not_differences(
@@ -79,7 +79,7 @@ def test_times_rounding_estimates_and_versions_are_notes_not_differences(
     write("a", programs={"shard_map": fast})
     newer = Environment(jax="0.12.0.1", jaxlib="0.12.0.1", python="3.12.1", runner="0.1.0", git=None)
     write("b", programs={"shard_map": slow}, environment=newer)
-    assert said(capsys, "a", "b", status=0) == [
+    assert printed(capsys, "a", "b", status=0) == [
         "case: the same",
         "  (jax 0.10.2 → 0.12.0.1, jaxlib 0.10.2 → 0.12.0.1, python 3.11.7 → 3.12.1)",
         "  (shard_map: compile 2 × the time, 50 → 100 ms, run 1.5 × the time, 0.2 → 0.3 ms, flops 80 → 160, "
@@ -155,13 +155,13 @@ def test_times_rounding_estimates_and_versions_are_notes_not_differences(
 def test_differences_are_printed_with_status_1(
     capsys: pytest.CaptureFixture[str], change: dict[str, Any], lines: list[str]
 ) -> None:
-    assert said(capsys, write("a"), write("b", **change), status=1) == ["case", *[f"  {line}" for line in lines]]
+    assert printed(capsys, write("a"), write("b", **change), status=1) == ["case", *[f"  {line}" for line in lines]]
 
 
 def test_a_run_that_ended_before_it_began_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
     early = {"programs": {}, "mesh": None, "target": None, "arrays": {}, "status": "invalid", "error": "wrong",
              "environment": NO_JAX}  # fmt: skip
-    lines = said(capsys, write("a"), write("b", **early), status=1)
+    lines = printed(capsys, write("a"), write("b", **early), status=1)
     assert "  status: passed → invalid" in lines
     assert "  mesh: x=2 × y=2 → none" in lines
     assert "  program shard_map disappeared" in lines
@@ -171,7 +171,7 @@ def test_a_point_whose_configuration_could_not_be_composed_can_be_compared(capsy
 
     Path("a").mkdir()
     record.ended(Path("a"), "invalid", "no mesh", ["+experiment=case"])
-    lines = said(capsys, "a", write("b"), status=1)
+    lines = printed(capsys, "a", write("b"), status=1)
     assert "  status: invalid → passed" in lines
 
 
@@ -181,7 +181,7 @@ def test_the_points_of_sweeps_are_matched_by_their_overrides(capsys: pytest.Capt
             programs = {"shard_map": program(*([GATHER] if (sweep, size) == ("b", 8) else []))}
             overrides = ["+experiment=case", f"dims.J={size}", *(["show=none"] if sweep == "a" else [])]
             write(f"{sweep}/{number}", programs=programs, overrides=overrides)
-    assert said(capsys, "a", "b", status=1) == [
+    assert printed(capsys, "a", "b", status=1) == [
         "case dims.J=4: the same",
         "case dims.J=8",
         "  all-gather of w over x appeared in shard_map: +1.0 MB sent per device",
@@ -202,12 +202,12 @@ def test_two_series_of_one_golden_are_compared(capsys: pytest.CaptureFixture[str
         "  all-gather of w over x appeared in shard_map: +1.0 MB sent per device",
         "  (jax 0.10 → jax 0.12)",
     ]
-    assert said(capsys, "case.json", status=1) == lines
-    backwards = said(capsys, "case.json", "--series", "jax 0.12", "jax 0.10", status=1)
+    assert printed(capsys, "case.json", status=1) == lines
+    backwards = printed(capsys, "case.json", "--series", "jax 0.12", "jax 0.10", status=1)
     assert backwards[1] == "  all-gather of w over x disappeared from shard_map: -1.0 MB sent per device"
-    assert said(capsys, "case.json", "--series", "jax 0.12", "jax 0.12", status=0) == ["case: the same"]
+    assert printed(capsys, "case.json", "--series", "jax 0.12", "jax 0.12", status=0) == ["case: the same"]
     pin("case.json", "jax 0.9")
-    assert said(capsys, "case.json", status=2) == [
+    assert printed(capsys, "case.json", status=2) == [
         "case.json: name the two series to compare with --series; there are jax 0.9, jax 0.10, jax 0.12"
     ]
 
@@ -217,7 +217,7 @@ def test_a_folder_of_goldens_is_compared_between_two_series(capsys: pytest.Captu
         pin("goldens/same.json", series, collective())
         pin("goldens/sub/other.json", series, *([GATHER] if series == "jax 0.12" else []))
         pin("goldens/same.json", series, target="v5e_2x2")
-    assert said(capsys, "goldens", status=1) == [
+    assert printed(capsys, "goldens", status=1) == [
         "same: the same",
         "same target=v5e_2x2: the same",
         "sub/other",
@@ -232,23 +232,23 @@ def test_a_golden_is_compared_with_a_run_of_its_series(capsys: pytest.CaptureFix
     pin("case.json", "jax 0.10", collective())
     pin("case.json", "jax 0.12", GATHER)
     write("a")
-    assert said(capsys, "case.json", "a", status=0) == ["case: the same"]
-    assert said(capsys, "a", "case.json", status=0) == ["case: the same"]
-    assert said(capsys, "case.json", "a", "--series", "jax 0.12", status=1)[-1] == "  (jax 0.12 → jax 0.10)"
+    assert printed(capsys, "case.json", "a", status=0) == ["case: the same"]
+    assert printed(capsys, "a", "case.json", status=0) == ["case: the same"]
+    assert printed(capsys, "case.json", "a", "--series", "jax 0.12", status=1)[-1] == "  (jax 0.12 → jax 0.10)"
 
 
 def test_two_goldens_are_compared_series_by_series(capsys: pytest.CaptureFixture[str]) -> None:
     for file in ("a/case.json", "b/case.json"):
         pin(file, "jax 0.10", collective())
         pin(file, "jax 0.12", *([GATHER] if file.startswith("b") else []))
-    assert said(capsys, "a/case.json", "b/case.json", status=1) == [
+    assert printed(capsys, "a/case.json", "b/case.json", status=1) == [
         "case (jax 0.10): the same",
         "case (jax 0.12)",
         "  all-gather of w over x appeared in shard_map: +1.0 MB sent per device",
         "",
         "2 compared, 1 differs",
     ]
-    assert said(capsys, "a/case.json", "b/case.json", "--series", "jax 0.10", status=0) == ["case: the same"]
+    assert printed(capsys, "a/case.json", "b/case.json", "--series", "jax 0.10", status=0) == ["case: the same"]
 
 
 ALONE = "with one golden, give two series to compare"
@@ -289,7 +289,7 @@ def test_an_invalid_comparison_is_one_message_and_status_2(
     pin("case.json", "jax 0.10")
     pin("goldens/q.json", "jax 0.10")
     pin("goldens/r.json", "jax 0.10")
-    assert "\n".join(said(capsys, *arguments, status=2)) == message
+    assert "\n".join(printed(capsys, *arguments, status=2)) == message
 
 
 def test_the_command_imports_no_jax(here: Path) -> None:
@@ -320,7 +320,7 @@ def test_several_arguments_are_compared_with_the_first(capsys: pytest.CaptureFix
     write("a")
     write("b")
     write("c", programs={"shard_map": program(collective(), GATHER)})
-    assert said(capsys, "a", "b", "c", status=1) == [
+    assert printed(capsys, "a", "b", "c", status=1) == [
         "a → b",
         "case: the same",
         "",
@@ -330,4 +330,4 @@ def test_several_arguments_are_compared_with_the_first(capsys: pytest.CaptureFix
         "",
         "1 of 2 differ from a",
     ]
-    assert said(capsys, "a", "b", "a", status=0)[-1] == "0 of 2 differ from a"
+    assert printed(capsys, "a", "b", "a", status=0)[-1] == "0 of 2 differ from a"

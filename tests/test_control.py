@@ -29,8 +29,8 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u20
 
 
 def _is_clean(text: str, where: str) -> None:
-    found = CONTROLS.search(text)
-    assert found is None, f"{where}: {text[max(found.start() - 60, 0) : found.end() + 20]!r}"
+    match = CONTROLS.search(text)
+    assert match is None, f"{where}: {text[max(match.start() - 60, 0) : match.end() + 20]!r}"
 
 
 def _run(folder: Path, *arguments: str, module: str = "runner") -> Done:
@@ -55,8 +55,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with an experiment that has control characters in every free text, and a sweep of it."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "conf" / "experiment").mkdir(parents=True)
-    said = json.dumps(f"a {BAD} b")
-    text = GOOD.replace("name: mine\n", f"name: mine\nsummary: {said}\nsource: {said}\nexplain: true\n")
+    summary = json.dumps(f"a {BAD} b")
+    text = GOOD.replace("name: mine\n", f"name: mine\nsummary: {summary}\nsource: {summary}\nexplain: true\n")
     (folder / "conf" / "experiment" / "mine.yaml").write_text(text, encoding="utf-8")
     _run(folder, "--config-dir", "conf")
     done = _run(folder, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=one", "report=true")
@@ -87,8 +87,8 @@ def test_the_files_of_a_run_have_no_control_characters(hostile: Path) -> None:
             _is_clean(file.read_text("utf-8"), str(file.relative_to(hostile)))
         if file.suffix == ".svg":
             ElementTree.parse(file)
-    found = record.read(hostile / "one")
-    assert found.summary == f"a {BAD} b"
+    outcome = record.read(hostile / "one")
+    assert outcome.summary == f"a {BAD} b"
 
 
 MISTAKES = {

@@ -33,38 +33,43 @@ def script(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return script(tmp_path_factory.mktemp("copies"))
 
 
-def test_a_script_without_devices_is_copied(seen: dict[str, Any]) -> None:
-    assert seen["workers"] == ["the worker is a copy of this process, which has imported JAX"] * 6
-    assert seen["last"] == "the worker is a new process, since JAX has devices here"
-    assert seen["results"]["afterwards"]["status"] == "passed"
-    assert [seen["results"][name]["worker"] for name in ("intruding", "ending", "afterwards")] == [
+def test_a_script_without_devices_is_copied(report: dict[str, Any]) -> None:
+    assert report["workers"] == ["the worker is a copy of this process, which has imported JAX"] * 6
+    assert report["last"] == "the worker is a new process, since JAX has devices here"
+    assert report["results"]["afterwards"]["status"] == "passed"
+    assert [report["results"][name]["worker"] for name in ("intruding", "ending", "afterwards")] == [
         ["copy", None], ["copy", None], ["new", "JAX has devices here"],
     ]  # fmt: skip
 
 
-def test_what_a_function_does_stays_in_the_copy(seen: dict[str, Any]) -> None:
-    results = seen["results"]
+def test_what_a_function_does_stays_in_the_copy(report: dict[str, Any]) -> None:
+    results = report["results"]
     assert results["intruding"]["status"] == "passed"
     assert "a word on standard output" in results["intruding"]["log"]
     assert results["ending"]["error"] == "the process ended with status 3, while ending was traced"
     assert results["hanging"]["error"].startswith("no result after the timeout of 1 s, while ")
-    assert seen["here"] == {"intruded": False, "x64": False, "devices": 1}
+    assert report["here"] == {"intruded": False, "x64": False, "devices": 1}
 
 
-def test_a_check_has_the_callers_settings_but_not_those_that_prevent_it(seen: dict[str, Any]) -> None:
-    assert (seen["results"]["wide"]["status"], seen["results"]["wide"]["outputs"]) == ("passed", {"result": "float64"})
-    assert seen["results"]["strict"]["status"] == "invalid"
+def test_a_check_has_the_callers_settings_but_not_those_that_prevent_it(report: dict[str, Any]) -> None:
+    assert (report["results"]["wide"]["status"], report["results"]["wide"]["outputs"]) == (
+        "passed",
+        {"result": "float64"},
+    )
+    assert report["results"]["strict"]["status"] == "invalid"
 
 
-def test_a_new_process_gives_the_same_results(seen: dict[str, Any], tmp_path: Path) -> None:
+def test_a_new_process_gives_the_same_results(report: dict[str, Any], tmp_path: Path) -> None:
     other = script(tmp_path, "threads")
     assert other["workers"] == ["the worker is a new process, since this process has several threads"] * 5
     for name in other["results"]:
-        same = [{key: each["results"][name][key] for key in ("status", "arrays", "outputs")} for each in (other, seen)]
+        same = [
+            {key: each["results"][name][key] for key in ("status", "arrays", "outputs")} for each in (other, report)
+        ]
         assert same[0] == same[1]
     assert other["results"]["state"]["arrays"] == ["state_weight", "x"]
 

@@ -30,44 +30,44 @@ def _tried(name: str, folder: Path) -> list[Trial]:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_collective_is_gone_without_the_keys_of_its_reason(name: str, tmp_path: Path) -> None:
-    found = _tried(name, tmp_path)
-    assert any(trial.verdict == TRUE for trial in found)
-    assert [str(trial) for trial in found if trial.verdict not in (TRUE, UNTRIED)] == []
+    attempts = _tried(name, tmp_path)
+    assert any(trial.verdict == TRUE for trial in attempts)
+    assert [str(trial) for trial in attempts if trial.verdict not in (TRUE, UNTRIED)] == []
 
 
 def _saying(monkeypatch: pytest.MonkeyPatch, more: str, *keys: str) -> None:
     """Make every reason name other keys."""
     tell = counterfactual.compiled_collectives
 
-    def told(*arguments: Any, **named: Any) -> Iterator[tuple[Program, Collective]]:
-        for program, one in tell(*arguments, **named):
-            why = one.why and replace(one.why, keys=list(keys), text=one.why.text + more)
-            yield program, replace(one, why=why)
+    def misled(*arguments: Any, **named: Any) -> Iterator[tuple[Program, Collective]]:
+        for program, entry in tell(*arguments, **named):
+            why = entry.why and replace(entry.why, keys=list(keys), text=entry.why.text + more)
+            yield program, replace(entry, why=why)
 
-    monkeypatch.setattr(counterfactual, "compiled_collectives", told)
+    monkeypatch.setattr(counterfactual, "compiled_collectives", misled)
 
 
 def test_a_reason_that_names_another_spec_is_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A true reason about A is attributed to B, which has no I: the check has to notice."""
     _saying(monkeypatch, "", "arrays.B.spec")
-    found = [trial for trial in _tried("case4b_allgather_a", tmp_path) if "all of I" in str(trial)]
-    assert found
-    assert {(trial.verdict, trial.why) for trial in found} == {(FALSE, "arrays.B.spec has no I over x")}
+    attempts = [trial for trial in _tried("case4b_allgather_a", tmp_path) if "all of I" in str(trial)]
+    assert attempts
+    assert {(trial.verdict, trial.why) for trial in attempts} == {(FALSE, "arrays.B.spec has no I over x")}
 
 
 def test_a_key_through_another_dimension_must_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without A's axis the gather of A is gone: B's sharding of K plays no role."""
     _saying(monkeypatch, " and arrays.B.spec by way of K", "arrays.A.spec", "arrays.B.spec")
-    found = [trial for trial in _tried("case4b_allgather_a", tmp_path) if "all of I" in str(trial)]
-    assert found
-    assert {(trial.verdict, trial.why) for trial in found} == {(FALSE, "it goes with the axes in arrays.B.spec too")}
+    attempts = [trial for trial in _tried("case4b_allgather_a", tmp_path) if "all of I" in str(trial)]
+    assert attempts
+    assert {(trial.verdict, trial.why) for trial in attempts} == {(FALSE, "it goes with the axes in arrays.B.spec too")}
 
 
 @pytest.mark.whole
 def test_the_reasons_of_all_experiments_are_true() -> None:
-    found = list(verdicts(NAMES))
-    counts = Counter(verdict for verdict, _ in found)
-    false = [line for verdict, line in found if verdict == FALSE]
+    results = list(verdicts(NAMES))
+    counts = Counter(verdict for verdict, _ in results)
+    false = [line for verdict, line in results if verdict == FALSE]
     share = counts[TRUE] / (counts[TRUE] + counts[FALSE])
     print(f"{share:.1%}: {dict(counts)}", *false, sep="\n")
     assert share >= LEAST, (counts, false)

@@ -95,11 +95,11 @@ def test_one_generator_draws_in_the_order_of_the_arrays() -> None:
         "A": {"shape": [2, 2], "init": "integers(0, 100)", "dtype": "int32"},
         "C": {"shape": [4], "init": "uniform()"},
     }
-    found = data.make(experiment("{graph: {D: A}, outputs: {D: []}, seed: 3}", arrays=arrays), Path())
+    values = data.make(experiment("{graph: {D: A}, outputs: {D: []}, seed: 3}", arrays=arrays), Path())
     rng = np.random.default_rng(3)
-    same(found["B"], rng.normal(0, 1, 3))
-    same(found["A"], rng.integers(0, 100, (2, 2)), "int32")
-    same(found["C"], rng.uniform(0, 1, 4))
+    same(values["B"], rng.normal(0, 1, 3))
+    same(values["A"], rng.integers(0, 100, (2, 2)), "int32")
+    same(values["C"], rng.uniform(0, 1, 4))
 
 
 @pytest.mark.parametrize(

@@ -313,32 +313,32 @@ class Case:
             replace(array, layout=Layout(mesh, array.shape, spec))
             for array, spec in zip(self.experiment.arrays, specs, strict=False)
         )
-        one = replace(self.experiment, arrays=arrays, outputs={"out": specs[-1]})
+        experiment = replace(self.experiment, arrays=arrays, outputs={"out": specs[-1]})
         hints = Hints(self.plan.values if misled else {})
-        statements = derive(one, self.parts, hints, UNCHECKED, BYTES).statements
-        held = interpret(one, "per_device", self.arrays, statements, keep=["out"]).values["out"]
+        statements = derive(experiment, self.parts, hints, UNCHECKED, BYTES).statements
+        held = interpret(experiment, "per_device", self.arrays, statements, keep=["out"]).values["out"]
         layout = Layout(mesh, self.whole.shape, specs[-1])
         done = set()
-        for position, found in enumerate(held):
+        for position, block in enumerate(held):
             wanted = self.whole[layout.index(position)]
-            if (id(found), layout.ranges(position)) in done:
+            if (id(block), layout.ranges(position)) in done:
                 continue
-            done.add((id(found), layout.ranges(position)))
-            assert np.shape(found) == wanted.shape
-            assert np.asarray(found).dtype.kind == wanted.dtype.kind
-            np.testing.assert_allclose(np.asarray(found, wanted.dtype), wanted, rtol=1e-9, atol=1e-9)
+            done.add((id(block), layout.ranges(position)))
+            assert np.shape(block) == wanted.shape
+            assert np.asarray(block).dtype.kind == wanted.dtype.kind
+            np.testing.assert_allclose(np.asarray(block, wanted.dtype), wanted, rtol=1e-9, atol=1e-9)
 
 
 @cache
 def _specs(mesh: Mesh, shape: tuple[int, ...]) -> list[Spec]:
     """Return every layout of an array."""
-    found = []
+    specs = []
     for places in itertools.product((None, *range(len(shape))), repeat=len(mesh.axes)):
         for order in (mesh.axes, mesh.axes[::-1]):
             spec = Spec(tuple(a for a in order if places[mesh.axes.index(a)] == d) for d in range(len(shape)))
-            if all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, spec, strict=True)) and spec not in found:
-                found.append(spec)
-    return found
+            if all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, spec, strict=True)) and spec not in specs:
+                specs.append(spec)
+    return specs
 
 
 @pytest.mark.sample(12)

@@ -76,8 +76,8 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     context = Context(experiment, arrays, types.outputs, types.floats, None, None)
     assert types.derivation is not None
     assert derivation.check(context, types.derived, types.floats["derived"]) == Judged(status="passed")
-    told = derive.read(experiment, types.derivation)
-    assert section(told.lines("per_device")) == section(types.derived.lines("per_device"))
+    derived = derive.read(experiment, types.derivation)
+    assert section(derived.lines("per_device")) == section(types.derived.lines("per_device"))
 
 
 def _checked(experiment: Experiment, folder: Path) -> Judged | NotRun | str:
@@ -110,8 +110,8 @@ def test_a_wrongly_derived_line_is_noticed(tmp_path: Path) -> None:
     wrong = harness.experiment(MLP + "per_device: {hidden: x, out: 2 * x}\n", program="shard_map")
     context = Context(experiment, data.make(experiment, tmp_path), types.outputs, types.floats, None, None)
     derived = replace(wrong, per_device=wrong.per_device[1:])
-    found = derivation.check(context, derived, {})
-    assert found == Judged(status="failed", reason="derived computes something else than graph in out")
+    verdict = derivation.check(context, derived, {})
+    assert verdict == Judged(status="failed", reason="derived computes something else than graph in out")
 
 
 def test_collectives_are_written_where_the_plan_puts_them() -> None:
@@ -341,9 +341,9 @@ def test_the_lines_are_derived_without_the_private_api(monkeypatch: pytest.Monke
 def test_the_section_can_be_pasted() -> None:
     types = _types(harness.experiment(MLP))
     assert types.derivation is not None
-    told = text(types.derivation)
-    assert "# each device sends 192 B on a ring\n" in told
-    pasted = harness.experiment(MLP + told, program="shard_map")
+    section_text = text(types.derivation)
+    assert "# each device sends 192 B on a ring\n" in section_text
+    pasted = harness.experiment(MLP + section_text, program="shard_map")
     assert types.derived is not None
     assert section(pasted.lines("per_device")) == section(types.derived.lines("per_device"))
 
@@ -401,8 +401,8 @@ def test_the_text_of_a_line_does_not_depend_on_the_order_of_a_set() -> None:
         )
     )
     for moved in itertools.permutations(["q_exchanged", "k_exchanged"]):
-        found = inlined(lines, moved)
-        assert [line.name for line in found] == ["k_exchanged", "scores"]
+        merged_lines = inlined(lines, moved)
+        assert [line.name for line in merged_lines] == ["k_exchanged", "scores"]
 
 
 def test_lines_whose_terms_cancel_are_compared_with_rounding_error() -> None:

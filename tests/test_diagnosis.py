@@ -218,8 +218,8 @@ def test_values_without_any_factor_raise_nothing(value: str) -> None:
 
 
 def test_complex_values_are_diagnosed() -> None:
-    found = diagnosis.diagnose(context("sum(Z, axis=0)", {"C": "sum(Z, axis=0)"}, dtype="complex64"))
-    assert found[0].startswith("a psum over 'x' is left out")
+    messages = diagnosis.diagnose(context("sum(Z, axis=0)", {"C": "sum(Z, axis=0)"}, dtype="complex64"))
+    assert messages[0].startswith("a psum over 'x' is left out")
 
 
 def test_an_axis_of_size_1_is_not_accused() -> None:
@@ -275,16 +275,16 @@ def consulted(graph: dict[str, Any], per_device: dict[str, Any], **keys: Any) ->
 
 def test_later_names_are_not_proposed() -> None:
     given = consulted(**LATER)
-    told = diagnosis.diagnose(given, lambda _: None)[0]
-    assert "* scale it equals" not in told
-    assert diagnosis.diagnose(given)[0] == told
+    message = diagnosis.diagnose(given, lambda _: None)[0]
+    assert "* scale it equals" not in message
+    assert diagnosis.diagnose(given)[0] == message
 
 
 def test_edits_that_the_reader_refuses_are_not_proposed() -> None:
     """`half` is a line of the graph alone; the missing scale can be written with the available lines."""
     given = consulted({"half": "sum(R)", "C": "A @ B * half"}, {"C": "psum(A @ B, 'x')"})
-    told = diagnosis.diagnose(given, lambda _: None)[0]
-    assert told == "no single edit of per_device was found that makes it equal the graph"
+    message = diagnosis.diagnose(given, lambda _: None)[0]
+    assert message == "no single edit of per_device was found that makes it equal the graph"
 
 
 def test_edits_that_jax_refuses_are_not_proposed() -> None:
@@ -322,8 +322,8 @@ FUNCTION: dict[str, Any] = {
 
 def test_a_line_of_a_function_that_is_called_twice_is_one_edit() -> None:
     given = consulted(**FUNCTION)
-    told = diagnosis.diagnose(given, lambda _: None)
-    assert told[0] == (
+    messages = diagnosis.diagnose(given, lambda _: None)
+    assert messages[0] == (
         "a psum over 'x' is left out: with functions.product(u, v).result: psum(partial, 'x') it equals the graph"
     )
     edits = Edits(given.experiment, "per_device")
@@ -338,8 +338,8 @@ def test_an_edit_beside_a_call_is_written_as_the_file_has_the_call() -> None:
     }
     given = consulted(**keys)
     edits = Edits(given.experiment, "per_device")
-    told = {(edit.key, edit.text) for edit in mends.inserting(edits)}
-    assert (("per_device", "C"), "psum(double(A) @ B, 'x')") in told
+    proposals = {(edit.key, edit.text) for edit in mends.inserting(edits)}
+    assert (("per_device", "C"), "psum(double(A) @ B, 'x')") in proposals
     assert diagnosis.diagnose(given, lambda _: None)[0].startswith("a psum over 'x' is left out")
 
 
@@ -351,8 +351,8 @@ def test_an_edit_of_a_functions_argument_is_written_with_the_call_around_it() ->
         "per_device": {"C": "double(A @ B) + 1"},
     }
     given = consulted(**keys)
-    told = {(edit.key, edit.text) for edit in mends.inserting(Edits(given.experiment, "per_device"))}
-    assert (("per_device", "C"), "double(psum(A @ B, 'x')) + 1") in told
+    proposals = {(edit.key, edit.text) for edit in mends.inserting(Edits(given.experiment, "per_device"))}
+    assert (("per_device", "C"), "double(psum(A @ B, 'x')) + 1") in proposals
     assert diagnosis.diagnose(given, lambda _: None)[0] == (
         "a psum over 'x' is left out: with per_device.C_double_u: psum(A @ B, 'x') it equals the graph"
     )
@@ -360,12 +360,12 @@ def test_an_edit_of_a_functions_argument_is_written_with_the_call_around_it() ->
 
 def test_axes_given_by_name_stay_named() -> None:
     edits = Edits(context("A @ B", {"C": "psum(A @ B, axis_name='x')"}).experiment, "per_device")
-    told = {(edit.kind, edit.text) for edit in slips.changing(edits)}
-    assert ("axis", "psum(A @ B, axis_name='y')") in told
-    assert ("kind", "pmean(A @ B, axis_name='x')") in told
+    proposals = {(edit.kind, edit.text) for edit in slips.changing(edits)}
+    assert ("axis", "psum(A @ B, axis_name='y')") in proposals
+    assert ("kind", "pmean(A @ B, axis_name='x')") in proposals
 
 
 def test_a_collective_whose_operand_is_given_by_name_is_edited_too() -> None:
     edits = Edits(context("A @ B", {"C": "psum(x=A @ B, axis_name='x')"}).experiment, "per_device")
-    told = {(edit.kind, edit.text) for edit in (*slips.changing(edits), *mends.inserting(edits))}
-    assert ("axis", "psum(x=A @ B, axis_name='y')") in told
+    proposals = {(edit.kind, edit.text) for edit in (*slips.changing(edits), *mends.inserting(edits))}
+    assert ("axis", "psum(x=A @ B, axis_name='y')") in proposals

@@ -53,21 +53,23 @@ def shown(page: Path) -> list[Shown]:
 
     A following code block without a language in the same section is the output of the last command, or a part of it.
     """
-    found: list[Shown] = []
+    page_commands: list[Shown] = []
     for section in re.split(r"^##+ ", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
         last = None
         for language, block in blocks(section):
             lines = [line.removeprefix("$ ") for line in block.replace("\\\n", " ").splitlines()]
             commands = [re.sub(r"\s+#.*$", "", line) for line in lines if line.startswith(BEGINNINGS)]
-            found += [Shown(page.name, line, None) for line in commands]
+            page_commands += [Shown(page.name, line, None) for line in commands]
             if commands:
-                last = len(found) - 1
+                last = len(page_commands) - 1
             # A command may have its output in its own block; text that begins with a plus is an override to add to one.
             answer = block if not commands else "\n".join(lines[1:]) if block.startswith("$ ") else ""
             if answer and not language and last is not None and not answer.startswith("+"):
-                before = found[last].output
-                found[last] = replace(found[last], output=answer if before is None else f"{before}\n…\n{answer}")
-    return found
+                before = page_commands[last].output
+                page_commands[last] = replace(
+                    page_commands[last], output=answer if before is None else f"{before}\n…\n{answer}"
+                )
+    return page_commands
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -178,8 +180,8 @@ def run(folder: Path, line: str) -> Done:
 def recipe(target: str) -> str:
     """Return the command of a target of the Makefile, whose virtual environment is not made."""
     made = ["-o", ".venv/.tests", "-o", ".venv/.installed"]
-    told = subprocess.run(["make", "-n", *made, target], cwd=ROOT, capture_output=True, text=True, check=True)
-    return told.stdout.strip().splitlines()[-1].replace(".venv/bin/python", "python")
+    done = subprocess.run(["make", "-n", *made, target], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip().splitlines()[-1].replace(".venv/bin/python", "python")
 
 
 def _sampled(number: int, line: str) -> bool:
@@ -206,14 +208,14 @@ def test_every_command_is_run_or_listed_as_not_run() -> None:
 )
 def test_a_command_of_a_page_does_what_the_page_says(folder: Path, each: Shown) -> None:
     done = run(folder, each.line)
-    told = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     # The shown output of a command may be a refusal.
-    assert done.returncode in ((0, 1, 2, 3) if each.output else (0, 1)), told
-    assert "Traceback" not in told
+    assert done.returncode in ((0, 1, 2, 3) if each.output else (0, 1)), output
+    assert "Traceback" not in output
     # An ellipsis marks an omission; lines are wrapped to the page's width.
-    said = flowing(told)
+    text = flowing(output)
     for part in filter(None, map(flowing, (each.output or "").split("…"))):
-        assert part in said, f"{part}\n----\n{told}"
+        assert part in text, f"{part}\n----\n{output}"
 
 
 def flowing(text: str) -> str:

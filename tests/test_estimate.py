@@ -41,17 +41,17 @@ def counted_in(module: hlo.Module, origins: Origins) -> ModuleWork:
     return counted
 
 
-def flops(found: ModuleWork) -> dict[tuple[str, bool], float]:
-    totals = {(", ".join(line.nodes), line.gradient): sum(line.flops.values()) for line in found.lines}
+def flops(module_work: ModuleWork) -> dict[tuple[str, bool], float]:
+    totals = {(", ".join(line.nodes), line.gradient): sum(line.flops.values()) for line in module_work.lines}
     return {line: total for line, total in totals.items() if total}
 
 
 def test_a_layer_and_its_gradient_are_counted_line_by_line() -> None:
     """On a device 16 × 64 by 64 × 32, and 16 × 32 by 32 × 64: two products forward, and twice as much backward."""
     for name in ("constraint.cpu.jax-0.10.2", "constraint.v5e_2x4.jax-0.10.2", "shard_map.v5e_2x4.jax-0.12.0.1"):
-        found = flops(counted(f"gradient_step/{name}"))
-        assert found["hidden", False] == found["out", False] == 65536
-        assert found["out", True] == found["hidden", True] == 2 * 65536
+        totals = flops(counted(f"gradient_step/{name}"))
+        assert totals["hidden", False] == totals["out", False] == 65536
+        assert totals["out", True] == totals["hidden", True] == 2 * 65536
 
 
 @pytest.mark.parametrize("name", ["constraint.cpu.jax-0.12.0.1", "constraint.v5e_2x2.jax-0.10.2"])
@@ -100,12 +100,12 @@ metadata={op_name="jit(f)/C/dot"}
 }
 """
     given = read(compose("case3_allreduce", conf_folder()).plain)
-    found = counted_in(hlo.read(module), Origins(given, "graph"))
-    lines = {line.nodes: line for line in found.lines}
+    module_work = counted_in(hlo.read(module), Origins(given, "graph"))
+    lines = {line.nodes: line for line in module_work.lines}
     assert lines[("C",)].flops == {("bfloat16", "default"): 2 * 1024**3}
     assert lines[("C",)].bytes == 3 * 2 * 1024**2
     assert lines[()].bytes == 8 * 2 * 64 * 4
-    assert found.unknown == []
+    assert module_work.unknown == []
 
 
 ON_CHIP = """HloModule m, is_scheduled=true
@@ -125,10 +125,10 @@ metadata={op_name="jit(f)/C/concatenate"}
 
 def test_values_on_the_chip_cost_no_memory_traffic_and_prefetches_count_separately() -> None:
     given = read(compose("case3_allreduce", conf_folder()).plain)
-    found = counted_in(hlo.read(ON_CHIP), Origins(given, "per_device"))
+    module_work = counted_in(hlo.read(ON_CHIP), Origins(given, "per_device"))
     size = 2 * 1024**2
-    assert {line.nodes: line.bytes for line in found.lines} == {("partial",): 0, ("C",): size}
-    assert found.ahead == size
+    assert {line.nodes: line.bytes for line in module_work.lines} == {("partial",): 0, ("C",): size}
+    assert module_work.ahead == size
     # Without TPU tiles, values are in the large memory: on a GPU, S(1) is the memory space of NCCL's operands.
     elsewhere = counted_in(hlo.read(ON_CHIP.replace(":T(8,128)(2,1)", ":")), Origins(given, "per_device"))
     assert {line.nodes: line.bytes for line in elsewhere.lines}["partial",] == 3 * size
@@ -136,18 +136,18 @@ def test_values_on_the_chip_cost_no_memory_traffic_and_prefetches_count_separate
 
 def test_prefetching_does_not_reduce_the_memory_time() -> None:
     computing = LineWork(("C",), False, {("bfloat16", "default"): 2e14}, 0)
-    found = estimate(V5E, MESH, ModuleWork([computing], ahead=16e11), [])
-    assert found.compute == found.seconds == pytest.approx(2.0)
-    assert (found.bytes, found.intensity, found.roof) == (16e11, pytest.approx(125.0), "memory")
-    assert found.mfu == pytest.approx(0.5)
+    times = estimate(V5E, MESH, ModuleWork([computing], ahead=16e11), [])
+    assert times.compute == times.seconds == pytest.approx(2.0)
+    assert (times.bytes, times.intensity, times.roof) == (16e11, pytest.approx(125.0), "memory")
+    assert times.mfu == pytest.approx(0.5)
 
 
 def test_the_roof_is_the_longest_single_time() -> None:
     computing = LineWork(("C",), False, {("bfloat16", "default"): 2e14}, 4e11)
     size = 45_000_000_000
-    found = made([computing], collective(count=1, bytes_in=size, bytes_out=size))
-    assert (found.roof, made([computing]).roof) == ("flops", "flops")
-    assert found.mfu == pytest.approx(1 / 2)
+    times = made([computing], collective(count=1, bytes_in=size, bytes_out=size))
+    assert (times.roof, made([computing]).roof) == ("flops", "flops")
+    assert times.mfu == pytest.approx(1 / 2)
     assert made([computing]).mfu == pytest.approx(1.0)
     assert made([computing], collective(count=3, bytes_in=size, bytes_out=size)).roof == "links"
     assert made([LineWork(("C",), False, {("bfloat16", "default"): 2e13}, 8e11)]).roof == "memory"
@@ -175,27 +175,27 @@ def test_an_estimate_names_what_the_programs_were_compiled_for(
 
 
 def test_a_loop_of_unknown_length_is_said() -> None:
-    found = counted("pipeline/auto.cpu.jax-0.12.0.1")
-    assert found.unknown == []
+    module_work = counted("pipeline/auto.cpu.jax-0.12.0.1")
+    assert module_work.unknown == []
     text = (MODULES / "loop_of_matmuls" / "constraint.cpu.jax-0.12.0.1.txt").read_text()
     text = text.replace("known_trip_count", "forgotten").replace("direction=LT", "direction=NE")
     given = experiment("loop_of_matmuls")
     assert "runs is not known: it counts once" in counted_in(hlo.read(text), Origins(given, "graph")).unknown[0]
 
 
-def made(lines: list[LineWork], *found: Any, **more: Any) -> Estimate:
-    return estimate(V5E, MESH, ModuleWork(lines), list(found), **more)
+def made(lines: list[LineWork], *entries: Any, **more: Any) -> Estimate:
+    return estimate(V5E, MESH, ModuleWork(lines), list(entries), **more)
 
 
 def test_a_line_takes_the_longer_of_computing_and_memory() -> None:
     computing = LineWork(("C",), False, {("bfloat16", "default"): 2e14}, 8e9)
     moving = LineWork(("D",), False, {("bfloat16", "default"): 2e12}, 8e11)
-    found = made([computing, moving])
-    assert [(line.nodes, line.seconds, line.bound) for line in found.lines] == [
+    times = made([computing, moving])
+    assert [(line.nodes, line.seconds, line.bound) for line in times.lines] == [
         (["C"], pytest.approx(1.0), "flops"),
         (["D"], pytest.approx(1.0), "memory"),
     ]
-    assert found.seconds == found.compute == found.overlapped == pytest.approx(2.0)
+    assert times.seconds == times.compute == times.overlapped == pytest.approx(2.0)
 
 
 def test_precise_products_take_longer() -> None:
@@ -204,9 +204,9 @@ def test_precise_products_take_longer() -> None:
 
 
 def test_a_dtype_of_unknown_speed_is_reported() -> None:
-    found = made([LineWork(("C",), False, {("int4", "default"): 1.0}, 8e11)])
-    assert found.unknown == ["v5e does not say how fast it multiplies int4"]
-    assert found.seconds == pytest.approx(1.0)
+    times = made([LineWork(("C",), False, {("int4", "default"): 1.0}, 8e11)])
+    assert times.unknown == ["v5e does not say how fast it multiplies int4"]
+    assert times.seconds == pytest.approx(1.0)
 
 
 def test_collectives_add_up_over_executions_and_overlap_with_computation() -> None:
@@ -217,12 +217,12 @@ def test_collectives_add_up_over_executions_and_overlap_with_computation() -> No
         overlapped=["C"], count=2, asynchronous=True,
     )  # fmt: skip
     line = LineWork(("C",), False, {("bfloat16", "default"): 3e11}, 0)
-    found = made([line], plain, hidden)
-    assert [one.seconds for one in found.collectives] == [pytest.approx(3e-3), pytest.approx(2e-3)]
-    assert found.hidden == pytest.approx(1.5e-3)
-    assert found.seconds == pytest.approx(1.5e-3 + 5e-3 - 1.5e-3)
-    assert found.overlapped == pytest.approx(5e-3)
-    assert found.bottleneck == "the all-reduce of C over x: 3.00 ms of 5.00 ms"
+    times = made([line], plain, hidden)
+    assert [entry.seconds for entry in times.collectives] == [pytest.approx(3e-3), pytest.approx(2e-3)]
+    assert times.hidden == pytest.approx(1.5e-3)
+    assert times.seconds == pytest.approx(1.5e-3 + 5e-3 - 1.5e-3)
+    assert times.overlapped == pytest.approx(5e-3)
+    assert times.bottleneck == "the all-reduce of C over x: 3.00 ms of 5.00 ms"
 
 
 def test_unknown_communication_is_reported() -> None:
@@ -233,12 +233,12 @@ def test_unknown_communication_is_reported() -> None:
 
 def test_a_ragged_collective_takes_at_least_its_latency() -> None:
     size = 45_000_000
-    found = made([], collective(kind="ragged-all-to-all", bytes_in=size, bytes_out=size))
+    ragged = made([], collective(kind="ragged-all-to-all", bytes_in=size, bytes_out=size))
     dense = made([], collective(kind="all-to-all", bytes_in=0, bytes_out=0))
-    assert [one.seconds for one in found.collectives] == [one.seconds for one in dense.collectives]
-    assert found.collectives[0].bound == "latency"
-    name = found.collectives[0].instruction
-    assert found.unknown == [f"how much {name} sends is known only when it runs: its latency is counted"]
+    assert [entry.seconds for entry in ragged.collectives] == [entry.seconds for entry in dense.collectives]
+    assert ragged.collectives[0].bound == "latency"
+    name = ragged.collectives[0].instruction
+    assert ragged.unknown == [f"how much {name} sends is known only when it runs: its latency is counted"]
 
 
 def test_a_program_that_needs_more_memory_than_there_is_does_not_fit() -> None:
@@ -297,28 +297,33 @@ def test_by_default_the_mesh_axes_are_the_dimensions_of_the_torus(
     mesh: tuple[int, ...], name: str, shape: tuple[int, ...]
 ) -> None:
     config = compose("case3_allreduce", conf_folder(), [f"hardware={name}"]).plain["hardware"]
-    found = hardware.read(config, Mesh(tuple("abc"[: len(mesh)]), mesh), None)
-    assert found is not None
-    assert found.shape == shape
+    machine = hardware.read(config, Mesh(tuple("abc"[: len(mesh)]), mesh), None)
+    assert machine is not None
+    assert machine.shape == shape
 
 
 def test_a_topology_selects_its_hardware_and_overrides_are_kept() -> None:
     plain = compose("case3_allreduce", conf_folder(), ["target=v5e_2x2", "hardware.torus.latency=5.0e-6"]).plain
-    found = read(plain).hardware
-    assert found is not None
-    assert found.name == "TPU v5e"
-    assert isinstance(found.links, Torus)
-    assert (found.links.latency, found.links.bandwidth) == (5e-6, 4.5e10)
+    machine = read(plain).hardware
+    assert machine is not None
+    assert machine.name == "TPU v5e"
+    assert isinstance(machine.links, Torus)
+    assert (machine.links.latency, machine.links.bandwidth) == (5e-6, 4.5e10)
 
 
 @pytest.mark.parametrize("file", sorted((conf_folder() / "hardware").glob("*.yaml")), ids=lambda file: file.stem)
 def test_each_shipped_hardware_is_complete(file: Path) -> None:
     mesh = Mesh(("x",), (8,))
     config = compose("case3_allreduce", conf_folder(), [f"hardware={file.stem}"]).plain["hardware"]
-    found = hardware.read(config, mesh, None)
-    assert found is not None
-    assert None not in (found.peak("bfloat16", "default"), found.memory_bytes, found.memory_bandwidth, found.links)
-    highest, default = found.peak("float32", "highest"), found.peak("float32", "default")
+    machine = hardware.read(config, mesh, None)
+    assert machine is not None
+    assert None not in (
+        machine.peak("bfloat16", "default"),
+        machine.memory_bytes,
+        machine.memory_bandwidth,
+        machine.links,
+    )
+    highest, default = machine.peak("float32", "highest"), machine.peak("float32", "default")
     assert highest is not None
     assert default is not None
     assert highest < default
@@ -333,7 +338,7 @@ def test_collectives_of_a_module_for_a_tpu_take_time() -> None:
     listed = collectives.read(module, origins, given.mesh).entries
     shape = tuple(size for size in given.mesh.shape if size > 1)
     v5e = Hardware("v5e", V5E.flops, None, 8e11, Torus(len(shape), 4.5e10, 1e-6, None), None, 1, shape)
-    found = estimate(v5e, given.mesh, counted_in(module, origins), listed)
-    assert found.unknown == []
-    assert found.communication > 0
-    assert 0 < found.hidden <= found.communication
+    times = estimate(v5e, given.mesh, counted_in(module, origins), listed)
+    assert times.unknown == []
+    assert times.communication > 0
+    assert 0 < times.hidden <= times.communication

@@ -73,8 +73,8 @@ def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> Program
 
 def context(**more: Any) -> Any:
     """Return the parts of a run's context that these checks use."""
-    found = {"experiment": given(), "layout": promised, "released": {}, **more}
-    return SimpleNamespace(outputs={name: (shape, "float32") for name, shape in SHAPES.items()}, **found)
+    parts = {"experiment": given(), "layout": promised, "released": {}, **more}
+    return SimpleNamespace(outputs={name: (shape, "float32") for name, shape in SHAPES.items()}, **parts)
 
 
 # replicas
@@ -85,7 +85,7 @@ def test_all_copies_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "position", "told"),
+    ("name", "position", "reason"),
     [
         ("D", 2, "D[0:2] on device 3 differs from device 7"),
         ("D", 3, "D[2:4] on device 1 differs from device 5"),
@@ -93,17 +93,19 @@ def test_all_copies_are_counted() -> None:
         ("F", 3, "F[0:4] on device 1 differs from device 7"),
     ],
 )
-def test_a_copy_that_differs_is_found_in_every_output_and_on_every_device(name: str, position: int, told: str) -> None:
-    found = replicas.check(context(), changed(run(), name, position, copy=9))
+def test_a_copy_that_differs_is_found_in_every_output_and_on_every_device(
+    name: str, position: int, reason: str
+) -> None:
+    verdict = replicas.check(context(), changed(run(), name, position, copy=9))
     outputs = {other: OutputVerdict(status="failed" if other == name else "passed") for other in SHAPES}
-    assert found == ReplicasVerdict(status="failed", reason=told, wrong=1, copies=5, outputs=outputs)
+    assert verdict == ReplicasVerdict(status="failed", reason=reason, wrong=1, copies=5, outputs=outputs)
 
 
 def test_every_copy_that_differs_is_named() -> None:
     ran = changed(changed(run(), "F", 1, copy=8), "F", 3, copy=9)
-    found = replicas.check(context(), changed(ran, "D", 2, copy=9))
-    assert found.reason == ("D[0:2] on device 3 differs from device 7; F[0:4] on devices 1,5 differs from device 7")
-    assert found.wrong == 2
+    verdict = replicas.check(context(), changed(ran, "D", 2, copy=9))
+    assert verdict.reason == ("D[0:2] on device 3 differs from device 7; F[0:4] on devices 1,5 differs from device 7")
+    assert verdict.wrong == 2
 
 
 def copies_of(outputs: int, devices: int) -> ProgramRun:
@@ -112,17 +114,17 @@ def copies_of(outputs: int, devices: int) -> ProgramRun:
     return ProgramRun(Program.AUTO, outputs={f"o{n}": Output("float32", (2,), None, held) for n in range(outputs)})
 
 
-@pytest.mark.parametrize(("devices", "told"), [(9, "devices 1-8"), (3, "devices 1,2"), (2, "device 1")])
-def test_many_devices_are_named_as_a_range(devices: int, told: str) -> None:
-    found = replicas.check(context(), copies_of(1, devices))
-    assert found.reason == f"o0[0:2] on {told} differs from device 0"
+@pytest.mark.parametrize(("devices", "range_text"), [(9, "devices 1-8"), (3, "devices 1,2"), (2, "device 1")])
+def test_many_devices_are_named_as_a_range(devices: int, range_text: str) -> None:
+    verdict = replicas.check(context(), copies_of(1, devices))
+    assert verdict.reason == f"o0[0:2] on {range_text} differs from device 0"
 
 
 @pytest.mark.parametrize(("outputs", "named"), [(4, 4), (5, 4)])
 def test_many_outputs_are_named_in_part_and_counted_in_full(outputs: int, named: int) -> None:
-    found = replicas.check(context(), copies_of(outputs, 2))
-    assert found.reason == "; ".join(f"o{n}[0:2] on device 1 differs from device 0" for n in range(named))
-    assert found.wrong == outputs
+    verdict = replicas.check(context(), copies_of(outputs, 2))
+    assert verdict.reason == "; ".join(f"o{n}[0:2] on device 1 differs from device 0" for n in range(named))
+    assert verdict.wrong == outputs
 
 
 # layout
@@ -140,9 +142,9 @@ def test_the_layout_of_every_operand_on_every_device_is_checked(name: str, posit
     device, ranges = ran.ran.operands[name][position]
     elsewhere = tuple((start + 1, stop) for start, stop in ranges)
     ran.ran.operands[name][position] = (device, elsewhere)
-    found: Any = layout.check(context(), ran)
-    assert (found.status, found.wrong) == ("failed", 1)
-    assert found.reason.startswith(f"device {IDS[position]} holds {name}[")
+    verdict: Any = layout.check(context(), ran)
+    assert (verdict.status, verdict.wrong) == ("failed", 1)
+    assert verdict.reason.startswith(f"device {IDS[position]} holds {name}[")
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -150,9 +152,9 @@ def test_the_layout_of_every_operand_on_every_device_is_checked(name: str, posit
 @pytest.mark.parametrize("program", ["constraint", "explicit", "shard_map"])
 def test_the_layout_of_every_output_on_every_device_is_checked(name: str, position: int, program: str) -> None:
     whole = tuple((0, size + 1) for size in SHAPES[name])
-    found: Any = layout.check(context(), changed(run(program), name, position, ranges=whole))
-    assert (found.status, found.wrong) == ("failed", 1)
-    assert found.reason.startswith(f"device {IDS[position]} holds {name}[")
+    verdict: Any = layout.check(context(), changed(run(program), name, position, ranges=whole))
+    assert (verdict.status, verdict.wrong) == ("failed", 1)
+    assert verdict.reason.startswith(f"device {IDS[position]} holds {name}[")
 
 
 def test_many_misplaced_shards_are_named_in_part_and_counted_in_full() -> None:
@@ -160,9 +162,9 @@ def test_many_misplaced_shards_are_named_in_part_and_counted_in_full() -> None:
     for position in range(4):
         changed(ran, "D", position, ranges=((0, 1),))
     changed(ran, "F", 2, ranges=((0, 1),))
-    found: Any = layout.check(context(), ran)
-    assert found.reason.count("; ") == 3
-    assert found.wrong == 5
+    verdict: Any = layout.check(context(), ran)
+    assert verdict.reason.count("; ") == 3
+    assert verdict.wrong == 5
 
 
 # values
@@ -174,23 +176,23 @@ def pins(**values: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reason"),
     [
         ({"C": [[0, 1], [4, 5]], "D": [0, 1, 2, 4]}, "D[3] is 3.0, but expect.values pins 4"),
         ({"C": [[0, 1], [4, 6]], "D": [0, 1, 2, 3]}, "C[1, 1] is 5.0, but expect.values pins 6"),
         ({"C": [[0]], "D": [0], "F": [0, 2]}, "F[1] is 1.0, but expect.values pins 2"),
     ],
 )
-def test_every_pinned_number_is_compared(values: Any, told: str) -> None:
-    found: Any = pinned.check(pins(**values), run())
-    assert (found.status, found.reason, found.max_abs_error) == ("failed", told, 1.0)
-    assert list(found.outputs) == list(values)
+def test_every_pinned_number_is_compared(values: Any, reason: str) -> None:
+    verdict: Any = pinned.check(pins(**values), run())
+    assert (verdict.status, verdict.reason, verdict.max_abs_error) == ("failed", reason, 1.0)
+    assert list(verdict.outputs) == list(values)
 
 
 def test_correct_pinned_numbers_pass() -> None:
-    found: Any = pinned.check(pins(C=np.arange(16).reshape(4, 4).tolist(), D=[0, 1, 2, 3], F=[0]), run())
-    assert (found.status, found.max_abs_error) == ("passed", 0.0)
-    assert [output.compared for output in found.outputs.values()] == [[4, 4], [4], [1]]
+    verdict: Any = pinned.check(pins(C=np.arange(16).reshape(4, 4).tolist(), D=[0, 1, 2, 3], F=[0]), run())
+    assert (verdict.status, verdict.max_abs_error) == ("passed", 0.0)
+    assert [output.compared for output in verdict.outputs.values()] == [[4, 4], [4], [1]]
 
 
 @pytest.mark.parametrize(
@@ -223,9 +225,11 @@ def test_released_pins_need_not_fit() -> None:
 def test_numbers_pinned_by_an_override_apply_beside_the_files() -> None:
     mixed = pins(C=[[1]], D=[0, 1])
     mixed.released = pinned.released(["C", "D"], ["dims.I=8", "expect.values.D=[0,1]"])
-    found: Any = pinned.check(mixed, run())
-    assert (found.status, list(found.outputs)) == ("passed", ["D"])
-    assert found.note == ("C was not compared: the file pins them for its own dims.I, which the command line overrides")
+    verdict: Any = pinned.check(mixed, run())
+    assert (verdict.status, list(verdict.outputs)) == ("passed", ["D"])
+    assert verdict.note == (
+        "C was not compared: the file pins them for its own dims.I, which the command line overrides"
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,5 +269,5 @@ def test_an_output_that_one_program_gets_wrong_is_found_in_all_of_them(
         assert checks.value.status == ("failed" if other == program else "passed"), other
         assert checks.agreement.status == "failed", other
         assert name in checks.agreement.reason, other
-        told = set(outcome.runs) - {other} if other == program else {program}
-        assert set(re.findall(r"differs from (\w+)", checks.agreement.reason)) == told, other
+        others = set(outcome.runs) - {other} if other == program else {program}
+        assert set(re.findall(r"differs from (\w+)", checks.agreement.reason)) == others, other

@@ -53,16 +53,16 @@ def blocks_of(call: str) -> tuple[list[np.ndarray], list[np.ndarray], str, list[
     node = checked.per_device[0]
     assert isinstance(node, Node)
     operation = call.split("(")[0]
-    found = origins.of_collective(checked, node, operation, "A", values)
-    assert found is not None
-    return [np.asarray(v) for v in values["A"]], [np.asarray(v) for v in values["C"]], operation, found
+    blocks = origins.of_collective(checked, node, operation, "A", values)
+    assert blocks is not None
+    return [np.asarray(v) for v in values["A"]], [np.asarray(v) for v in values["C"]], operation, blocks
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_each_block_has_the_values_of_its_origin(call: str) -> None:
-    before, after, operation, found = blocks_of(call)
+    before, after, operation, device_blocks = blocks_of(call)
     combined = origins.reduction(operation)
-    for device, blocks in enumerate(found):
+    for device, blocks in enumerate(device_blocks):
         covered = np.zeros(after[device].shape, int)
         for block in blocks:
             index = tuple(slice(*bounds) for bounds in block.ranges)
@@ -95,7 +95,7 @@ def test_many_devices_or_blocks_have_no_origins() -> None:
 
 def node_of(call: str) -> TracedNode:
     """Return the collective as in a trace."""
-    before, after, operation, found = blocks_of(call)
+    before, after, operation, blocks = blocks_of(call)
     axes = ["x", "y"] if "('" in call else [call.split("'")[1]]
     return TracedNode(
         name="C",
@@ -105,7 +105,7 @@ def node_of(call: str) -> TracedNode:
         expression=call,
         collective=TracedCollective(operation=operation, axes=axes),
         before=TracedValue(name="A", shape=list(SHAPE), dtype="float32", values=[value.tolist() for value in before]),
-        origins=origins.recorded(found, operation, [4, 5, 6, 7]),
+        origins=origins.recorded(blocks, operation, [4, 5, 6, 7]),
         agrees=None,
         max_abs_error=None,
         devices=[],
@@ -116,27 +116,27 @@ def node_of(call: str) -> TracedNode:
 DEVICES = [TracedDevice(id=4 + k, coordinates=[k // 2, k % 2]) for k in range(4)]
 
 
-def told(call: str, width: int = 100) -> list[str]:
+def drawing(call: str, width: int = 100) -> list[str]:
     drawn = exchange.read(node_of(call), DEVICES, ("x", "y"))
     assert drawn is not None
     return ["".join(text for text, _ in line).rstrip() for line in exchange.lines(drawn, "cpu", width)]
 
 
 def test_a_sum_names_all_summands_and_a_part_its_range_in_the_operand() -> None:
-    assert told("psum_scatter(A, 'x', tiled=True)")[:5] == [
+    assert drawing("psum_scatter(A, 'x', tiled=True)")[:5] == [
         "over x, a device sends 32 B, each block named after the device that it comes from",
         "                 before     after",
         "                 ┌───┐     ┌───────────────┐",
         "CPU 4  x=0, y=0  │ 4 │  →  │ (4+6)[0:2, :] │",
         "                 ├───┤     ├───────────────┤",
     ]
-    assert "CPU 5  x=0, y=1  │ 5 │  →  │ max 4,5 │" in told("pmax(A, 'y')")
-    assert "CPU 5  x=0, y=1  │ 5 │  →  │ mean 5,7 │" in told("pmean(A, 'x')")
-    assert "CPU 4  x=0, y=0  │ 4 │  →  │ zeros │" in told("ppermute(A, 'x', [[0, 1]])")
+    assert "CPU 5  x=0, y=1  │ 5 │  →  │ max 4,5 │" in drawing("pmax(A, 'y')")
+    assert "CPU 5  x=0, y=1  │ 5 │  →  │ mean 5,7 │" in drawing("pmean(A, 'x')")
+    assert "CPU 4  x=0, y=0  │ 4 │  →  │ zeros │" in drawing("ppermute(A, 'x', [[0, 1]])")
 
 
 def test_rows_of_blocks_are_drawn_below_each_other() -> None:
-    assert told("all_gather(A, 'x', tiled=True)")[2:7] == [
+    assert drawing("all_gather(A, 'x', tiled=True)")[2:7] == [
         "                 ┌───┐     ┌───┐",
         "                 │   │     │ 4 │",
         "                 │   │     ├───┤",
@@ -146,9 +146,9 @@ def test_rows_of_blocks_are_drawn_below_each_other() -> None:
 
 
 def test_where_the_terminal_is_too_narrow_the_image_is_named() -> None:
-    words = " ".join(told("psum(A, 'x')", 20)).split()
+    words = " ".join(drawing("psum(A, 'x')", 20)).split()
     assert " ".join(words) == "over x, a device sends 64 B: too large to be drawn here; collectives.svg has the picture"
-    assert max(map(len, told("psum(A, 'x')", 40))) <= 40
+    assert max(map(len, drawing("psum(A, 'x')", 40))) <= 40
 
 
 def test_rows_that_a_ragged_collective_keeps_are_the_outputs() -> None:

@@ -66,13 +66,13 @@ def check(given: Experiment, program: Program, evidence: dict[str, Any]) -> Any:
 
 def verdicts(given: str, *collectives: Any, program: str = "auto", on: Any = HERE, **evidence: Any) -> Any:
     """Return the checks of one program that compiled to these collectives."""
-    found = {
+    defaults = {
         "collectives": list(collectives),
         "collectives_unknown": [],
         "collectives_missing": [],
         "memory": codec.plain(Memory.of(128, 64, 32, 0, None)),
     }
-    return check(expecting(given, **on), Program(program), found | evidence)
+    return check(expecting(given, **on), Program(program), defaults | evidence)
 
 
 def inserted(kind: str = "all-reduce", moves: str = "C", to: str | None = "D", **more: Any) -> Any:
@@ -100,8 +100,8 @@ def test_everything_that_can_be_expected():
       lowered: {collectives: {all-gather: 1}, max_bytes_per_device: 8}
       planned: {collectives: {all-reduce: 2}, max_bytes_per_device: 9}
     """
-    found = expecting(every).expected[Program.CONSTRAINT]
-    assert found == Expectations(
+    expected = expecting(every).expected[Program.CONSTRAINT]
+    assert expected == Expectations(
         collectives={"all-reduce": 1},
         max_bytes_per_device=64,
         max_memory_bytes=1000,
@@ -113,7 +113,7 @@ def test_everything_that_can_be_expected():
         planned_collectives={"all-reduce": 2},
         planned_max_bytes_per_device=9,
     )
-    assert found.named == tuple(name for name in expect.CHECKED if not name.endswith("no_collectives"))
+    assert expected.named == tuple(name for name in expect.CHECKED if not name.endswith("no_collectives"))
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_everything_that_can_be_expected():
     ],
 )
 def test_the_closest_program_or_platform_counts(scoped, on, expected):
-    found = expecting(f"collectives: {scoped}", **on).expected
-    assert {program: found[program].collectives for program in expected} == expected
+    by_program = expecting(f"collectives: {scoped}", **on).expected
+    assert {program: by_program[program].collectives for program in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -213,15 +213,15 @@ def test_invalid_expectations_are_refused(given, key, message):
 
 def test_numbers_may_follow_dims_and_the_mesh():
     text = "{collectives: {collective-permute: axis_size('y') * 2 - 1}, max_bytes_per_device: 4 * 3}"
-    found = expecting(text).expected[Program.SHARD_MAP]
-    assert found.collectives == {"collective-permute": 3}
-    assert found.max_bytes_per_device == 12
+    expected = expecting(text).expected[Program.SHARD_MAP]
+    assert expected.collectives == {"collective-permute": 3}
+    assert expected.max_bytes_per_device == 12
 
 
 def test_an_expectation_of_a_per_device_line_applies_to_its_programs_only():
-    found = expecting("overlapped: [ring.h]").expected
-    assert found[Program.SHARD_MAP].overlapped == ("ring.h",)
-    assert found[Program.AUTO].overlapped == ()
+    by_program = expecting("overlapped: [ring.h]").expected
+    assert by_program[Program.SHARD_MAP].overlapped == ("ring.h",)
+    assert by_program[Program.AUTO].overlapped == ()
 
 
 # Collectives.
@@ -249,16 +249,18 @@ def test_a_collective_that_is_missing_is_named():
 
 def test_an_unexpected_collective_that_the_compiler_inserted_is_explained():
     moved = inserted("all-gather", "w", "C", axes=["y"], bytes_out=2_100_000, bytes=2_100_000)
-    found = verdicts("collectives: {all-reduce: 1}", collective(), moved)["collectives"]
-    assert found["reason"] == "expected 1 all-reduce, found 1 all-reduce, 1 all-gather"
-    assert found["details"] == ["1 × all-gather of w for C over y: a device sends 2.1 MB, inserted by the compiler"]
+    verdict = verdicts("collectives: {all-reduce: 1}", collective(), moved)["collectives"]
+    assert verdict["reason"] == "expected 1 all-reduce, found 1 all-reduce, 1 all-gather"
+    assert verdict["details"] == ["1 × all-gather of w for C over y: a device sends 2.1 MB, inserted by the compiler"]
 
 
 def test_every_collective_of_a_kind_that_was_miscounted_is_shown():
     other = collective(node="ring.h", count=5, gradient=True, axes=["x", "y"])
-    found = verdicts("collectives: {all-reduce: 1}", collective(), other, collective("all-gather", "D"))["collectives"]
-    assert found["reason"] == "expected 1 all-reduce, found 6 all-reduce, 1 all-gather"
-    assert found["details"] == [
+    verdict = verdicts("collectives: {all-reduce: 1}", collective(), other, collective("all-gather", "D"))[
+        "collectives"
+    ]
+    assert verdict["reason"] == "expected 1 all-reduce, found 6 all-reduce, 1 all-gather"
+    assert verdict["details"] == [
         "1 × all-reduce of C over x: a device sends 64 B",
         "5 × all-reduce of ring.h (backward) over x, y: a device sends 64 B",
         "1 × all-gather of D over x: a device sends 64 B",
@@ -278,9 +280,9 @@ def test_every_kind_is_counted(kind):
 
 
 def test_every_kind_that_is_missing_is_named():
-    found = verdicts("collectives: {all-reduce: 1, all-gather: 2, all-to-all: 1}")["collectives"]
-    assert found["reason"] == "expected 1 all-reduce, 2 all-gather, 1 all-to-all, found no collectives"
-    assert found["details"] == [f"no {kind} was compiled" for kind in ("all-reduce", "all-gather", "all-to-all")]
+    verdict = verdicts("collectives: {all-reduce: 1, all-gather: 2, all-to-all: 1}")["collectives"]
+    assert verdict["reason"] == "expected 1 all-reduce, 2 all-gather, 1 all-to-all, found no collectives"
+    assert verdict["details"] == [f"no {kind} was compiled" for kind in ("all-reduce", "all-gather", "all-to-all")]
 
 
 def test_a_collective_in_a_loop_without_steps_is_not_counted():
@@ -289,12 +291,12 @@ def test_a_collective_in_a_loop_without_steps_is_not_counted():
 
 
 def test_a_collective_with_an_unknown_count_fails_the_expectation():
-    found = verdicts("collectives: {all-reduce: 1}", collective(), collective(node="D", count=None))["collectives"]
-    assert found["status"] == "failed"
-    assert found["reason"] == "expected 1 all-reduce; how often these run is not known: all-reduce of D over x"
+    verdict = verdicts("collectives: {all-reduce: 1}", collective(), collective(node="D", count=None))["collectives"]
+    assert verdict["status"] == "failed"
+    assert verdict["reason"] == "expected 1 all-reduce; how often these run is not known: all-reduce of D over x"
     two = (collective(node="D", count=None), collective("all-gather", count=None))
-    told = verdicts("no_collectives: true", *two)["no_collectives"]["reason"]
-    assert told.endswith("is not known: all-reduce of D over x, all-gather of C over x")
+    reason = verdicts("no_collectives: true", *two)["no_collectives"]["reason"]
+    assert reason.endswith("is not known: all-reduce of D over x, all-gather of C over x")
 
 
 def test_no_collectives():
@@ -313,7 +315,7 @@ IN_PART = "the collectives that could be read are as expected, but others may be
 
 
 @pytest.mark.parametrize(
-    ("given", "there", "found"),
+    ("given", "entries", "facts"),
     [
         ("collectives: {all-reduce: 1}", [collective()], {"found": {"all-reduce": 1}}),
         ("collectives: {}", [], {"found": {}}),
@@ -324,15 +326,15 @@ IN_PART = "the collectives that could be read are as expected, but others may be
         ("not_overlapped: [C]", [collective(overlapped=[])], {}),
     ],
 )
-def test_an_expectation_fails_if_collectives_may_be_missing(given, there, found):
+def test_an_expectation_fails_if_collectives_may_be_missing(given, entries, facts):
     (name,) = yaml.safe_load(given)
     more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
-    assert verdicts(given, *there, on=TPU)[name]["status"] == "passed"
-    assert verdicts(given, *there, on=TPU, **more)[name] == {
+    assert verdicts(given, *entries, on=TPU)[name]["status"] == "passed"
+    assert verdicts(given, *entries, on=TPU, **more)[name] == {
         "status": "failed",
         "reason": IN_PART,
         "details": MISSING,
-        **found,
+        **facts,
     }
 
 
@@ -352,23 +354,23 @@ ENTRY %main (A: f32[4,2]) -> f32[4,2] {
     [("lapack_sgetrf_ffi", "passed"), ("__cublas$gemm", "passed"), ("NcclAllReduce", "failed"), ("mpi_ffi", "failed")],
 )
 def test_a_library_call_that_may_communicate_fails_no_collectives(given, target, status):
-    module = compiled.found(LIBRARY.replace("TARGET", target), experiment(TEXT), "auto")
+    module = compiled.collectives_in(LIBRARY.replace("TARGET", target), experiment(TEXT), "auto")
     read: dict[str, Any] = {"collectives_unknown": module.unknown, "collectives_missing": module.missing}
-    (found,) = verdicts(given, *module.entries, **read).values()
-    assert found["status"] == status
+    (verdict,) = verdicts(given, *module.entries, **read).values()
+    assert verdict["status"] == status
     if status == "failed":
-        assert found["details"] == [f"c calls {target}, which may communicate"]
+        assert verdict["details"] == [f"c calls {target}, which may communicate"]
 
 
 def test_a_certain_violation_is_reported_before_unreadable_parts():
     more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
-    found = verdicts("no_collectives: true", collective(), **more)["no_collectives"]
-    assert found["reason"] == "expected no collectives, found 1 all-reduce"
-    assert found["details"] == ["1 × all-reduce of C over x: a device sends 64 B", *MISSING]
+    verdict = verdicts("no_collectives: true", collective(), **more)["no_collectives"]
+    assert verdict["reason"] == "expected no collectives, found 1 all-reduce"
+    assert verdict["details"] == ["1 × all-reduce of C over x: a device sends 64 B", *MISSING]
 
 
 @pytest.mark.parametrize(
-    ("given", "there"),
+    ("given", "entries"),
     [
         ("collectives: {all-reduce: 1}", [collective(axes=None, groups=None)]),
         ("collectives: {all-reduce: 1}", [collective(node=None)]),
@@ -379,9 +381,11 @@ def test_a_certain_violation_is_reported_before_unreadable_parts():
         ("not_overlapped: [C]", [collective(overlapped=[], count=None, bytes=None)]),
     ],
 )
-def test_an_unknown_fact_fails_only_expectations_that_depend_on_it(given, there):
-    (found,) = verdicts(given, *there, on=TPU, collectives_unknown=["which devices all-reduce.3 connects …"]).values()
-    assert found["status"] == "passed"
+def test_an_unknown_fact_fails_only_expectations_that_depend_on_it(given, entries):
+    (verdict,) = verdicts(
+        given, *entries, on=TPU, collectives_unknown=["which devices all-reduce.3 connects …"]
+    ).values()
+    assert verdict["status"] == "passed"
 
 
 def test_memory_and_layouts_do_not_depend_on_the_module():
@@ -395,14 +399,14 @@ def test_memory_and_layouts_do_not_depend_on_the_module():
     "unread", [["the backend does not show the compiled module"], ["the module has no entry", "…"]]
 )
 def test_an_unreadable_module_fails_every_expectation(given, unread):
-    (found,) = verdicts(given, collectives=None, collectives_unknown=unread).values()
-    assert found == {"status": "failed", "reason": unread[0], **({"details": unread[1:]} if unread[1:] else {})}
+    (verdict,) = verdicts(given, collectives=None, collectives_unknown=unread).values()
+    assert verdict == {"status": "failed", "reason": unread[0], **({"details": unread[1:]} if unread[1:] else {})}
 
 
 @pytest.mark.parametrize("given", ["collectives: {}", "no_collectives: true", "overlapped: [ring.h]"])
 def test_one_device_communicates_with_none(given):
-    (found,) = verdicts(given, program="vmap").values()
-    assert found == {"status": "not_run", "reason": "vmap runs on one device, which communicates with none"}
+    (verdict,) = verdicts(given, program="vmap").values()
+    assert verdict == {"status": "not_run", "reason": "vmap runs on one device, which communicates with none"}
 
 
 # Bytes and memory.
@@ -429,9 +433,9 @@ def test_the_bytes_of_all_that_runs_are_counted():
 
 def test_the_largest_four_are_shown():
     six = [collective(node=f"n{size}", bytes=size) for size in (1, 5, 3, 6, 2, 4)]
-    found = verdicts("max_bytes_per_device: 20", *six)["max_bytes_per_device"]
-    assert found["found"] == 21
-    assert [line.split(" over ")[0] for line in found["details"]] == [f"1 × all-reduce of n{n}" for n in (6, 5, 4, 3)]
+    verdict = verdicts("max_bytes_per_device: 20", *six)["max_bytes_per_device"]
+    assert verdict["found"] == 21
+    assert [line.split(" over ")[0] for line in verdict["details"]] == [f"1 × all-reduce of n{n}" for n in (6, 5, 4, 3)]
 
 
 def test_zero_bytes_is_an_expectation():
@@ -440,8 +444,8 @@ def test_zero_bytes_is_an_expectation():
 
 
 def test_bytes_of_an_unknown_count_fail():
-    found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", count=None))
-    assert found["max_bytes_per_device"] == {
+    checks = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", count=None))
+    assert checks["max_bytes_per_device"] == {
         "status": "failed",
         "reason": "the bytes sent are not known: these run an unknown number of times",
         "details": ["an unknown number of × all-reduce of D over x: a device sends 64 B"],
@@ -449,8 +453,8 @@ def test_bytes_of_an_unknown_count_fail():
 
 
 def test_bytes_of_an_unknown_size_fail():
-    found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", bytes_out=None, bytes=None))
-    assert found["max_bytes_per_device"] == {
+    checks = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", bytes_out=None, bytes=None))
+    assert checks["max_bytes_per_device"] == {
         "status": "failed",
         "reason": "the bytes sent are not known: the bytes of these are not",
         "details": ["1 × all-reduce of D over x: a device sends an unknown number of bytes"],
@@ -479,8 +483,8 @@ def test_the_peak_counts_where_the_backend_tells_it():
 
 def test_memory_that_outputs_share_with_arguments_counts_once():
     memory = codec.plain(Memory.of(128, 64, 32, 60, None))
-    found = verdicts("max_memory_bytes: 100", memory=memory)["max_memory_bytes"]
-    assert (found["found"], found["reason"][-48:]) == (
+    verdict = verdicts("max_memory_bytes: 100", memory=memory)["max_memory_bytes"]
+    assert (verdict["found"], verdict["reason"][-48:]) == (
         164,
         "arguments 128 B, outputs 64 B, temps 32 B, aliased 60 B"[-48:],
     )
@@ -496,15 +500,15 @@ def test_a_part_of_the_memory_that_the_backend_does_not_tell(part):
     memory = codec.plain(Memory.of(sizes[0], sizes[1], sizes[2], 0, -1))
     assert verdicts("max_memory_bytes: 224", memory=memory)["max_memory_bytes"]["found"] == 224
     sizes[part] = -1
-    found = verdicts("max_memory_bytes: 1000", memory=codec.plain(Memory.of(sizes[0], sizes[1], sizes[2], 0, -1)))[
+    verdict = verdicts("max_memory_bytes: 1000", memory=codec.plain(Memory.of(sizes[0], sizes[1], sizes[2], 0, -1)))[
         "max_memory_bytes"
     ]
-    assert found == {"status": "failed", "reason": "the backend does not report the memory"}
+    assert verdict == {"status": "failed", "reason": "the backend does not report the memory"}
 
 
 def test_memory_that_the_backend_does_not_tell():
-    found = verdicts("max_memory_bytes: 100", memory=None)["max_memory_bytes"]
-    assert found == {"status": "failed", "reason": "the backend does not report the memory"}
+    verdict = verdicts("max_memory_bytes: 100", memory=None)["max_memory_bytes"]
+    assert verdict == {"status": "failed", "reason": "the backend does not report the memory"}
 
 
 # Overlap.
@@ -523,7 +527,7 @@ def test_expected_overlaps_pass():
 
 
 @pytest.mark.parametrize(
-    ("given", "there", "why"),
+    ("given", "entries", "why"),
     [
         ("overlapped", [behind()], ["1 × all-reduce of C over x: a device sends 64 B: nothing is computed meanwhile"]),
         (
@@ -567,10 +571,10 @@ def test_expected_overlaps_pass():
         ("not_overlapped", [], ["C has no collective"]),
     ],
 )
-def test_unexpected_overlaps_fail(given, there, why):
-    (found,) = verdicts(f"{given}: [C]", *there, on=TPU).values()
+def test_unexpected_overlaps_fail(given, entries, why):
+    (verdict,) = verdicts(f"{given}: [C]", *entries, on=TPU).values()
     negated = "not " if given == "not_overlapped" else ""
-    assert found == {
+    assert verdict == {
         "status": "failed",
         "reason": f"expected {negated}to overlap with computation",
         "details": why,
@@ -579,14 +583,14 @@ def test_unexpected_overlaps_fail(given, there, why):
 
 @pytest.mark.parametrize("given", ["overlapped", "not_overlapped"])
 def test_every_line_of_an_expectation_needs_a_collective(given):
-    (found,) = verdicts(f"{given}: [C, D]", behind(*(["D"] if given == "overlapped" else [])), on=TPU).values()
-    assert found["details"] == ["D has no collective"]
+    (verdict,) = verdicts(f"{given}: [C, D]", behind(*(["D"] if given == "overlapped" else [])), on=TPU).values()
+    assert verdict["details"] == ["D has no collective"]
 
 
 @pytest.mark.parametrize(("given", "lines"), [("overlapped", ["D"]), ("not_overlapped", [])])
 def test_an_equal_collective_without_a_line_changes_nothing(given, lines):
-    (found,) = verdicts(f"{given}: [C]", behind(*lines), behind(*lines, node=None), on=TPU).values()
-    assert found == {"status": "passed"}
+    (verdict,) = verdicts(f"{given}: [C]", behind(*lines), behind(*lines, node=None), on=TPU).values()
+    assert verdict == {"status": "passed"}
 
 
 def test_a_merged_collective_belongs_to_all_its_lines():
@@ -614,8 +618,8 @@ def test_a_collective_matmul_overlaps_on_tpus_as_a_ring_alone(program, line, nam
 
 @pytest.mark.parametrize("given", ["overlapped", "not_overlapped"])
 def test_nothing_overlaps_on_cpus(given):
-    (found,) = verdicts(f"{given}: [C]", collective()).values()
-    assert found == {"status": "not_run", "reason": "CPU devices communicate synchronously; nothing can overlap"}
+    (verdict,) = verdicts(f"{given}: [C]", collective()).values()
+    assert verdict == {"status": "not_run", "reason": "CPU devices communicate synchronously; nothing can overlap"}
 
 
 # Layouts.
@@ -633,7 +637,7 @@ def test_layouts():
 
 
 @pytest.mark.parametrize(
-    ("given", "found", "why"),
+    ("given", "layouts", "why"),
     [
         ("[x]", lies("y"), "C is laid out as P('y'), expected P('x')"),
         ("[[y, x]]", lies(["x", "y"], None), "C is laid out as P(('x', 'y'), None), expected P(('y', 'x'))"),
@@ -645,8 +649,8 @@ def test_layouts():
         ),
     ],
 )
-def test_other_layouts_fail(given, found, why):
-    assert verdicts(f"layouts: {{C: {given}}}", **found)["layouts"] == {
+def test_other_layouts_fail(given, layouts, why):
+    assert verdicts(f"layouts: {{C: {given}}}", **layouts)["layouts"] == {
         "status": "failed",
         "reason": why,
     }
@@ -654,15 +658,15 @@ def test_other_layouts_fail(given, found, why):
 
 def test_an_axis_of_one_device_makes_no_difference():
     mesh = {"mesh": {"axes": ["x", "y"], "shape": [4, 1]}}
-    found = verdicts("layouts: {C: [x, y]}", on=mesh, **lies("x", None))
-    assert found["layouts"]["status"] == "passed"
+    checks = verdicts("layouts: {C: [x, y]}", on=mesh, **lies("x", None))
+    assert checks["layouts"]["status"] == "passed"
 
 
 def test_every_layout_is_compared():
-    there = {"spec": ["x", None], "shape": [4, 4], "text": ""}
-    found = verdicts("layouts: {C: [x], D: [y]}", layouts={"C": there, "D": there})["layouts"]
-    assert found["reason"] == "D is laid out as P('x', None), expected P('y')"
-    both = verdicts("layouts: {C: [y], D: [y]}", layouts={"C": there, "D": there})["layouts"]["reason"]
+    layout = {"spec": ["x", None], "shape": [4, 4], "text": ""}
+    verdict = verdicts("layouts: {C: [x], D: [y]}", layouts={"C": layout, "D": layout})["layouts"]
+    assert verdict["reason"] == "D is laid out as P('x', None), expected P('y')"
+    both = verdicts("layouts: {C: [y], D: [y]}", layouts={"C": layout, "D": layout})["layouts"]["reason"]
     assert both == "C is laid out as P('x', None), expected P('y'); D is laid out as P('x', None), expected P('y')"
 
 
@@ -671,13 +675,13 @@ def test_an_axis_may_have_a_long_name():
     text = TEXT.replace("[null, x]", "[null, data]").replace("[x, null]", "[data, null]").replace("'x'", "'data'")
     given = experiment(text, expect={"layouts": {"C": ["data", ["model"]]}}, **mesh)
     assert check(given, Program("auto"), lies("data", ["model"]))["layouts"] == {"status": "passed"}
-    found = check(given, Program("auto"), lies(["data", "model"]))["layouts"]
-    assert found["reason"] == "C is laid out as P(('data', 'model')), expected P('data', 'model')"
+    verdict = check(given, Program("auto"), lies(["data", "model"]))["layouts"]
+    assert verdict["reason"] == "C is laid out as P(('data', 'model')), expected P('data', 'model')"
 
 
 def test_an_expected_layout_with_too_many_dimensions_fails():
-    found = verdicts("layouts: {C: [null, null, null]}", **lies(None, None))["layouts"]
-    assert found["reason"] == "C is laid out as P(None, None), expected P(None, None, None)"
+    verdict = verdicts("layouts: {C: [null, null, null]}", **lies(None, None))["layouts"]
+    assert verdict["reason"] == "C is laid out as P(None, None), expected P(None, None, None)"
 
 
 @pytest.mark.parametrize(
@@ -691,13 +695,13 @@ def test_an_expected_layout_with_too_many_dimensions_fails():
     ],
 )
 def test_a_layout_must_match_on_every_device(given, spec, shape):
-    found = verdicts(f"layouts: {{C: {given}}}", **lies(*spec, shape=shape))["layouts"]
-    assert found["status"] == "failed"
+    verdict = verdicts(f"layouts: {{C: {given}}}", **lies(*spec, shape=shape))["layouts"]
+    assert verdict["status"] == "failed"
 
 
 def test_values_of_per_device_have_no_layout():
-    found = verdicts("layouts: {C: [x]}", program="shard_map")["layouts"]
-    assert found == {
+    verdict = verdicts("layouts: {C: [x]}", program="shard_map")["layouts"]
+    assert verdict == {
         "status": "not_run",
         "reason": "a value of per_device is what each device holds; it has no layout",
     }
@@ -714,7 +718,7 @@ FULL = (
     "b/433785288. Contact Shardy or XLA team for help."
 )
 OTHER = "Sharding propagation does not converge after 64 iterations"
-SAID = f"""
+LOG = f"""
 W1121 06:32:17.191390    5192 spmd_partitioner.cc:666] {FULL}
 I1121 06:32:17.191390    5192 spmd_partitioner.cc:666] [SPMD] is told for nobody to read
 W1121 06:32:17.200001    5192 spmd_partitioner.cc:666] {FULL}
@@ -726,7 +730,7 @@ Traceback (most recent call last): sharding
 
 def test_warnings_about_shardings_are_read_with_their_lines():
     origins = Origins(experiment(TEXT), "graph")
-    assert as_json(warnings.read(SAID, origins)) == [
+    assert as_json(warnings.read(LOG, origins)) == [
         {"kind": "involuntary full rematerialization", "node": "C", "text": FULL, "times": 2},
         {"kind": "sharding", "node": None, "text": OTHER, "times": 1},
     ]
@@ -745,10 +749,10 @@ def test_warnings_about_shardings_are_read_with_their_lines():
     ],
 )
 def test_a_warning_is_about_shardings_by_its_file_or_by_its_words(line, kind):
-    found = as_json(warnings.read(line, Origins(experiment(TEXT), "graph")))
+    entries = as_json(warnings.read(line, Origins(experiment(TEXT), "graph")))
     expected = [] if kind == "none" else [kind or "involuntary full rematerialization"]
-    assert [one["kind"] for one in found] == expected
-    assert all(one["text"] == line.partition("] ")[2] for one in found)
+    assert [warning["kind"] for warning in entries] == expected
+    assert all(warning["text"] == line.partition("] ")[2] for warning in entries)
 
 
 REMATERIALIZED = """
@@ -815,11 +819,11 @@ def test_a_run_with_met_expectations_passes(tmp_path: Path):
     status, _, record = run(tmp_path, EXPECTING)
     assert status == 0
     names = ("collectives", "max_bytes_per_device", "max_memory_bytes", "layouts")
-    found = {
+    initials = {
         program: "".join(result["checks"][name]["status"][0] for name in names)
         for program, result in record["programs"].items()
     }
-    assert found == {
+    assert initials == {
         "auto": "pppp",
         "constraint": "pppp",
         "explicit": "pppp",

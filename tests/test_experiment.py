@@ -126,12 +126,12 @@ def test_a_loop_may_nest_and_its_carries_are_names_afterwards() -> None:
     inner = loop.body[1]
     assert isinstance(inner, Loop)
     assert (inner.steps, inner.index, inner.unroll) == (2, "i", False)
-    found = [line for line, _ in expressions([loop])]
-    assert [key_text(line.key) for line in found] == [
+    body_lines = [line for line, _ in expressions([loop])]
+    assert [key_text(line.key) for line in body_lines] == [
         "r.carry.a", "r.carry.n", "r.body.t", "r.body.s.carry.u", "r.body.s.body.u", "r.body.a",
     ]  # fmt: skip
-    assert len({line.path for line in found}) == len(found)
-    assert [str(line) for line in found] == ["r.a", "r.n", "r.t", "r.s.u", "r.s.u", "r.a"]
+    assert len({line.path for line in body_lines}) == len(body_lines)
+    assert [str(line) for line in body_lines] == ["r.a", "r.n", "r.t", "r.s.u", "r.s.u", "r.a"]
 
 
 def test_lines_that_are_called_as_the_keys_of_a_loop_are_lines() -> None:
@@ -187,9 +187,9 @@ LOOP_FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("mistake", LOOP_FAULTS)
 def test_a_mistake_in_a_loop(mistake: str) -> None:
     keys, key, message = LOOP_FAULTS[mistake]
-    found = fault(**keys, per_device={})
-    assert found[0] == key
-    assert found[1].startswith(message)
+    refusal = fault(**keys, per_device={})
+    assert refusal[0] == key
+    assert refusal[1].startswith(message)
 
 
 @pytest.mark.parametrize("name", ["t", "k", "a"])
@@ -290,9 +290,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("mistake", FAULTS)
 def test_a_mistake_is_refused_at_its_key(mistake: str) -> None:
     text, key, message = FAULTS[mistake]
-    found = fault(text)
-    assert found[0] == (key or found[0])
-    assert found[1].startswith(message)
+    refusal = fault(text)
+    assert refusal[0] == (key or refusal[0])
+    assert refusal[1].startswith(message)
 
 
 def test_a_cycle_is_named_whole() -> None:
@@ -303,9 +303,9 @@ def test_a_cycle_is_named_whole() -> None:
 def test_the_span_of_a_size_skips_leading_blanks() -> None:
     with pytest.raises(InvalidExperiment) as caught:
         read(given(dims={"I": 8, "J": "  I / 2"}))
-    found = caught.value.fault
-    assert found.expression is not None
-    assert found.expression[found.start : found.end] == "I / 2"
+    mistake = caught.value.fault
+    assert mistake.expression is not None
+    assert mistake.expression[mistake.start : mistake.end] == "I / 2"
 
 
 def test_the_first_fault_in_reading_order_is_the_one_reported() -> None:

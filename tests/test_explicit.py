@@ -150,13 +150,13 @@ program: explicit
 """
 
 
-@pytest.mark.parametrize("rest", ["", "constraints: {h0: [x], y0: [null, x]}\nexpect: {no_collectives: true}\n"])
-def test_carries_that_begin_as_zeros_have_the_mesh(tmp_path, rest):
-    outcome = harness.run(RECURRENCE + rest, tmp_path)
+@pytest.mark.parametrize("keys", ["", "constraints: {h0: [x], y0: [null, x]}\nexpect: {no_collectives: true}\n"])
+def test_carries_that_begin_as_zeros_have_the_mesh(tmp_path, keys):
+    outcome = harness.run(RECURRENCE + keys, tmp_path)
     assert outcome.record.status == "passed", outcome.record.error
-    told = [warning for warning in outcome.record.warnings if "gathers the carry scan.h at every step" in warning]
+    warnings = [warning for warning in outcome.record.warnings if "gathers the carry scan.h at every step" in warning]
     # It begins unsharded only if nothing constrains it.
-    assert bool(told) == (not rest)
+    assert bool(warnings) == (not keys)
     assert "with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):" in outcome.sources["explicit"]
 
 

@@ -120,10 +120,10 @@ def test_a_docstring_has_exactly_the_text(text: str) -> None:
 
 @pytest.mark.parametrize("digits", ["9" * 1001, "0x" + "f" * 1000, "-" + "1" * 5000])
 def test_a_number_of_very_many_digits_is_refused_before_it_is_read(digits: str) -> None:
-    told = limits.refusal(f"dims:\n  I: {digits}\n")
-    assert told is not None
-    assert told[:2] == (2, 6)
-    assert told[2].endswith("digits; the limit is 1,000, and no dtype has more than 64 bits")
+    refusal = limits.refusal(f"dims:\n  I: {digits}\n")
+    assert refusal is not None
+    assert refusal[:2] == (2, 6)
+    assert refusal[2].endswith("digits; the limit is 1,000, and no dtype has more than 64 bits")
     with pytest.raises(InvalidConfiguration, match="the limit is 1,000"):
         refuse_too_much([f"seed={digits}"], [ROOT / "conf"])
     assert limits.refusal(f"summary: '{digits}'\n") is None

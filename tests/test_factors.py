@@ -66,14 +66,14 @@ class Factors(Walk):
         return self.of[value]
 
     def leaves(self, factors: list[int]) -> list[int]:
-        found: list[int] = []
+        parts: list[int] = []
         for factor in factors:
-            found += self.leaves(self.split[factor]) if factor in self.split else [factor]
-        return [factor for factor in found if self.sizes[factor] > 1]
+            parts += self.leaves(self.split[factor]) if factor in self.split else [factor]
+        return [factor for factor in parts if self.sizes[factor] > 1]
 
-    def together(self, one: list[int], other: list[int]) -> None:
+    def together(self, factors: list[int], others: list[int]) -> None:
         """Merge two lists of factors as the same dimensions."""
-        left, right = self.leaves(one), self.leaves(other)
+        left, right = self.leaves(factors), self.leaves(others)
         while left and right:
             a, b = left[0], right[0]
             if a != b and self.sizes[a] == self.sizes[b]:
@@ -87,10 +87,10 @@ class Factors(Walk):
                 if self.sizes[big] % self.sizes[small]:
                     self.whole |= {*left, *right}
                     return
-                rest = self.fresh(self.sizes[big] // self.sizes[small])
-                self.split[big] = [small, rest]
+                quotient = self.fresh(self.sizes[big] // self.sizes[small])
+                self.split[big] = [small, quotient]
                 if big in self.whole:
-                    self.whole |= {small, rest}
+                    self.whole |= {small, quotient}
             left, right = self.leaves(left), self.leaves(right)
             assert left[0] == right[0]
             left, right = left[1:], right[1:]
@@ -124,13 +124,13 @@ class Factors(Walk):
             self.of[result] = self.dimensions(value)
 
     def groups(self, named: dict[str, Any]) -> Groups:
-        found: dict[int, set[tuple[str, int]]] = {}
+        groups: dict[int, set[tuple[str, int]]] = {}
         for name, value in named.items():
             for d, factors in enumerate(self.dimensions(value)):
                 for factor in self.leaves(factors):
                     if factor not in self.whole:
-                        found.setdefault(factor, set()).add((name, d))
-        return frozenset(map(frozenset, found.values()))
+                        groups.setdefault(factor, set()).add((name, d))
+        return frozenset(map(frozenset, groups.values()))
 
 
 def _ruled(lowered: Any) -> Any:
@@ -194,13 +194,13 @@ def _rule(way: Way, call: Call) -> Rule | None:
 
 
 def _groups(rule: Rule, given: dict[str, str]) -> Groups:
-    found: dict[int, set[tuple[str, int]]] = {}
+    groups: dict[int, set[tuple[str, int]]] = {}
     for name, dimensions in [*((given[place], each) for place, each in rule.operands.items()), ("out", rule.result)]:
         for d, factors in enumerate(dimensions):
             for factor in factors:
                 if factor not in rule.whole and rule.sizes[factor] > 1:
-                    found.setdefault(factor, set()).add((name, d))
-    return frozenset(map(frozenset, found.values()))
+                    groups.setdefault(factor, set()).add((name, d))
+    return frozenset(map(frozenset, groups.values()))
 
 
 INSIDE = "split with what a device sends inside; to Shardy the blocks are permuted"
@@ -272,10 +272,10 @@ def _case(text: str) -> Experiment | None:
 @pytest.mark.parametrize("text", EVERY)
 def test_the_factors_of_a_rule_are_shardys(text: str) -> None:
     experiment = _case(text)
-    found = None if experiment is None else ours(experiment)
-    if experiment is None or found is None or found[1] is None:
+    own_rule = None if experiment is None else ours(experiment)
+    if experiment is None or own_rule is None or own_rule[1] is None:
         return
-    name, groups = found
+    name, groups = own_rule
     shardys = theirs(experiment)
     if not isinstance(shardys, set) and name not in DIFFERENT and text != DIAGONAL:
         assert groups == shardys
@@ -285,17 +285,17 @@ def test_the_factors_of_a_rule_are_shardys(text: str) -> None:
 def test_a_listed_deviation_from_shardys_factors_exists(name: str) -> None:
     experiment = _case(DIFFERENT[name][0])
     assert experiment is not None
-    found, shardys = ours(experiment), theirs(experiment)
-    assert found is not None
-    assert found[0] == name
+    own_rule, shardys = ours(experiment), theirs(experiment)
+    assert own_rule is not None
+    assert own_rule[0] == name
     assert not isinstance(shardys, set)
-    assert found[1] != shardys
+    assert own_rule[1] != shardys
 
 
 def test_wrong_factors_are_noticed() -> None:
     experiment = _case("matmul(A, B)")
     assert experiment is not None
-    found = ours(experiment)
-    assert found == ("matmul", theirs(experiment))
+    own_rule = ours(experiment)
+    assert own_rule == ("matmul", theirs(experiment))
     rule = Rule({"a": ((0,), (1,)), "b": ((2,), (1,))}, ((0,), (2,)), {0: 8, 1: 4, 2: 4})
     assert _groups(rule, {"a": "A", "b": "B"}) != theirs(experiment)

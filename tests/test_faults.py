@@ -46,11 +46,11 @@ def test_a_mistake_gets_one_message(
 ) -> None:
     done = fault.done(tmp_path, LIMIT)
     record_property(TIMED, done.cpu)
-    told = done.stdout + done.stderr
-    assert done.returncode == fault.status, told
-    assert "Traceback" not in told
-    assert "bug in shardproof" not in told
-    assert fault.says in (done.stderr if fault.status != 1 else told)
+    output = done.stdout + done.stderr
+    assert done.returncode == fault.status, output
+    assert "Traceback" not in output
+    assert "bug in shardproof" not in output
+    assert fault.says in (done.stderr if fault.status != 1 else output)
     if fault.place != faults.NOT_PINNED:
-        assert faults.place(fault, done) == fault.place, told
+        assert faults.place(fault, done) == fault.place, output
     assert {path.name for path in tmp_path.iterdir()} <= {"conf", "run"}

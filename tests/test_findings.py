@@ -35,11 +35,11 @@ DEVICES = [6, 2, 0, 4]
 JAX = "0.13.0"
 
 
-def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -> Any:
+def record_of(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -> Any:
     """Return the record after a worker reported what it `finished`."""
     given = experiment(text, **changes)
-    told = record.started("test", ())
-    findings = Findings(given, data.make(given, folder), told)
+    outcome = record.started("test", ())
+    findings = Findings(given, data.make(given, folder), outcome)
     types = Types(
         unsupported={},
         outputs={"C": Typed((4, 2), "float32")},
@@ -53,7 +53,7 @@ def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -
     for event in finished:
         findings.add(event, folder)
     findings.conclude(folder, {})
-    return told
+    return outcome
 
 
 def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = False, off: float = 0) -> Finished:
@@ -84,52 +84,52 @@ BY_POSITION = [shard(0, 0, 2), shard(1, 0, 2), shard(2, 2, 4), shard(3, 2, 4)]
 
 
 def test_the_shards_are_those_of_the_devices_that_ran_in_the_order_of_the_mesh(tmp_path: Path) -> None:
-    told = found(tmp_path, finished(tmp_path, "auto", DEVICES))
-    assert told.status == "passed"
-    array, output = told.arrays["A"], told.programs["auto"].outputs["C"]
+    outcome = record_of(tmp_path, finished(tmp_path, "auto", DEVICES))
+    assert outcome.status == "passed"
+    array, output = outcome.arrays["A"], outcome.programs["auto"].outputs["C"]
     assert (array.shards_from, array.shards) == ("auto", BY_DEVICE)
     assert (output.shards_from, output.shards) == ("auto", BY_DEVICE)
 
 
 def test_where_no_program_ran_on_the_mesh_the_shards_are_those_of_the_spec(tmp_path: Path) -> None:
-    told = found(tmp_path, finished(tmp_path, "vmap", [0, 1, 2, 3], vmap=True))
-    array, output = told.arrays["A"], told.programs["vmap"].outputs["C"]
+    outcome = record_of(tmp_path, finished(tmp_path, "vmap", [0, 1, 2, 3], vmap=True))
+    array, output = outcome.arrays["A"], outcome.programs["vmap"].outputs["C"]
     assert (array.shards_from, array.shards) == ("spec", BY_POSITION)
     assert (output.shards_from, output.shards) == ("spec", BY_POSITION)
     failed = Finished(step=Step(Program.AUTO), error="broken")
-    assert found(tmp_path, failed).arrays["A"].shards_from == "spec"
+    assert record_of(tmp_path, failed).arrays["A"].shards_from == "spec"
 
 
 def test_a_program_that_failed_leaves_its_error_only(tmp_path: Path) -> None:
-    told = found(tmp_path, Finished(step=Step(Program.AUTO), error="broken"))
-    assert told.programs["auto"] == ProgramRecord(status="error", error="broken", checks=Checks())
+    outcome = record_of(tmp_path, Finished(step=Step(Program.AUTO), error="broken"))
+    assert outcome.programs["auto"] == ProgramRecord(status="error", error="broken", checks=Checks())
 
 
 @pytest.mark.parametrize(("devices", "listed"), [(64, True), (65, False)])
 def test_shards_on_too_many_devices_are_not_listed(tmp_path: Path, devices: int, listed: bool) -> None:
     text = TEXT.replace("[x, null]", "[null, null]")
-    told = found(tmp_path, text=text, mesh={"axes": ["x"], "shape": [devices]})
-    shards = told.arrays["A"].shards
+    outcome = record_of(tmp_path, text=text, mesh={"axes": ["x"], "shape": [devices]})
+    shards = outcome.arrays["A"].shards
     assert (len(shards) == devices) if listed else shards is None
     # The picture still has them, by index range.
-    (_, output) = told.pictures.arrays
+    (_, output) = outcome.pictures.arrays
     assert output.shards == (Shard(((0, 4), (0, 2)), tuple(range(devices))),)
 
 
 def test_a_run_with_only_known_failures_is_known(tmp_path: Path) -> None:
     events = [finished(tmp_path, "auto", DEVICES, off=1), finished(tmp_path, "shard_map", DEVICES)]
-    told = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
-    auto, shard_map = (told.programs[program] for program in ("auto", "shard_map"))
-    assert (told.status, auto.status, shard_map.status) == ("known", "known", "passed")
+    outcome = record_of(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
+    auto, shard_map = (outcome.programs[program] for program in ("auto", "shard_map"))
+    assert (outcome.status, auto.status, shard_map.status) == ("known", "known", "passed")
     assert auto.checks.value.diagnosis == ["shard_map and the oracle agree, auto alone is wrong: the compiler"]
     assert auto.checks.agreement.status == "not_run"
 
 
 def test_a_known_failure_that_passes_fails_the_run_without_blame(tmp_path: Path) -> None:
     events = [finished(tmp_path, "auto", DEVICES), finished(tmp_path, "shard_map", DEVICES)]
-    told = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
-    auto = told.programs["auto"]
-    assert (told.status, auto.status, told.programs["shard_map"].status) == (
+    outcome = record_of(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
+    auto = outcome.programs["auto"]
+    assert (outcome.status, auto.status, outcome.programs["shard_map"].status) == (
         "failed",
         "failed",
         "passed",
@@ -140,9 +140,9 @@ def test_a_known_failure_that_passes_fails_the_run_without_blame(tmp_path: Path)
 
 def test_a_known_failure_of_one_program_excuses_no_other(tmp_path: Path) -> None:
     events = [finished(tmp_path, "auto", DEVICES, off=1), finished(tmp_path, "shard_map", DEVICES, off=1)]
-    told = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
-    assert [told.programs[program].status for program in ("auto", "shard_map")] == ["known", "failed"]
-    assert told.status == "failed"
+    outcome = record_of(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
+    assert [outcome.programs[program].status for program in ("auto", "shard_map")] == ["known", "failed"]
+    assert outcome.status == "failed"
 
 
 # Weak checks.
@@ -158,14 +158,14 @@ def test_a_known_failure_of_one_program_excuses_no_other(tmp_path: Path) -> None
     ],
 )
 def test_a_reference_that_proves_nothing_is_a_warning(tmp_path: Path, line: str, warning: str) -> None:
-    assert found(tmp_path, text=TEXT, graph={"C": line}, per_device={"C": line}).warnings == [warning]
+    assert record_of(tmp_path, text=TEXT, graph={"C": line}, per_device={"C": line}).warnings == [warning]
 
 
 def test_an_output_that_depends_on_no_array_is_a_warning_for_each_section(tmp_path: Path) -> None:
     lines: dict[str, Any] = {"graph": {"b": "arange(8)", "C": "reshape(b, (4, 2)) * 1.0"}, "per_device": {"C": "A + 1"}}
-    assert found(tmp_path, **lines).warnings == ["'C' of graph does not depend on any array"]
+    assert record_of(tmp_path, **lines).warnings == ["'C' of graph does not depend on any array"]
     lines = {"graph": {"C": "A + 1"}, "per_device": {"C": "reshape(arange(4), (2, 2)) + 0.5 * axis_index('x')"}}
-    assert found(tmp_path, **lines).warnings == ["'C' of per_device does not depend on any array"]
+    assert record_of(tmp_path, **lines).warnings == ["'C' of per_device does not depend on any array"]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_an_output_that_depends_on_no_array_is_a_warning_for_each_section(tmp_pa
     ["A + 1", "A * 1e-30", "A - A * (1 - 1e-7)", "where(A > 6, A, 0)", "where(A > 6, A, inf)", "A / A", "log(A - 1)"],
 )
 def test_partly_small_zero_or_infinite_references_are_no_warning(tmp_path: Path, line: str) -> None:
-    assert found(tmp_path, graph={"C": line}, per_device={"C": line}).warnings == []
+    assert record_of(tmp_path, graph={"C": line}, per_device={"C": line}).warnings == []
 
 
 # Decisions that rounding may change.
@@ -183,8 +183,8 @@ EDGE = TEXT.replace("arange(8)", "arange(8) / 10")
 
 def test_what_is_undecided_is_in_the_record_with_its_place(tmp_path: Path) -> None:
     lines = {"f": "floor(A * 10 + 1)", "C": "f * 1"}
-    told = found(tmp_path, finished(tmp_path, "auto", DEVICES), text=EDGE, graph=lines, per_device=lines)
-    verdict = told.programs["auto"].checks.value.outputs["C"]
+    outcome = record_of(tmp_path, finished(tmp_path, "auto", DEVICES), text=EDGE, graph=lines, per_device=lines)
+    verdict = outcome.programs["auto"].checks.value.outputs["C"]
     assert verdict.status == "passed"
     place = DecidingLine(line="f", operation="floor", elements=8)
     assert verdict.undecided == Undecided(count=16, between=0, excused=0, places=[place])

@@ -84,8 +84,8 @@ def test_a_scan_by_a_function_is_the_recurrence(tmp_path: Path) -> None:
     for slope, more in zip(a, b, strict=True):
         h = slope * h + more
         wanted.append(h)
-    found = interpret(experiment(SCAN), "graph", {"a": a, "b": b}).values["h"][0]
-    np.testing.assert_allclose(found, wanted + product)
+    result = interpret(experiment(SCAN), "graph", {"a": a, "b": b}).values["h"][0]
+    np.testing.assert_allclose(result, wanted + product)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_a_call_becomes_the_functions_lines_under_unique_names() -> None:
 )
 def test_lines_with_calls_are_written_out(line: str, lines: dict[str, str | None]) -> None:
     text = changed("n: rms(h, whole(g, 'y'))", line).replace("outputs: {n: [x, null]}", "outputs: {n: []}")
-    found = text_of(experiment(text).lines("graph"))
-    assert list(found) == list(lines)
-    assert all(expected is None or found[name] == expected for name, expected in lines.items())
+    expressions = text_of(experiment(text).lines("graph"))
+    assert list(expressions) == list(lines)
+    assert all(expected is None or expressions[name] == expected for name, expected in lines.items())
 
 
 CLOSED = """
@@ -192,10 +192,10 @@ def test_a_name_that_hides_an_array_is_refused_where_a_function_reads_the_array(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert old in CLOSED
-    said = refusal(experiment, CLOSED.replace(old, new), tmp_path / "e.yaml").splitlines()
-    assert said[0].endswith(f"  {place}")
-    assert said[1] == "  'f' reads the array 'W', and here 'W' is another value; rename that"
-    assert part in said[2]
+    message_lines = refusal(experiment, CLOSED.replace(old, new), tmp_path / "e.yaml").splitlines()
+    assert message_lines[0].endswith(f"  {place}")
+    assert message_lines[1] == "  'f' reads the array 'W', and here 'W' is another value; rename that"
+    assert part in message_lines[2]
 
 
 def test_a_function_that_combines_two_values_reads_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def test_a_function_that_combines_two_values_reads_no_array(tmp_path: Path, monk
     text = CLOSED.replace("f(h): h @ W", "f(h): h @ W\n  both_(a, b): a + b * W").replace(
         '{graph: "map(f, A)", per_device: "map(f, A, length=2)"}', "associative_scan(both_, A, axis=1)"
     )
-    said = refusal(experiment, text, tmp_path / "e.yaml")
-    assert "  a function that combines two values reads nothing else; 'both_' reads 'W'\n" in said
+    message = refusal(experiment, text, tmp_path / "e.yaml")
+    assert "  a function that combines two values reads nothing else; 'both_' reads 'W'\n" in message
 
 
 def test_a_function_may_have_the_name_of_the_experiment() -> None:

@@ -30,9 +30,9 @@ class Here(Child):
     """A child that is this process, where a bug can be planted."""
 
     def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
-        seen: dict[str, Any] = {}
-        verdict = answer(request, lambda event, **more: seen.update(more))
-        return seen | verdict
+        fields: dict[str, Any] = {}
+        verdict = answer(request, lambda event, **more: fields.update(more))
+        return fields | verdict
 
 
 FOUR_LINES = {
@@ -107,10 +107,10 @@ def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monke
 def test_a_bug_in_a_check_is_distinguished_from_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.checks.kinds.layout.check", lambda *_: 1 / 0)
     verdict = answer({"config": FOUR_LINES}, lambda *_, **__: None)
-    found = finding(verdict)
-    assert found is not None
-    assert found.kind == "bug"
-    assert "ZeroDivisionError" in found.mark
+    bug = finding(verdict)
+    assert bug is not None
+    assert bug.kind == "bug"
+    assert "ZeroDivisionError" in bug.mark
 
 
 ONCE_WRONG = {
@@ -131,8 +131,8 @@ ONCE_WRONG = {
 """Lines that once crashed the run, or were judged wrong, by a description."""
 
 
-@pytest.mark.parametrize("said", ONCE_WRONG)
-def test_earlier_findings_are_right_now(said: str) -> None:
+@pytest.mark.parametrize("description", ONCE_WRONG)
+def test_earlier_findings_are_right_now(description: str) -> None:
     arrays = {
         "F": {"shape": [4, 8], "dtype": "float32", "init": "normal", "spec": ["x", "y"]},
         "I": {"shape": [4, 8], "dtype": "int32", "init": "integers(0, 4)", "spec": ["x"]},
@@ -141,7 +141,7 @@ def test_earlier_findings_are_right_now(said: str) -> None:
         **FOUR_LINES,
         "constraints": {},
         "arrays": arrays,
-        "graph": {"out": ONCE_WRONG[said]},
+        "graph": {"out": ONCE_WRONG[description]},
         "outputs": {"out": []},
     }
     assert finding(answer({"config": given}, lambda *_, **__: None)) is None
@@ -161,10 +161,10 @@ def test_shrinking_leaves_what_the_failure_needs() -> None:
 )
 def test_the_end_of_the_child_is_a_finding(program: str, kind: str) -> None:
     child = Child([sys.executable, "-c", program])
-    found = finding(child.ask({}, 3.0))
+    end = finding(child.ask({}, 3.0))
     child.close()
-    assert found is not None
-    assert found.kind == kind
+    assert end is not None
+    assert end.kind == kind
 
 
 def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:

@@ -52,18 +52,18 @@ def test_memory_and_cost_are_known_of_a_module_that_cannot_be_printed(
 
 
 @pytest.mark.parametrize(
-    ("unreadable", "said"),
+    ("unreadable", "reason"),
     [
         (None, "the backend does not show the compiled module"),
         ("INTERNAL: no", "the backend does not show the compiled module: INTERNAL: no"),
     ],
 )
-def test_without_a_module_collectives_are_unknown(tmp_path: Path, unreadable: str | None, said: str) -> None:
+def test_without_a_module_collectives_are_unknown(tmp_path: Path, unreadable: str | None, reason: str) -> None:
     (tmp_path / "hlo_auto.txt").write_text("")
-    found = gather(harness.experiment(TEXT), Program.AUTO, tmp_path, "", unreadable).evidence
-    assert found.collectives is None
-    assert found.collectives_unknown == [said]
-    assert found.collectives_missing == [said]
+    evidence = gather(harness.experiment(TEXT), Program.AUTO, tmp_path, "", unreadable).evidence
+    assert evidence.collectives is None
+    assert evidence.collectives_unknown == [reason]
+    assert evidence.collectives_missing == [reason]
 
 
 def test_a_module_that_was_not_read_has_no_estimate(tmp_path: Path) -> None:

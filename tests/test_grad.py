@@ -37,7 +37,7 @@ from runner.worker.gradient import unsharded
 from runner.worker.walk import function
 from tests import harness
 from tests.command import run_command
-from tests.compiled import found
+from tests.compiled import collectives_in
 from tests.evidence import as_json
 from tests.here import loaded
 
@@ -112,14 +112,14 @@ def test_the_gradient_is_right_without_check_vma(layout, tmp_path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sums_from_differentiation_are_not_attributed_to_the_compiler(layout, check_vma, tmp_path):
     outcome = least_squares(layout, tmp_path, check_vma=check_vma, program="shard_map")
-    module = found((tmp_path / "hlo_shard_map.txt").read_text(), outcome.experiment)
+    module = collectives_in((tmp_path / "hlo_shard_map.txt").read_text(), outcome.experiment)
     assert module.unknown == []
-    assert [one for one in module.entries if one.inserted] == []
+    assert [entry for entry in module.entries if entry.inserted] == []
     lowered = (tmp_path / "stablehlo_shard_map.txt").read_text()
     assert bool(module.entries) == bool(re.search(r"stablehlo\.(all_|reduce_scatter|collective_)", lowered))
     if not check_vma:
         # w's cotangents are summed over the axes over which w is replicated, in no line of the program.
-        assert any(one.gradient for one in module.entries)
+        assert any(entry.gradient for entry in module.entries)
 
 
 @pytest.mark.sample(2)
@@ -346,8 +346,8 @@ def test_differences_hold_stop_gradient_values_fixed(tmp_path):
     outcome = harness.run(SOFTMAX, tmp_path)
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
-    told = outcome.checks["shard_map"].gradient
-    assert told.oracle["per_device"].endswith("confirmed by directional central differences of the SPMD interpreter")
+    verdict = outcome.checks["shard_map"].gradient
+    assert verdict.oracle["per_device"].endswith("confirmed by directional central differences of the SPMD interpreter")
 
 
 RING = """
@@ -371,19 +371,19 @@ def test_without_a_graph_differences_of_every_element_are_the_oracle(tmp_path):
     outcome = harness.run(RING, tmp_path, mesh={"axes": ["x"], "shape": [4]})
     assert list(outcome.runs) == ["shard_map", "vmap"]
     assert outcome.failures() == []
-    told = outcome.checks["shard_map"].gradient
-    assert told.oracle == {"per_device": "central differences of the SPMD interpreter's scalar, element by element"}
+    verdict = outcome.checks["shard_map"].gradient
+    assert verdict.oracle == {"per_device": "central differences of the SPMD interpreter's scalar, element by element"}
 
 
 def test_the_record_names_the_oracle_and_its_confirmation(tmp_path):
-    told = least_squares("data parallel", tmp_path, program="shard_map").checks["shard_map"].gradient
+    verdict = least_squares("data parallel", tmp_path, program="shard_map").checks["shard_map"].gradient
     by_jax = "float64 gradient of the unsharded graph by JAX on one device"
-    assert told.oracle == {
+    assert verdict.oracle == {
         "graph": f"{by_jax}, confirmed by directional central differences of the NumPy reference",
         "per_device": f"{by_jax}, confirmed by directional central differences of the SPMD interpreter",
     }
-    assert told.directions == 3
-    assert told.apart["graph"]["grad.w"] < 0.01
+    assert verdict.directions == 3
+    assert verdict.apart["graph"]["grad.w"] < 0.01
 
 
 # Mistakes are found.
@@ -459,9 +459,9 @@ def test_a_per_device_with_another_gradient_is_distinguished_from_a_fault_of_jax
         output = outcome.checks[program].value.outputs["grad.w"]
         assert (output.oracle, output.status) == ("per_device", "passed")
     assert outcome.failures() == ["sections: the derivative of per_device's scalar differs from graph's: grad.w"]
-    told = outcome.checks["shard_map"].gradient
-    assert told.oracle["per_device"].startswith("central differences of the SPMD interpreter's scalar")
-    assert told.note == "the derivative of per_device's scalar differs from graph's in grad.w"
+    verdict = outcome.checks["shard_map"].gradient
+    assert verdict.oracle["per_device"].startswith("central differences of the SPMD interpreter's scalar")
+    assert verdict.note == "the derivative of per_device's scalar differs from graph's in grad.w"
 
 
 @functools.cache
@@ -520,9 +520,9 @@ def test_errors_that_cancel_in_one_direction_are_seen_in_another():
 
     text = LEAST_SQUARES % LAYOUTS["data parallel"]
     pairs = list(itertools.combinations(range(0, 24, 3), 2))
-    seen = [pair for pair in pairs if consulted(text, off_in(*pair)).faults]
+    caught = [pair for pair in pairs if consulted(text, off_in(*pair)).faults]
     # Each of three directions sees every second one.
-    assert len(seen) >= 0.8 * len(pairs)
+    assert len(caught) >= 0.8 * len(pairs)
 
 
 @pytest.mark.parametrize(("sign", "element"), [(1, 0), (-1, 0), (1, 23), (-1, 23), (1, 10)])
@@ -533,9 +533,9 @@ def test_differences_confirm_to_a_millionth_of_the_terms(times, confirmed, sign,
         changed.flat[element] += sign * times * 1e-6 * np.abs(changed).sum()
         return [changed]
 
-    found = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], edit)
-    assert (found.faults == []) == confirmed
-    assert found.apart["graph"]["grad.w"] == pytest.approx(times, rel=0.1)
+    consultation = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], edit)
+    assert (consultation.faults == []) == confirmed
+    assert consultation.apart["graph"]["grad.w"] == pytest.approx(times, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -644,7 +644,7 @@ def test_a_gradient_that_is_zero(tmp_path):
     assert not outcome.value("shard_map", "grad.unused").any()
 
 
-def told(program, **oracles):
+def verdict_of(program, **oracles):
     """Return the check's message on a program, by these oracles."""
     context: Any = SimpleNamespace(gradients=Gradients(**oracles))
     return gradient.check(context, ProgramRun(Program(program)))
@@ -658,7 +658,7 @@ BOTH = {
 
 @pytest.mark.parametrize("program", ["shard_map", "vmap"])
 def test_a_per_device_programs_verdict_has_both_oracles(program):
-    assert as_json(told(program, **BOTH)) == {
+    assert as_json(verdict_of(program, **BOTH)) == {
         "status": "passed",
         **BOTH,
         "directions": 3,
@@ -669,15 +669,15 @@ def test_a_per_device_programs_verdict_has_both_oracles(program):
 
 @pytest.mark.parametrize("program", ["auto", "constraint", "explicit"])
 def test_a_graph_programs_verdict_has_graphs_oracle(program):
-    found = told(program, **BOTH)
-    assert (found.oracle, found.apart) == ({"graph": "by JAX"}, {"graph": {"grad.w": 0.5}})
-    assert found.note is None
+    verdict = verdict_of(program, **BOTH)
+    assert (verdict.oracle, verdict.apart) == ({"graph": "by JAX"}, {"graph": {"grad.w": 0.5}})
+    assert verdict.note is None
 
 
 def test_every_fault_of_the_oracles_is_reported():
-    found = told("auto", faults=["one thing", "another"])
-    assert (found.status, found.reason) == ("failed", "one thing; another")
-    assert told("vmap", apart={"per_device": {"grad.w": 1.0}}).note is None
+    verdict = verdict_of("auto", faults=["one thing", "another"])
+    assert (verdict.status, verdict.reason) == ("failed", "one thing; another")
+    assert verdict_of("vmap", apart={"per_device": {"grad.w": 1.0}}).note is None
 
 
 # Operations that JAX cannot differentiate.
@@ -815,23 +815,23 @@ def test_the_script_of_shard_map_differentiates_the_whole_function(tmp_path):
 def test_the_command_records_the_gradients_and_their_oracle(tmp_path):
     result = run_command("+experiment=data_tensor_parallel", f"hydra.run.dir={tmp_path}")
     assert result.returncode == 0, result.stdout + result.stderr
-    found: Any = record.read(tmp_path)
-    assert found.warnings == []
-    assert list(found.programs) == PROGRAMS
-    for program in found.programs.values():
+    run_record: Any = record.read(tmp_path)
+    assert run_record.warnings == []
+    assert list(run_record.programs) == PROGRAMS
+    for program in run_record.programs.values():
         assert list(program.outputs) == ["out", "loss", *(f"grad.{name}" for name in ("x", "w1", "b1", "w2", "b2"))]
         assert {check.status for check in program.checks} <= {"passed", "not_run"}
         assert program.checks.gradient.oracle["graph"].startswith("float64 gradient of the unsharded graph")
-    assert found.programs["shard_map"].outputs["grad.w1"].spec == Spec.of([None, "model"])
+    assert run_record.programs["shard_map"].outputs["grad.w1"].spec == Spec.of([None, "model"])
 
 
 def test_a_bfloat16_gradient_is_not_taken_for_rounding(tmp_path):
     narrow = [f"arrays.{name}.dtype=bfloat16" for name in ("x", "y", "w1", "b1", "w2", "b2")]
     result = run_command("+experiment=tensor_parallel_mlp", *narrow, f"hydra.run.dir={tmp_path}")
     assert result.returncode == 0, result.stdout + result.stderr
-    found = record.read(tmp_path)
-    assert found.warnings == []
-    assert list(found.programs) == PROGRAMS
+    run_record = record.read(tmp_path)
+    assert run_record.warnings == []
+    assert list(run_record.programs) == PROGRAMS
 
 
 def test_names_that_the_script_needs_are_free_for_the_experiment(tmp_path):

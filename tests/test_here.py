@@ -35,17 +35,17 @@ def configuration() -> list[Any]:
 def test_the_record_equals_that_of_a_separate_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not here.OPTIMIZED:
         monkeypatch.setenv("XLA_FLAGS", quick.FLAGS)
-    given, told = harness.config(TEXT), []
+    given, records = harness.config(TEXT), []
     for name, worker in (("here", Here()), ("there", None)):
         (tmp_path / name).mkdir()
-        found = codec.plain(flow.run(given, tmp_path / name, Sources, workers=worker and Workers(worker)))
-        del found["time"]
-        found["environment"].pop("worker", None)
-        found["environment"].pop("worker_reason", None)
-        for program in found["programs"].values():
+        fields = codec.plain(flow.run(given, tmp_path / name, Sources, workers=worker and Workers(worker)))
+        del fields["time"]
+        fields["environment"].pop("worker", None)
+        fields["environment"].pop("worker_reason", None)
+        for program in fields["programs"].values():
             del program["timing"]
-        told.append(found)
-    assert told[0] == told[1]
+        records.append(fields)
+    assert records[0] == records[1]
 
 
 def test_a_header_configures_jax_until_its_program_is_done(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Mesh
 from tests import harness
-from tests.compiled import found
+from tests.compiled import collectives_in
 
 EXPERIMENT = """
 mesh: {axes: [x, y], shape: [4, 2]}
@@ -60,7 +60,7 @@ def entry(*lines: str) -> str:
     return f"{HEADER}{ADD}ENTRY %main (A: f32[2,4]) -> f32[2,4] {{\n" + "".join(f"  {line}\n" for line in body) + "}\n"
 
 
-def one(line: str) -> Instruction:
+def instruction_of(line: str) -> Instruction:
     """Return an instruction in a module of its own."""
     module = hlo.read(f"{HEADER}ENTRY %main () -> f32[] {{\n  {line}\n}}\n")
     assert module.unread == []
@@ -73,39 +73,39 @@ def one(line: str) -> Instruction:
 
 
 def test_an_instruction():
-    found = one(
+    fusion = instruction_of(
         "ROOT %fusion.2 = (f32[2,4]{1,0:T(8,128)S(1)}, /*index=1*/bf16[3]{0}) fusion(%A.1, /*index=1*/%copy-done), "
         'kind=kLoop, calls=%fused.1, metadata={op_name="jit(f)/C/mul, calls=%no" stack_frame_id=3}'
     )
-    assert found.name == "fusion.2"
-    assert found.opcode == "fusion"
-    assert found.root
-    assert found.shapes == (Shape("float32", (2, 4), 32, 1), Shape("bfloat16", (3,), 16))
-    assert found.bytes == 2 * 4 * 4 + 3 * 2
-    assert found.operands == ("A.1", "copy-done")
-    assert found.called == (("calls", "fused.1"),)
-    assert found.op_name == "jit(f)/C/mul, calls=%no"
-    assert found.attribute("kind") == "kLoop"
-    assert found.attribute("nothing") is None
+    assert fusion.name == "fusion.2"
+    assert fusion.opcode == "fusion"
+    assert fusion.root
+    assert fusion.shapes == (Shape("float32", (2, 4), 32, 1), Shape("bfloat16", (3,), 16))
+    assert fusion.bytes == 2 * 4 * 4 + 3 * 2
+    assert fusion.operands == ("A.1", "copy-done")
+    assert fusion.called == (("calls", "fused.1"),)
+    assert fusion.op_name == "jit(f)/C/mul, calls=%no"
+    assert fusion.attribute("kind") == "kLoop"
+    assert fusion.attribute("nothing") is None
 
 
 def test_an_instruction_without_percent_signs_and_with_shapes_of_operands():
-    found = one("add.1 = f32[2]{0} add(f32[2]{0} a.1, f32[2]{0} b), metadata={}")
-    assert found.name == "add.1"
-    assert found.operands == ("a.1", "b")
-    assert one("add.1 = f32[2]{0} add(f32[2,3]{1,0} a.1,b,/*index=2*/c)").operands == ("a.1", "b", "c")
+    addition = instruction_of("add.1 = f32[2]{0} add(f32[2]{0} a.1, f32[2]{0} b), metadata={}")
+    assert addition.name == "add.1"
+    assert addition.operands == ("a.1", "b")
+    assert instruction_of("add.1 = f32[2]{0} add(f32[2,3]{1,0} a.1,b,/*index=2*/c)").operands == ("a.1", "b", "c")
 
 
 def test_attributes_end_at_the_comma_outside_of_brackets_and_quotes():
-    found = one(
+    reduction = instruction_of(
         "%r = f32[2]{0} all-reduce(%a), channel_id=1, replica_groups=[2,4]<=[4,2]T(1,0), "
         'frontend_attributes={k="a,b=(",is_spmd_generated="true"}, to_apply=%add'
     )
-    assert found.attribute("replica_groups") == "[2,4]<=[4,2]T(1,0)"
-    assert found.attribute("frontend_attributes") == '{k="a,b=(",is_spmd_generated="true"}'
-    assert found.attribute("is_spmd_generated") == '"true"'
-    assert found.attribute("k") is None
-    assert found.attribute("to_apply") == "%add"
+    assert reduction.attribute("replica_groups") == "[2,4]<=[4,2]T(1,0)"
+    assert reduction.attribute("frontend_attributes") == '{k="a,b=(",is_spmd_generated="true"}'
+    assert reduction.attribute("is_spmd_generated") == '"true"'
+    assert reduction.attribute("k") is None
+    assert reduction.attribute("to_apply") == "%add"
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ def test_every_dtype_has_its_size(text, name):
 
 
 def test_branches_are_computations_that_it_runs():
-    found = one("%c = f32[] conditional(%p, %a, %b), branch_computations={%first, %second.1}")
-    assert found.called == (("branch_computations", "first"), ("branch_computations", "second.1"))
+    conditional = instruction_of("%c = f32[] conditional(%p, %a, %b), branch_computations={%first, %second.1}")
+    assert conditional.called == (("branch_computations", "first"), ("branch_computations", "second.1"))
 
 
 def test_a_done_instruction_does_not_run_its_computation_again():
-    assert one("%d = f32[2]{0} async-done(%s), calls=%wrapped").called == ()
+    assert instruction_of("%d = f32[2]{0} async-done(%s), calls=%wrapped").called == ()
 
 
 ORDER = """HloModule jit_test
@@ -181,7 +181,7 @@ def test_instructions_may_stand_in_any_order():
     module = hlo.read(ORDER)
     computation = module.computations["c"]
     assert computation.root is computation.instructions["r"]
-    assert {number: found.name for number, found in computation.parameters.items()} == {0: "a", 1: "b"}
+    assert {number: parameter.name for number, parameter in computation.parameters.items()} == {0: "a", 1: "b"}
     used = {name: [user.name for user in computation.users.get(name, ())] for name in computation.instructions}
     assert used == {"b": ["n", "unused"], "a": ["r"], "n": ["r"], "r": ["unused"], "unused": []}
     same = module.computations["same"]
@@ -193,15 +193,15 @@ def test_text_between_computations_is_ignored():
     module = hlo.read(text)
     assert module.unread == []
     assert list(module.computations) == ["c", "same"]
-    assert [one.position for one in module.computations["c"].order] == [0, 1, 2, 3, 4]
+    assert [collective.position for collective in module.computations["c"].order] == [0, 1, 2, 3, 4]
 
 
 def test_missing_module_attributes_have_defaults():
     module = hlo.read(ORDER)
     assert (module.name, module.scheduled, module.partitions, module.replicas) == ("jit_test", False, 1, 1)
     assert module.entry is None
-    said = hlo.read("HloModule m, is_scheduled=true, replica_count=3, num_partitions=7\n")
-    assert (said.name, said.scheduled, said.partitions, said.replicas) == ("m", True, 7, 3)
+    partitioned = hlo.read("HloModule m, is_scheduled=true, replica_count=3, num_partitions=7\n")
+    assert (partitioned.name, partitioned.scheduled, partitioned.partitions, partitioned.replicas) == ("m", True, 7, 3)
 
 
 def test_a_computation_without_a_root_has_none():
@@ -225,7 +225,7 @@ def test_the_computations_of_an_instruction_by_their_roles():
 
 @pytest.mark.parametrize("attributes", ["called_computations={}", 'custom_call_target="calls=%c"', "metadata={}"])
 def test_attributes_that_name_no_computation_call_none(attributes):
-    assert one(f"%c = f32[] custom-call(%p), {attributes}").called == ()
+    assert instruction_of(f"%c = f32[] custom-call(%p), {attributes}").called == ()
 
 
 # Replica groups.
@@ -264,10 +264,10 @@ def test_groups_read_back_to_the_axes_in_every_spelling(drawn):
     mesh, axes = drawn
     moved = tuple(axis for axis in mesh.axes if axis in axes and mesh.sizes[axis] > 1)
     for spelling, text in spelt(mesh, axes).items():
-        found = groups.read(text, mesh.size)
-        assert found is not None, spelling
-        assert {frozenset(row) for row in found.tolist()} == {frozenset(row) for row in mesh.groups(axes)}, spelling
-        assert groups.axes_of(found, mesh) == moved, spelling
+        rows = groups.read(text, mesh.size)
+        assert rows is not None, spelling
+        assert {frozenset(row) for row in rows.tolist()} == {frozenset(row) for row in mesh.groups(axes)}, spelling
+        assert groups.axes_of(rows, mesh) == moved, spelling
 
 
 @given(meshes(), st.randoms(use_true_random=False))
@@ -284,9 +284,9 @@ def test_axes_are_given_only_if_the_groups_match(drawn, data):
     flat = data.draw(st.permutations(range(mesh.size)))
     size = mesh.axis_size(axes)
     rows = np.array(flat).reshape(-1, size)
-    told = groups.axes_of(rows, mesh)
-    if told is not None:
-        assert {frozenset(row) for row in rows.tolist()} == {frozenset(row) for row in mesh.groups(told)}
+    read_axes = groups.axes_of(rows, mesh)
+    if read_axes is not None:
+        assert {frozenset(row) for row in rows.tolist()} == {frozenset(row) for row in mesh.groups(read_axes)}
 
 
 @given(meshes(), st.integers(-3, 3))
@@ -294,25 +294,25 @@ def test_the_pairs_of_a_shift_read_back_to_its_axis(drawn, shift):
     mesh, (axis, *_) = drawn
     rows = mesh.groups(axis)
     pairs = [(row[i], row[(i + shift) % len(row)]) for row in rows for i in range(len(row))]
-    found = groups.pairs("{" + ",".join(f"{{{a},{b}}}" for a, b in pairs) + "}")
-    assert found is not None
-    assert found.tolist() == [list(pair) for pair in pairs]
-    assert groups.axes_between(found, mesh) == ((axis,) if shift % mesh.sizes[axis] else ())
+    read_pairs = groups.pairs("{" + ",".join(f"{{{a},{b}}}" for a, b in pairs) + "}")
+    assert read_pairs is not None
+    assert read_pairs.tolist() == [list(pair) for pair in pairs]
+    assert groups.axes_between(read_pairs, mesh) == ((axis,) if shift % mesh.sizes[axis] else ())
 
 
 def test_a_permute_without_pairs_moves_along_no_axis():
-    found = groups.pairs("{}")
-    assert found is not None
-    assert groups.axes_between(found, Mesh(("x",), (4,))) == ()
+    pairs = groups.pairs("{}")
+    assert pairs is not None
+    assert groups.axes_between(pairs, Mesh(("x",), (4,))) == ()
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
 def test_a_part_of_an_axis(before, size, after):
     whole = before * size * after
-    found = groups.read(f"mesh['x'={whole}] {{'x':({before}){size}}}", whole)
-    assert found is not None
+    rows = groups.read(f"mesh['x'={whole}] {{'x':({before}){size}}}", whole)
+    assert rows is not None
     expected = np.arange(whole).reshape(before, size, after).transpose(0, 2, 1).reshape(-1, size)
-    assert {frozenset(row) for row in found.tolist()} == {frozenset(row) for row in expected.tolist()}
+    assert {frozenset(row) for row in rows.tolist()} == {frozenset(row) for row in expected.tolist()}
 
 
 @pytest.mark.parametrize(
@@ -334,9 +334,9 @@ def test_a_part_of_an_axis(before, size, after):
     ],
 )
 def test_spellings_of_groups(text, rows):
-    found = groups.read(text, 8)
-    assert found is not None
-    assert sorted(sorted(row) for row in found.tolist()) == sorted(sorted(row) for row in rows)
+    read_rows = groups.read(text, 8)
+    assert read_rows is not None
+    assert sorted(sorted(row) for row in read_rows.tolist()) == sorted(sorted(row) for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -432,11 +432,11 @@ def test_a_loop_is_not_the_line_of_operations_merged_in_it():
 
 
 def test_every_collective_of_jax_is_known_by_its_name():
-    primitives = {one.name for one in vars(parallel).values() if isinstance(one, Primitive)}
+    primitives = {primitive.name for primitive in vars(parallel).values() if isinstance(primitive, Primitive)}
     local = {"axis_index", "preduced", "vary_unreduced_cast", "vary_unreduced_cast_p"}
-    told = {name for name in primitives - local if not name.endswith("_done")}
-    assert len(told) > 15
-    assert {name for name in told if not asked(f"jit(f)/shard_map/{name}")} == set()
+    names = {name for name in primitives - local if not name.endswith("_done")}
+    assert len(names) > 15
+    assert {name for name in names if not asked(f"jit(f)/shard_map/{name}")} == set()
 
 
 @pytest.mark.parametrize(
@@ -566,7 +566,9 @@ def loop(start: str = "0", end: str = "6", step: str = "1", direction: str = "LT
     ],
 )
 def test_trip_counts(experiment, text, count):
-    (inside,) = [one for one in found(text, experiment).entries if one.kind == "all-reduce"]
+    (inside,) = [
+        collective for collective in collectives_in(text, experiment).entries if collective.kind == "all-reduce"
+    ]
     assert inside.count == count
 
 
@@ -604,8 +606,8 @@ ENTRY %main (A: f32[2,4]) -> (s32[], f32[2,4], s32[], s32[]) {{
 
 
 def test_a_loop_may_carry_its_end_and_its_step(experiment):
-    module = found(COUNTED, experiment)
-    assert [one.count for one in module.entries] == [4]
+    module = collectives_in(COUNTED, experiment)
+    assert [collective.count for collective in module.entries] == [4]
     assert module.unknown == []
 
 
@@ -646,7 +648,7 @@ def test_a_loop_may_carry_its_end_and_its_step(experiment):
 )
 def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
     assert old in COUNTED
-    assert [one.count for one in found(COUNTED.replace(old, new), experiment).entries] == [None]
+    assert [collective.count for collective in collectives_in(COUNTED.replace(old, new), experiment).entries] == [None]
 
 
 @pytest.mark.parametrize(
@@ -659,13 +661,13 @@ def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
     ],
 )
 def test_a_loop_of_unknown_length_is_reported(experiment, text):
-    module = found(text, experiment)
-    assert [one.count for one in module.entries] == [None]
+    module = collectives_in(text, experiment)
+    assert [collective.count for collective in module.entries] == [None]
     assert module.unknown == ["how often r runs is not known"]
 
 
 def test_a_loop_whose_body_is_missing_is_reported(experiment):
-    module = found(COUNTED.replace("body=%body", "body=%lost"), experiment)
+    module = collectives_in(COUNTED.replace("body=%body", "body=%lost"), experiment)
     assert module.entries == []
     assert module.missing == [
         "while.1 calls lost, which the module does not have",
@@ -676,7 +678,7 @@ def test_a_loop_whose_body_is_missing_is_reported(experiment):
 def test_a_condition_runs_once_more_than_the_body(experiment):
     known = ', backend_config={"known_trip_count":{"n":"9"}}'
     text = loop(end="all-gather(%j), channel_id=2, replica_groups=[4,2]<=[8]", known=known)
-    counts = {one.kind: one.count for one in found(text, experiment).entries}
+    counts = {collective.kind: collective.count for collective in collectives_in(text, experiment).entries}
     assert counts == {"all-reduce": 9, "all-gather": 10}
 
 
@@ -688,14 +690,18 @@ def test_a_branch_may_not_be_taken(experiment):
     branch = "%{} (p: f32[2,4]) -> f32[2,4] {{\n  %p.{} = f32[2,4]{{1,0}} parameter(0)\n  ROOT %{}\n}}\n\n"
     yes = branch.format("yes", "1", f"r = f32[2,4]{{1,0}} all-reduce(%p.1), {OVER_X}, {BY}")
     no = branch.format("no", "2", "n = f32[2,4]{1,0} negate(%p.2)")
-    module = found(text.replace(ADD, ADD + yes + no), experiment)
-    assert [(one.kind, one.count) for one in module.entries] == [("all-reduce", Range(min=0, max=1))]
+    module = collectives_in(text.replace(ADD, ADD + yes + no), experiment)
+    assert [(collective.kind, collective.count) for collective in module.entries] == [
+        ("all-reduce", Range(min=0, max=1))
+    ]
     assert module.entries[0].branches == [InBranch(choice="c", branch=0, of=2, times=1)]
     assert module.unknown == []
     # It runs in every branch.
     either = text.replace("false_computation=%no", "false_computation=%yes")
-    module = found(either.replace(ADD, ADD + yes), experiment)
-    assert [(one.kind, one.count, one.branches) for one in module.entries] == [("all-reduce", 1, [])]
+    module = collectives_in(either.replace(ADD, ADD + yes), experiment)
+    assert [(collective.kind, collective.count, collective.branches) for collective in module.entries] == [
+        ("all-reduce", 1, [])
+    ]
 
 
 def test_a_computation_that_is_called_twice_runs_twice(experiment):
@@ -707,8 +713,8 @@ def test_a_computation_that_is_called_twice_runs_twice(experiment):
         "%twice (p: f32[2,4]) -> f32[2,4] {\n  %p = f32[2,4]{1,0} parameter(0)\n"
         f"  ROOT %r = f32[2,4]{{1,0}} all-reduce(%p), {OVER_X}, {BY}\n}}\n\n"
     )
-    module = found(text.replace(ADD, ADD + twice), experiment)
-    assert [one.count for one in module.entries] == [2]
+    module = collectives_in(text.replace(ADD, ADD + twice), experiment)
+    assert [collective.count for collective in module.entries] == [2]
     assert module.unknown == []
 
 
@@ -721,13 +727,15 @@ def all_reduce(groups: str = "replica_groups={{0,2,4,6},{1,3,5,7}}", by: str = B
 
 
 def test_a_module_of_one_all_reduce_is_read(experiment):
-    module = found(all_reduce(), experiment)
-    assert [(one.kind, one.node, one.axes, one.bytes) for one in module.entries] == [("all-reduce", "C", ["x"], 32)]
+    module = collectives_in(all_reduce(), experiment)
+    assert [(collective.kind, collective.node, collective.axes, collective.bytes) for collective in module.entries] == [
+        ("all-reduce", "C", ["x"], 32)
+    ]
     assert module.unknown == []
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("", "the module has no entry computation that could be read"),
         ("Segmentation fault", "the module has no entry computation that could be read"),
@@ -800,14 +808,14 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
         ),
     ],
 )
-def test_a_possibly_missing_collective_is_reported(experiment, text, said):
-    module = found(text, experiment)
-    assert module.unknown == [said]
-    assert module.missing == [said]
+def test_a_possibly_missing_collective_is_reported(experiment, text, reason):
+    module = collectives_in(text, experiment)
+    assert module.unknown == [reason]
+    assert module.missing == [reason]
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "lacking"),
+    ("text", "reason", "lacking"),
     [
         (
             all_reduce("replica_groups=@everyone"),
@@ -866,9 +874,9 @@ def test_a_possibly_missing_collective_is_reported(experiment, text, said):
         ),
     ],
 )
-def test_an_unknown_fact_of_a_collective_is_null_and_reported(experiment, text, said, lacking):
-    module = found(text, experiment)
-    assert module.unknown == [said]
+def test_an_unknown_fact_of_a_collective_is_null_and_reported(experiment, text, reason, lacking):
+    module = collectives_in(text, experiment)
+    assert module.unknown == [reason]
     assert module.missing == []
     (only,) = module.entries
     assert {key for key, value in vars(only).items() if value is None} - {"between", "why"} == lacking
@@ -888,7 +896,7 @@ def test_an_unknown_fact_of_a_collective_is_null_and_reported(experiment, text, 
     ],
 )  # fmt: skip
 def test_local_custom_calls_are_not_reported(experiment, target):
-    module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
+    module = collectives_in(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
     assert (module.entries, module.unknown, module.missing) == ([], [], [])
 
 
@@ -902,10 +910,10 @@ def test_local_custom_calls_are_not_reported(experiment, target):
     ],
 )  # fmt: skip
 def test_custom_calls_that_may_communicate_are_reported(experiment, target):
-    module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
+    module = collectives_in(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
     assert module.entries == []
-    told = f"g calls {target or 'an unnamed target'}, which may communicate"
-    assert module.missing == [told]
+    reason = f"g calls {target or 'an unnamed target'}, which may communicate"
+    assert module.missing == [reason]
 
 
 def test_all_that_jax_registers_for_cpus_stays_on_its_device():
@@ -920,7 +928,7 @@ def test_a_call_inside_of_a_fusion_is_found(experiment):
         '  ROOT %c = f32[2,4]{1,0} custom-call(%p), custom_call_target="NcclAllReduce"\n}\n\n'
     )
     text = entry("ROOT %f = f32[2,4]{1,0} fusion(%A), kind=kCustom, calls=%fused").replace(ADD, ADD + fused)
-    assert found(text, experiment).missing == ["c calls NcclAllReduce, which may communicate"]
+    assert collectives_in(text, experiment).missing == ["c calls NcclAllReduce, which may communicate"]
 
 
 @pytest.mark.parametrize(
@@ -938,7 +946,7 @@ def test_only_computing_instructions_overlap_with_communication(experiment, targ
         "%d = f32[2,4] collective-permute-done(%p)",
         "ROOT %r = f32[2,4] add(%m, %d)",
     )
-    (only,) = found(text.replace(ADD, ADD + inside) if fused else text, experiment).entries
+    (only,) = collectives_in(text.replace(ADD, ADD + inside) if fused else text, experiment).entries
     assert only.overlapped == overlapped
 
 
@@ -952,13 +960,13 @@ def test_asynchronous_copies_within_a_device_are_not_collectives(experiment, ope
         "%d = f32[2,4] collective-permute-done(%p)",
         "ROOT %r = f32[2,4] add(%t, %d)",
     )
-    module = found(text, experiment)
-    assert [(one.kind, one.overlapped) for one in module.entries] == [("collective-permute", [])]
+    module = collectives_in(text, experiment)
+    assert [(collective.kind, collective.overlapped) for collective in module.entries] == [("collective-permute", [])]
     assert module.unknown == []
 
 
 def test_a_partly_readable_collective_is_not_dropped(experiment):
-    (only,) = found(all_reduce("replica_groups=@everyone", by=""), experiment).entries
+    (only,) = collectives_in(all_reduce("replica_groups=@everyone", by=""), experiment).entries
     assert only.kind == "all-reduce"
     assert only.axes is None
     assert only.groups is None
@@ -973,7 +981,7 @@ def test_a_collective_without_metadata_belongs_to_the_line_that_reads_it(experim
         "%g = f32[8,4]{1,0} all-gather(%A), replica_groups={{0,2,4,6},{1,3,5,7}}, dimensions={0}",
         'ROOT %n = f32[8,4]{1,0} multiply(%g, %g), metadata={op_name="jit(test)/shard_map/D/mul"}',
     )
-    (gathered,) = found(text, experiment).entries
+    (gathered,) = collectives_in(text, experiment).entries
     assert gathered.node == "D"
     assert gathered.inserted
     assert gathered.between == Between(source=["A"], to=["D"])
@@ -983,19 +991,19 @@ def test_a_module_that_breaks_the_reader_is_reported(experiment, tmp_path: Path)
     merged = f"%t = (f32[2,4], f32[2,4]) all-reduce(%A, %A), {OVER_X}"
     text = entry(merged, "ROOT %g = f32[2,4] get-tuple-element(%t), index=one")
     (tmp_path / "hlo_shard_map.txt").write_text(text)
-    said = "the module could not be read: ValueError: invalid literal for int() with base 10: 'one'"
+    reason = "the module could not be read: ValueError: invalid literal for int() with base 10: 'one'"
     assert gather(experiment, Program.SHARD_MAP, tmp_path, None).evidence == Evidence(
-        collectives=None, collectives_unknown=[said], collectives_missing=[said], compiler_warnings=None
+        collectives=None, collectives_unknown=[reason], collectives_missing=[reason], compiler_warnings=None
     )
 
 
 def test_a_backend_that_shows_no_module(experiment, tmp_path: Path):
     (tmp_path / "hlo_shard_map.txt").write_text("")
-    found = gather(experiment, Program.SHARD_MAP, tmp_path, "").evidence
-    assert found.collectives is None
-    assert found.collectives_unknown == ["the backend does not show the compiled module"]
-    assert found.collectives_missing == ["the backend does not show the compiled module"]
-    assert found.compiler_warnings == []
+    evidence = gather(experiment, Program.SHARD_MAP, tmp_path, "").evidence
+    assert evidence.collectives is None
+    assert evidence.collectives_unknown == ["the backend does not show the compiled module"]
+    assert evidence.collectives_missing == ["the backend does not show the compiled module"]
+    assert evidence.compiler_warnings == []
 
 
 @pytest.mark.parametrize(
@@ -1018,7 +1026,7 @@ def test_a_fusion_that_keeps_a_slice_of_a_sum_scatters(experiment, kept, kind, b
         f"  %r = f32[2,4]{{1,0}} all-reduce(%p), channel_id=1, {OVER_X}, {BY}\n  {kept}\n}}\n\n"
     )
     text = entry(f"ROOT %f = {shape} fusion(%A), kind=kCustom, calls=%fused").replace(ADD, ADD + fused)
-    (only,) = found(text, experiment).entries
+    (only,) = collectives_in(text, experiment).entries
     assert (only.kind, only.bytes_in, only.bytes_out) == (kind, 32, bytes_out)
 
 
@@ -1040,7 +1048,7 @@ def test_sums_that_a_fusion_reduces_together_are_scattered(experiment):
         "ROOT %g = f32[2,1]{1,0} get-tuple-element(%f), index=0",
     )
     for whole, kind in ((fused, "reduce-scatter"), (fused.replace("tuple(%s, %t)", "tuple(%s, %b)"), "all-reduce")):
-        (only,) = found(text.replace(ADD, ADD + whole), experiment).entries
+        (only,) = collectives_in(text.replace(ADD, ADD + whole), experiment).entries
         assert (only.kind, only.bytes_in) == (kind, 64)
 
 
@@ -1054,7 +1062,7 @@ def test_sends_and_receives(experiment):
         "%send-done = token[] send-done(%send), channel_id=1",
         "ROOT %got = f32[2,4]{1,0} get-tuple-element(%recv-done), index=0",
     )
-    module = found(text, experiment)
+    module = collectives_in(text, experiment)
     assert [(o.kind, o.axes, o.groups, o.bytes_in, o.bytes_out) for o in module.entries] == [
         ("recv", ["x"], [[0, 2], [2, 4]], 0, 32),
         ("send", ["x"], [[0, 2], [2, 4]], 32, 0),
@@ -1065,7 +1073,7 @@ def test_sends_and_receives(experiment):
 @pytest.mark.parametrize("kind", ["ragged-all-to-all", "collective-broadcast"])
 def test_rare_kinds(experiment, kind):
     line = f"ROOT %r = f32[2,4]{{1,0}} {kind}(%A), channel_id=1, replica_groups=[4,2]<=[8], {BY}"
-    (only,) = found(entry(line), experiment).entries
+    (only,) = collectives_in(entry(line), experiment).entries
     assert (only.kind, only.axes, only.bytes) == (kind, ["y"], 32)
 
 
@@ -1077,8 +1085,8 @@ def test_on_many_devices_axes_replace_the_groups():
         f"%r = f32[2,1]{{1,0}} all-reduce(%p), channel_id=2, replica_groups=[4,32]<=[128], {BY}",
         f"ROOT %q = f32[2,1]{{1,0}} all-reduce(%r), channel_id=3, replica_groups=[2,64]<=[128], {BY}",
     ).replace("num_partitions=8", "num_partitions=128")
-    module = found(text, many)
-    assert [(one.axes, one.groups is None) for one in module.entries] == [
+    module = collectives_in(text, many)
+    assert [(collective.axes, collective.groups is None) for collective in module.entries] == [
         (["x"], True),
         (["y"], True),
         (None, False),
@@ -1090,6 +1098,6 @@ def test_two_thousand_collectives_are_all_found(experiment):
     lines = [
         f"%r.{i + 1} = f32[2,4]{{1,0}} all-reduce(%{'A' if i == 0 else f'r.{i}'}), {OVER_X}, {BY}" for i in range(2000)
     ]
-    module = found(entry(*lines), experiment)
-    assert [one.instruction for one in module.entries] == [f"r.{i + 1}" for i in range(2000)]
+    module = collectives_in(entry(*lines), experiment)
+    assert [collective.instruction for collective in module.entries] == [f"r.{i + 1}" for i in range(2000)]
     assert module.unknown == []

@@ -204,7 +204,7 @@ def with_expression(place: tuple[str, ...], text: str) -> dict[str, Any]:
     return config
 
 
-def _told(trap: Trap, read: Callable[[], Experiment], sources: Sources) -> str | None:
+def _message(trap: Trap, read: Callable[[], Experiment], sources: Sources) -> str | None:
     """Return the message with which an experiment is refused; None if it is valid."""
     try:
         with trap.reading():
@@ -214,16 +214,16 @@ def _told(trap: Trap, read: Callable[[], Experiment], sources: Sources) -> str |
     return None
 
 
-def _is_one_message(told: str | None) -> None:
+def _is_one_message(message: str | None) -> None:
     """Check that a message has a place and a text, in characters that streams accept."""
-    if told is not None:
-        assert _PLACE.match(told), told
-        assert told.partition("\n")[2].strip(), told
-        assert told.encode("utf-8", "backslashreplace")
+    if message is not None:
+        assert _PLACE.match(message), message
+        assert message.partition("\n")[2].strip(), message
+        assert message.encode("utf-8", "backslashreplace")
 
 
 def _reads(trap: Trap, place: tuple[str, ...], text: str) -> None:
-    _is_one_message(_told(trap, lambda: read(with_expression(place, text)), Sources()))
+    _is_one_message(_message(trap, lambda: read(with_expression(place, text)), Sources()))
 
 
 @FEW
@@ -391,7 +391,7 @@ def _refused(trap: Trap, folder: Path, given: list[str]) -> str | None:
             configuration = compose("mine", folder, given)
     except InvalidConfiguration as error:
         return str(error)
-    return _told(trap, lambda: validate(configuration), configuration.sources)
+    return _message(trap, lambda: validate(configuration), configuration.sources)
 
 
 @FEW_FILES

@@ -70,16 +70,16 @@ def test_a_room_imports_downwards_only(file: Path) -> None:
 def modules() -> dict[str, set[str]]:
     """Return the modules of the tool, and their imports by name, including those only for type checkers."""
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in FILES}
-    found: dict[str, set[str]] = {}
+    imported: dict[str, set[str]] = {}
     for name, file in names.items():
-        found[name] = set()
+        imported[name] = set()
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module:
                 inside = {f"{node.module}.{alias.name}" for alias in node.names}
-                found[name] |= {each if each in names else node.module for each in inside} & names.keys()
+                imported[name] |= {each if each in names else node.module for each in inside} & names.keys()
             elif isinstance(node, ast.Import):
-                found[name] |= {alias.name for alias in node.names} & names.keys()
-    return found
+                imported[name] |= {alias.name for alias in node.names} & names.keys()
+    return imported
 
 
 def circles(imported: dict[str, set[str]]) -> set[frozenset[str]]:
@@ -90,13 +90,13 @@ def circles(imported: dict[str, set[str]]) -> set[frozenset[str]]:
 
 
 def _reached(imported: dict[str, set[str]], name: str) -> set[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     left = [*imported[name]]
     while left:
-        if (module := left.pop()) not in found:
-            found.add(module)
+        if (module := left.pop()) not in reached:
+            reached.add(module)
             left += imported[module]
-    return found
+    return reached
 
 
 def test_no_modules_import_each_other() -> None:
@@ -176,9 +176,9 @@ def test_names_are_nouns() -> None:
 
 def test_every_room_says_what_goes_in_and_what_comes_out() -> None:
     for folder in {file.parent for file in FILES} - {ROOT / "runner"}:
-        said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
-        assert said is not None, folder
-        assert " in; " in said, folder
+        docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        assert docstring is not None, folder
+        assert " in; " in docstring, folder
 
 
 PRIVATE = {

@@ -145,8 +145,8 @@ def test_a_program_without_user_functions_imports_none(tmp_path: Path) -> None:
 
 
 def test_collectives_belong_to_the_lines_of_the_users_file_forward_and_backward(ran: tuple[Record, Path]) -> None:
-    found = entries(ran[0], "auto", "all-gather")
-    assert found == {
+    gathers = entries(ran[0], "auto", "all-gather")
+    assert gathers == {
         ("out", "for", place(LOGITS), False, 1),
         ("out", "for", place(LOGITS), True, 1),
         ("q", "for", place(Q), False, 3),
@@ -235,9 +235,9 @@ def origin(stack: str, *texts: str) -> tuple[OperationOrigin, ...]:
 def test_an_operation_belongs_to_the_line_of_its_innermost_frame(
     stack: str, texts: list[str], label: str, primitive: str, gradient: bool
 ) -> None:
-    (found,) = origin(stack, *texts)
-    assert found.node.rpartition(".")[2].removeprefix("loss_").rstrip("_0123456789") == label
-    assert (found.primitive, found.gradient) == (primitive, gradient)
+    (source,) = origin(stack, *texts)
+    assert source.node.rpartition(".")[2].removeprefix("loss_").rstrip("_0123456789") == label
+    assert (source.primitive, source.gradient) == (primitive, gradient)
 
 
 def test_an_operation_without_a_frame_belongs_to_the_call() -> None:
@@ -421,7 +421,7 @@ def test_the_page_tells_the_users_places(ran: tuple[Record, Path]) -> None:
     assert f"({place(LOGITS)})" in text
 
 
-SAID = (
+LOG = (
     "W1121 06:32:17.200001    5192 spmd_partitioner.cc:666] [SPMD] Involuntary full rematerialization. The compiler "
     'cannot go from sharding {} to {} for HLO operation: %c = f32[8]{0} copy(%b), metadata={op_name="jit(test)/jvp('
     'loss)/dot_general" stack_frame_id=2}'
@@ -451,7 +451,7 @@ StackFrames
     frames = hlo.read(tables).stack_frames
     assert frames.of(2) == ((str(FILE), line(LOGITS)), ("program.py", 3))
     assert frames.of(0) == frames.of(9) == ()
-    (warning,) = warnings.read(SAID, Origins(experiment(), "graph"), frames)
+    (warning,) = warnings.read(LOG, Origins(experiment(), "graph"), frames)
     assert warning.node == "loss_logits"
 
 

@@ -43,8 +43,8 @@ A, B = np.arange(16.0).reshape(4, 4), np.arange(16.0, 32).reshape(4, 4)
 
 
 def test_every_device_holds_its_shard() -> None:
-    found = oracle("per_device", per_device={"C": "A + 0"})
-    assert [value.tolist() for value in found.values["C"]] == [
+    interpretation = oracle("per_device", per_device={"C": "A + 0"})
+    assert [value.tolist() for value in interpretation.values["C"]] == [
         A[:, :2].tolist(), A[:, :2].tolist(), A[:, 2:].tolist(), A[:, 2:].tolist(),
     ]  # fmt: skip
 
@@ -64,10 +64,10 @@ def test_keeping_values_does_not_change_the_results(section: str, keep: tuple[st
     given = experiment(f"{arrays}\n{section}:{STEPS}\noutputs: {{C: []}}")
     made = data.make(given, Path())
     everything = interpret(given, section, made)  # type: ignore[arg-type]
-    found = interpret(given, section, made, keep=keep)  # type: ignore[arg-type]
-    assert set(found.values) == set(keep)
+    interpretation = interpret(given, section, made, keep=keep)  # type: ignore[arg-type]
+    assert set(interpretation.values) == set(keep)
     for name in keep:
-        np.testing.assert_array_equal(found.values[name], everything.values[name])
+        np.testing.assert_array_equal(interpretation.values[name], everything.values[name])
 
 
 @pytest.fixture
@@ -77,38 +77,38 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[list[weakref
     def watching(name: str) -> tuple[list[weakref.ref[Any]], list[int]]:
         operation = OPERATIONS[name]
         made: list[weakref.ref[Any]] = []
-        there: list[int] = []
+        alive: list[int] = []
 
         def watched(*given: Any) -> Any:
             result = operation.numpy(*given)
             made.append(weakref.ref(result))
-            there.append(sum(each() is not None for each in made))
+            alive.append(sum(each() is not None for each in made))
             return result
 
         monkeypatch.setitem(OPERATIONS, name, dataclasses.replace(operation, counterpart=watched))
-        return made, there
+        return made, alive
 
     return watching
 
 
 def test_values_that_a_loop_replaces_are_released(watch: Any) -> None:
-    made, there = watch("tanh")
+    made, alive = watch("tanh")
     loop = "{repeat: 5, carry: {a: start}, body: {b: tanh(a), a: tanh(b)}}"
     given = experiment(f"{ARRAYS}\ngraph: {{start: tanh(A), r: {loop}, C: r.a}}\noutputs: {{C: []}}")
-    found = interpret(given, "graph", data.make(given, Path()), keep=["C"])
-    assert (len(made), max(there)) == (11, 2)
-    assert found.values["C"][0] is made[-1]()
+    interpretation = interpret(given, "graph", data.make(given, Path()), keep=["C"])
+    assert (len(made), max(alive)) == (11, 2)
+    assert interpretation.values["C"][0] is made[-1]()
 
 
 def test_values_that_an_update_replaces_are_released_device_by_device(watch: Any) -> None:
-    made, there = watch("dynamic_update_slice")
+    made, alive = watch("dynamic_update_slice")
     update = "dynamic_update_slice(a, A * i, (0, 0))"
     loop = f"{{repeat: 3, carry: {{a: A}}, body: {{a: '{update}'}}}}"
     given = experiment(f"{ARRAYS}\nper_device: {{r: {loop}, C: r.a}}\noutputs: {{C: [null, x]}}")
-    found = interpret(given, "per_device", data.make(given, Path()), keep=["C"])
-    distinct = len({id(value) for value in found.values["C"]})
+    interpretation = interpret(given, "per_device", data.make(given, Path()), keep=["C"])
+    distinct = len({id(value) for value in interpretation.values["C"]})
     assert distinct > 1
-    assert (len(made), max(there)) == (3 * distinct, distinct + 1)
+    assert (len(made), max(alive)) == (3 * distinct, distinct + 1)
 
 
 def test_replicated_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,10 +120,12 @@ def test_replicated_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return tanh.numpy(x)
 
     monkeypatch.setitem(OPERATIONS, "tanh", dataclasses.replace(tanh, counterpart=counted))
-    found = oracle("per_device", per_device={"t": "tanh(A)", "s": "psum(t, 'x')", "u": "tanh(s)", "C": "tanh(u @ u.T)"})
+    interpretation = oracle(
+        "per_device", per_device={"t": "tanh(A)", "s": "psum(t, 'x')", "u": "tanh(s)", "C": "tanh(u @ u.T)"}
+    )
     # A is sharded over x and copied over y; after the psum there is one value for all four devices.
     assert calls == [(4, 2), (4, 2), (4, 2), (4, 4)]
-    assert [len({id(v) for v in found.values[name]}) for name in ("t", "s", "u", "C")] == [2, 1, 1, 1]
+    assert [len({id(v) for v in interpretation.values[name]}) for name in ("t", "s", "u", "C")] == [2, 1, 1, 1]
 
 
 def test_floats_are_float64_whatever_the_dtype() -> None:
@@ -151,9 +153,9 @@ def test_floats_are_float64_whatever_the_dtype() -> None:
 def test_integers_are_exactly_those_of_jax(dtype: str, values: list[int], text: str) -> None:
     arrays = f"arrays: {{a: {{shape: [2], dtype: {dtype}, init: {str(values).lower()}}}}}"
     expected = eval(text, {"a": jnp.asarray(values, dtype), "sum": jnp.sum})
-    found = np.asarray(whole(text, arrays))
-    assert found.tolist() == np.asarray(expected).tolist()
-    assert found.dtype == expected.dtype
+    result = np.asarray(whole(text, arrays))
+    assert result.tolist() == np.asarray(expected).tolist()
+    assert result.dtype == expected.dtype
 
 
 def test_integers_of_64_bits_are_exact() -> None:
@@ -185,22 +187,22 @@ def test_a_loop_is_its_body_written_out(case: str, unroll: str) -> None:
         for line in lines[first:]:
             exec(line.format(i=i), names)
     loop = f"{{repeat: {steps}, carry: {{{carry}}}, body: {{{body}}}, unroll: {unroll}}}"
-    found = oracle("graph", f"{ARRAYS}\ngraph: {{r: {loop}, C: r.a}}")
-    np.testing.assert_array_equal(found.values["C"][0], names["a"])
+    interpretation = oracle("graph", f"{ARRAYS}\ngraph: {{r: {loop}, C: r.a}}")
+    np.testing.assert_array_equal(interpretation.values["C"][0], names["a"])
 
 
 def test_a_loop_does_not_change_outer_names() -> None:
     loops = "{r: {repeat: 2, index: B, carry: {A: A}, body: {t: A + 1, A: t}}, C: A + B + r.A}"
-    found = oracle("graph", f"{ARRAYS}\ngraph: {loops}")
-    np.testing.assert_array_equal(found.values["C"][0], A + B + A + 2)
-    assert "t" not in found.values
+    interpretation = oracle("graph", f"{ARRAYS}\ngraph: {loops}")
+    np.testing.assert_array_equal(interpretation.values["C"][0], A + B + A + 2)
+    assert "t" not in interpretation.values
 
 
 def test_a_nested_loop_sees_both_numbers() -> None:
     inner = "{repeat: 3, index: j, carry: {b: a}, body: {b: b + 10 * i + j}}"
     outer = f"{{repeat: 2, carry: {{a: A * 0}}, body: {{s: {inner}, a: s.b}}}}"
-    found = oracle("graph", f"{ARRAYS}\ngraph: {{r: {outer}, C: r.a}}")
-    assert found.values["C"][0][0, 0] == sum(10 * i + j for i in range(2) for j in range(3))
+    interpretation = oracle("graph", f"{ARRAYS}\ngraph: {{r: {outer}, C: r.a}}")
+    assert interpretation.values["C"][0][0, 0] == sum(10 * i + j for i in range(2) for j in range(3))
 
 
 EXPRESSIONS = st.recursive(
@@ -245,8 +247,8 @@ def test_a_psum_of_the_shards_sums_is_the_sum_of_the_whole(shape: tuple[int, int
 
 
 def test_a_gather_of_the_shards_is_the_whole() -> None:
-    found = oracle("per_device", per_device={"C": "all_gather(B, 'x', tiled=True)"})
-    for value in found.values["C"]:
+    interpretation = oracle("per_device", per_device={"C": "all_gather(B, 'x', tiled=True)"})
+    for value in interpretation.values["C"]:
         np.testing.assert_array_equal(value, B)
 
 

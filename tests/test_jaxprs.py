@@ -723,9 +723,9 @@ UNFIT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", UNFIT)
-def test_an_unfit_reference_is_refused(what: str) -> None:
-    called, references, why = UNFIT[what]
+@pytest.mark.parametrize("case", UNFIT)
+def test_an_unfit_reference_is_refused(case: str) -> None:
+    called, references, why = UNFIT[case]
     with pytest.raises(jaxprs.CannotRead) as refused:
         jaxprs.read(called, operands(((3, 3),)), references=references)
     assert f": {why}" in str(refused.value)

@@ -37,18 +37,18 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 def processes(mark: str) -> dict[int, str]:
     """Return the processes that have the mark in their environment, with their command lines."""
-    found: dict[int, str] = {}
+    commands: dict[int, str] = {}
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and mark.encode() in (folder / "environ").read_bytes():
                 state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 if state != "Z":
-                    found[int(folder.name)] = command
+                    commands[int(folder.name)] = command
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             # It has ended meanwhile, or is not ours.
             continue
-    return found
+    return commands
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, case: int) -> None:
     records = [recorded(path.parent) for path in tmp_path.rglob("result.json")]
     if of_worker or process.returncode == 0:
         assert len(records) == (POINTS if sweep else 1)
-        assert sum(found["status"] != "passed" for found in records) <= len(struck)
+        assert sum(record["status"] != "passed" for record in records) <= len(struck)
     else:
         assert process.returncode in (-number, 128 + number), (out, err)
-        assert all(found["status"] == "passed" for found in records)
+        assert all(record["status"] == "passed" for record in records)

@@ -83,21 +83,21 @@ def run(folder: Path, scale: int, **more: Any) -> Any:
 
 @pytest.mark.usefixtures("planted")
 def test_a_check_is_one_file(tmp_path: Path) -> None:
-    found = run(tmp_path / "run", 700, program=["auto", "constraint"])
-    assert found.status == "failed"
-    small = found.compiled["auto"].checks.small
+    outcome = run(tmp_path / "run", 700, program=["auto", "constraint"])
+    assert outcome.status == "failed"
+    small = outcome.compiled["auto"].checks.small
     assert (small.status, small.reason, small.largest) == ("failed", "there is a value of 700", 700.0)
-    assert found.compiled["constraint"].checks.small is None
+    assert outcome.compiled["constraint"].checks.small is None
     # The record, and reading it back.
     plain = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert plain["programs"]["auto"]["checks"]["small"]["largest"] == 700.0
-    assert runner.read(tmp_path / "run") == found
+    assert runner.read(tmp_path / "run") == outcome
     schema = json.loads(record.schema_text())["$defs"]
     assert {"$ref": "#/$defs/SmallVerdict"} in schema["Checks"]["properties"]["small"]["anyOf"]
     # The terminal.
-    head, auto = (line.split() for line in str(found).splitlines() if line.startswith(("program ", "auto ")))
+    head, auto = (line.split() for line in str(outcome).splitlines() if line.startswith(("program ", "auto ")))
     assert auto[head.index("small")] == "failed"
-    assert "auto: small failed\n  there is a value of 700\n  none is above 100\n" in str(found)
+    assert "auto: small failed\n  there is a value of 700\n  none is above 100\n" in str(outcome)
     # The page.
     text = page.page(record.read(tmp_path / "run"), tmp_path / "run")
     assert "<th>small</th>" in text.replace(' scope="col"', "")
@@ -111,8 +111,8 @@ def test_a_new_check_is_a_pytest_item_and_waits_for_a_verification(tmp_path: Pat
     assert [kind.name for kind in registry.applying(experiment, Program.AUTO)][-1] == "small"
     assert "small" not in [kind.name for kind in registry.applying(experiment, Program.CONSTRAINT)]
     assert "small" in registry.of_values()
-    found = run(tmp_path / "run", 2, program=["auto"], target={"topology": "v5e:2x2"})
-    small = found.compiled["auto"].checks.small
+    outcome = run(tmp_path / "run", 2, program=["auto"], target={"topology": "v5e:2x2"})
+    small = outcome.compiled["auto"].checks.small
     assert isinstance(small, NotRun)
     assert "which is not here" in str(small.reason)
 

@@ -65,5 +65,5 @@ values = st.recursive(
 def test_the_limit_of_values_is_exact(value: object, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "_NODES", most)
-        told = refusal(yaml.safe_dump(value))
-    assert (told is not None) == (count(value) > most)
+        excess = refusal(yaml.safe_dump(value))
+    assert (excess is not None) == (count(value) > most)

@@ -26,9 +26,9 @@ WITHIN = 0.05
 
 def named(name: str, mesh: Mesh, **more: object) -> Hardware:
     config = compose("case3_allreduce", conf_folder(), [f"hardware={name}"]).plain["hardware"]
-    found = hardware.read({**config, **more}, mesh, None)
-    assert found is not None
-    return found
+    machine = hardware.read({**config, **more}, mesh, None)
+    assert machine is not None
+    return machine
 
 
 def seconds(links: Links, mesh: Mesh, kind: str, axes: str | tuple[str, ...], whole: float) -> float:
@@ -36,9 +36,9 @@ def seconds(links: Links, mesh: Mesh, kind: str, axes: str | tuple[str, ...], wh
     group = mesh.groups(axes)[0]
     part = int(whole / len(group))
     sizes = {"all-gather": (part, int(whole)), "reduce-scatter": (int(whole), part), "all-to-all": (part, part)}
-    found = links.time(kind, group, *sizes.get(kind, (int(whole), int(whole))))
-    assert found is not None
-    return found.seconds
+    duration = links.time(kind, group, *sizes.get(kind, (int(whole), int(whole))))
+    assert duration is not None
+    return duration.seconds
 
 
 def torus(mesh: Mesh, ring: int | None, **more: object) -> Links:
@@ -57,9 +57,9 @@ def test_an_all_gather_of_34_mb_on_v5e() -> None:
 
 def test_a_small_all_gather_waits_for_its_hops() -> None:
     mesh = Mesh(("X", "Y"), (4, 4))
-    found = Links(named("v5e", mesh), mesh).time("all-gather", mesh.groups("Y")[0], 32_768, 131_072)
-    assert found is not None
-    assert (found.seconds, found.bound, found.over) == (pytest.approx(3e-6), "latency", "a line of 4")
+    time = Links(named("v5e", mesh), mesh).time("all-gather", mesh.groups("Y")[0], 32_768, 131_072)
+    assert time is not None
+    assert (time.seconds, time.bound, time.over) == (pytest.approx(3e-6), "latency", "a line of 4")
 
 
 def test_worked_problems_2_and_3_on_v4() -> None:
@@ -154,8 +154,8 @@ def test_a_permute_by_one_goes_around_a_ring_and_back_along_a_line() -> None:
 def test_half_of_a_message_goes_each_way_around_a_ring() -> None:
     mesh = Mesh(("X",), (8,))
     across = [(i, (i + 4) % 8) for i in range(8)]
-    found = torus(mesh, ring=8).permute(across, 45_000_000)
-    assert (found.seconds, found.over) == (pytest.approx(2e-3), "4 hops of the torus, 2 messages a link")
+    time = torus(mesh, ring=8).permute(across, 45_000_000)
+    assert (time.seconds, time.over) == (pytest.approx(2e-3), "4 hops of the torus, 2 messages a link")
 
 
 def test_a_permute_of_which_no_pair_is_listed_goes_one_hop() -> None:
@@ -191,8 +191,8 @@ def test_the_load_of_a_permute_is_a_lower_bound_for_every_route(data: st.DataObj
 def test_messages_that_share_a_link_wait_for_each_other() -> None:
     mesh = Mesh(("X",), (8,))
     halves = [(i, i + 4) for i in range(4)]
-    found = torus(mesh, ring=None).permute(halves, 45_000_000)
-    assert (found.seconds, found.over) == (pytest.approx(4e-3), "4 hops of the torus, 4 messages a link")
+    time = torus(mesh, ring=None).permute(halves, 45_000_000)
+    assert (time.seconds, time.over) == (pytest.approx(4e-3), "4 hops of the torus, 4 messages a link")
 
 
 def test_groups_that_share_a_line_share_its_links() -> None:
@@ -255,9 +255,9 @@ def test_the_time_of_an_all_to_all_on_a_ring_equals_the_counted_messages() -> No
                     link = ((start + step * hop) % size, step)
                     loads[link] = loads.get(link, 0.0) + local / size / len(ways)
         counted = max(loads.values()) / 4.5e10
-        found = links.time("all-to-all", list(range(size)), local, local)
-        assert found is not None
-        assert found.seconds == pytest.approx(counted)
+        time = links.time("all-to-all", list(range(size)), local, local)
+        assert time is not None
+        assert time.seconds == pytest.approx(counted)
 
 
 def test_an_unknown_kind_has_no_time() -> None:
@@ -268,10 +268,10 @@ def test_an_unknown_kind_has_no_time() -> None:
 def test_without_a_network_nodes_are_out_of_reach() -> None:
     mesh = Mesh(("X",), (4,))
     nodes = Hardware("two nodes", {}, None, None, Switch(2, 1e9, 0.0), None)
-    found = Links(nodes, mesh).time("all-reduce", [0, 1, 2, 3], 1, 1)
-    assert found is not None
-    assert math.isinf(found.seconds)
+    time = Links(nodes, mesh).time("all-reduce", [0, 1, 2, 3], 1, 1)
+    assert time is not None
+    assert math.isinf(time.seconds)
     linked = Hardware("two nodes", {}, None, None, Switch(2, 1e9, 0.0), NodeLinks(1e8, 0.0))
-    found = Links(linked, mesh).time("all-gather", [0, 1, 2, 3], 25_000_000, 100_000_000)
-    assert found is not None
-    assert (found.seconds, found.over) == (pytest.approx(1e8 / 4 / 1e8), "the network")
+    time = Links(linked, mesh).time("all-gather", [0, 1, 2, 3], 25_000_000, 100_000_000)
+    assert time is not None
+    assert (time.seconds, time.over) == (pytest.approx(1e8 / 4 / 1e8), "the network")

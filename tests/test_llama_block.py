@@ -49,11 +49,11 @@ def test_plain_jax_equals_the_oracle(tmp_path: Path) -> None:
     ]
     batch = llama_block.placed(mesh, (arrays["x"], arrays["t"]), (llama_block.BATCH, llama_block.BATCH))
     loss, norm, *new = llama_block.program(mesh)(*state, *batch)
-    found = {"loss": loss, "norm": norm}
+    results = {"loss": loss, "norm": norm}
     for moment, held in zip(("", "_m", "_v"), new, strict=True):
-        found |= {f"new_{name}{moment}": held[name] for name in specs}
-    assert set(found) == set(experiment.results)
-    for name, value in found.items():
+        results |= {f"new_{name}{moment}": held[name] for name in specs}
+    assert set(results) == set(experiment.results)
+    for name, value in results.items():
         expected = np.asarray(context.oracle("graph").values[name][0])
         # Products are in bfloat16, which has eight bits.
         size = float(np.sqrt(np.mean(expected**2)))

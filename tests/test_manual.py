@@ -140,17 +140,19 @@ def test_a_step_of_training(check_vma: bool, tmp_path: Path) -> None:
 
 def test_a_collective_that_the_compiler_puts_inside_has_its_reason(tmp_path: Path) -> None:
     outcome = run(GOOD, tmp_path, program="shard_map")
-    found = outcome.record.compiled["shard_map"].collectives or []
-    inserted = next(one for one in found if one.axes == ["z"] and one.nodes == ["s"] and one.kind == "all-reduce")
+    entries = outcome.record.compiled["shard_map"].collectives or []
+    inserted = next(
+        entry for entry in entries if entry.axes == ["z"] and entry.nodes == ["s"] and entry.kind == "all-reduce"
+    )
     assert inserted.why is not None
     assert inserted.why.planned
     assert inserted.why.keys == ["arrays.a.spec", "arrays.c.spec"]
-    written = next(one for one in found if one.kind == "collective-permute" and one.axes == ["y"])
+    written = next(entry for entry in entries if entry.kind == "collective-permute" and entry.axes == ["y"])
     assert not written.inserted
     plan = outcome.runs["shard_map"].ran.compilation.plan
     assert plan is not None
     # Of its block [4, 16] a device holds [2, 8].
-    gathered = next(one for one in plan.collectives or () if one.kind == "all-gather" and one.line == "s")
+    gathered = next(entry for entry in plan.collectives or () if entry.kind == "all-gather" and entry.line == "s")
     assert (gathered.of, gathered.axes, gathered.bytes_in) == ("a", ("x",), 4 * 2 * 8)
 
 
@@ -178,7 +180,7 @@ def test_each_device_is_compared_with_its_own_part_of_the_block(tmp_path: Path) 
     assert context.per_device is not None
     layout, blocks = context.layout("t"), context.blocks("t")
 
-    def found(exchanged: dict[int, int]) -> ProgramRun:
+    def run_with(exchanged: dict[int, int]) -> ProgramRun:
         outputs: dict[str, Output] = {}
         for name in context.outputs:
             of, own = context.layout(name), context.blocks(name)
@@ -193,12 +195,12 @@ def test_each_device_is_compared_with_its_own_part_of_the_block(tmp_path: Path) 
 
     assert layout.shard_shape == (4, 4)
     assert blocks.shard_shape == (4, 16)
-    assert value.check(context, found({})).status == "passed"
-    wrong = value.check(context, found({0: 1, 1: 0}))
+    assert value.check(context, run_with({})).status == "passed"
+    wrong = value.check(context, run_with({0: 1, 1: 0}))
     assert wrong.status == "failed"
     assert wrong.compared["t"].devices == [0, 1]
     # The same bits are right on one device and wrong on another.
-    assert value.check(context, found({1: 0})).compared["t"].devices == [1]
+    assert value.check(context, run_with({1: 0})).compared["t"].devices == [1]
 
 
 def test_a_shard_within_its_block() -> None:

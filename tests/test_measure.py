@@ -22,34 +22,36 @@ DEVICES = 8
 def made(bandwidth: float, latency: float, start: float = 20e-6) -> list[MeasuredRun]:
     """Return the times of devices with these links, if each program takes this long to start."""
 
-    def one(kind: str, size: int, seconds: float, dtype: str = "float32") -> MeasuredRun:
+    def measured_run(kind: str, size: int, seconds: float, dtype: str = "float32") -> MeasuredRun:
         return MeasuredRun(kind=kind, dtype=dtype, bytes=size, seconds=seconds, device="a device", devices=DEVICES)
 
-    found = [one("dispatch", 0, start)]
+    runs = [measured_run("dispatch", 0, start)]
     for kind in fit.KINDS:
         for size in (1_000, 1_000_000, 1_000_000_000):
             waiting = latency * (2 if kind == "all-reduce" else 1)
-            found.append(one(kind, size, start + max(waiting, size * ring.bus_factor(kind, DEVICES) / bandwidth)))
-    found += [
-        one("product", 10**12, start + 0.5),
-        one("product", 10**12, start + 0.25, "bfloat16"),
-        one("copy", 10**9, start + 0.01),
+            runs.append(
+                measured_run(kind, size, start + max(waiting, size * ring.bus_factor(kind, DEVICES) / bandwidth))
+            )
+    runs += [
+        measured_run("product", 10**12, start + 0.5),
+        measured_run("product", 10**12, start + 0.25, "bfloat16"),
+        measured_run("copy", 10**9, start + 0.01),
     ]
-    return found
+    return runs
 
 
 def test_the_fit_recovers_the_true_numbers() -> None:
-    found = fit.fit(made(bandwidth=4.5e11, latency=5e-6))
-    assert found.bandwidth == pytest.approx(4.5e11)
-    assert found.latency == pytest.approx(5e-6)
-    assert found.flops == pytest.approx({"float32": 2e12, "bfloat16": 4e12})
-    assert found.memory_bandwidth == pytest.approx(1e11)
+    fitted = fit.fit(made(bandwidth=4.5e11, latency=5e-6))
+    assert fitted.bandwidth == pytest.approx(4.5e11)
+    assert fitted.latency == pytest.approx(5e-6)
+    assert fitted.flops == pytest.approx({"float32": 2e12, "bfloat16": 4e12})
+    assert fitted.memory_bandwidth == pytest.approx(1e11)
 
 
 def test_measures_as_short_as_a_dispatch_have_no_latency_but_a_rate() -> None:
-    measures = [replace(one, seconds=5e-6) if one.bytes == 1_000 else one for one in made(4.5e11, 5e-6)]
+    measures = [replace(run, seconds=5e-6) if run.bytes == 1_000 else run for run in made(4.5e11, 5e-6)]
     assert fit.fit(measures).latency == 0.0
-    quick = [replace(one, seconds=20e-6) for one in measures]
+    quick = [replace(run, seconds=20e-6) for run in measures]
     assert 0 < fit.fit(quick).bandwidth < 1e15
 
 
@@ -59,28 +61,28 @@ def test_measures_as_short_as_a_dispatch_have_no_latency_but_a_rate() -> None:
     [("all-reduce", 2 * 7 / 8), ("all-gather", 7 / 8), ("reduce-scatter", 7 / 8), ("all-to-all", 7 / 8)],
 )
 def test_the_bandwidth_of_a_link_is_counted_as_nccl_tests_does(kind: str, factor: float) -> None:
-    one = MeasuredRun(kind=kind, dtype="float32", bytes=8_000, seconds=1e-3, device="a device", devices=8)
-    assert fit.algbw(one) == pytest.approx(8e6)
-    assert fit.busbw(one) == pytest.approx(8e6 * factor)
+    run = MeasuredRun(kind=kind, dtype="float32", bytes=8_000, seconds=1e-3, device="a device", devices=8)
+    assert fit.algbw(run) == pytest.approx(8e6)
+    assert fit.busbw(run) == pytest.approx(8e6 * factor)
 
 
 def test_the_file_is_read_as_hardware() -> None:
     text = fit.document(fit.fit(made(4.5e11, 5e-6)), "mine", "2026-01-01", "jax 1.2.3")
     given = {"memory": {}, "torus": {}, "network": {}, "slices": 1, "shape": None, **yaml.safe_load(text)}
-    found = hardware.read(given, Mesh(("x",), (DEVICES,)), None)
-    assert found is not None
-    assert isinstance(found.links, Switch)
-    assert found.links.devices == DEVICES
-    assert (found.links.bandwidth, found.links.latency) == (pytest.approx(4.5e11), pytest.approx(5e-6))
-    assert found.peak("bfloat16", "highest") == pytest.approx(4e12)
+    machine = hardware.read(given, Mesh(("x",), (DEVICES,)), None)
+    assert machine is not None
+    assert isinstance(machine.links, Switch)
+    assert machine.links.devices == DEVICES
+    assert (machine.links.bandwidth, machine.links.latency) == (pytest.approx(4.5e11), pytest.approx(5e-6))
+    assert machine.peak("bfloat16", "highest") == pytest.approx(4e12)
 
 
 def test_the_devices_here_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["here", "--config-dir", str(tmp_path), "--devices", "2", "--largest", "4k", "--runs", "1"]
     assert main(arguments) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for kind in fit.KINDS:
-        assert told.count(f"{kind} ") == 2
+        assert printed.count(f"{kind} ") == 2
     written = yaml.safe_load((tmp_path / "hardware" / "here.yaml").read_text())
     assert written["switch"]["devices"] == 2
     assert all(written["flops"][dtype] > 0 for dtype in ("float32", "bfloat16"))

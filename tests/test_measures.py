@@ -44,10 +44,10 @@ def test_a_rows_measures_come_from_the_record() -> None:
             bottleneck=None, fits=None, lines=[], collectives=[], unknown=[],
         ),
     )  # fmt: skip
-    (found,) = measures.rows(0, evidence.record({"auto": program}), [])
-    assert (found.measures["bytes_sent"], found.measures["flops"], found.measures["estimate_s"]) == (96, 80.0, 2e-6)
-    (found,) = measures.rows(0, evidence.record({"auto": replace(program, bytes_sent=None)}), [])
-    assert found.measures["bytes_sent"] is None
+    (result,) = measures.rows(0, evidence.record({"auto": program}), [])
+    assert (result.measures["bytes_sent"], result.measures["flops"], result.measures["estimate_s"]) == (96, 80.0, 2e-6)
+    (result,) = measures.rows(0, evidence.record({"auto": replace(program, bytes_sent=None)}), [])
+    assert result.measures["bytes_sent"] is None
 
 
 def test_unknown_collectives_have_no_counts() -> None:
@@ -74,7 +74,7 @@ ROWS = [
 def test_the_best_row_is_the_least_that_passed() -> None:
     best = measures.best(ROWS, "bytes_sent")
     assert best is not None
-    assert [one.point for one in best.rows] == [1, 3]
+    assert [result.point for result in best.rows] == [1, 3]
     assert best.next is not None
     assert (best.value, best.next.point, best.worst.point) == (64.0, 0, 4)
     assert measures.best(ROWS, "flops") is None
@@ -116,23 +116,23 @@ def test_the_rows_of_a_point_are_as_bad_as_the_point_and_say_why(
 def test_a_program_of_a_file_whose_sections_differ_is_neither_passed_nor_best() -> None:
     wrong = evidence.record({"shard_map": evidence.program()}, status="failed", checks=FileChecks(sections=SECTIONS))
     right = evidence.record({"shard_map": evidence.program(evidence.collective())})
-    found = [*measures.rows(0, wrong, []), *measures.rows(1, right, [])]
-    assert [(row.status, row.error) for row in found] == [
+    rows = [*measures.rows(0, wrong, []), *measures.rows(1, right, [])]
+    assert [(row.status, row.error) for row in rows] == [
         ("failed", "sections failed: C of per_device is not graph's"), ("passed", None)
     ]  # fmt: skip
-    assert measures.objective(found[:1], "bytes_sent") is None
-    assert [row.point for row in measures.ordered(found, "bytes_sent")] == [1, 0]
-    assert [row.point for row in options.Options(where="status == 'passed'").through(found)] == [1]
-    (told,) = entry.entries(wrong, Path(), "sweep", 0, [])
-    assert (told.passed, told.status, told.error) == (False, "failed", found[0].error)
+    assert measures.objective(rows[:1], "bytes_sent") is None
+    assert [row.point for row in measures.ordered(rows, "bytes_sent")] == [1, 0]
+    assert [row.point for row in options.Options(where="status == 'passed'").through(rows)] == [1]
+    (summary,) = entry.entries(wrong, Path(), "sweep", 0, [])
+    assert (summary.passed, summary.status, summary.error) == (False, "failed", rows[0].error)
 
 
 def test_only_varying_keys_are_columns_and_failures_come_last() -> None:
-    found = measures.varying(ROWS)
-    assert [list(one.keys) for one in found] == [["arrays.A.spec"]] * 5
-    assert [one.point for one in measures.ordered(found, "bytes_sent")] == [1, 3, 0, 4, 2]
-    assert [one.point for one in measures.ordered(found, "arrays.A.spec")] == [1, 3, 4, 0, 2]
-    assert sweep.table(found).head == [
+    rows = measures.varying(ROWS)
+    assert [list(result.keys) for result in rows] == [["arrays.A.spec"]] * 5
+    assert [result.point for result in measures.ordered(rows, "bytes_sent")] == [1, 3, 0, 4, 2]
+    assert [result.point for result in measures.ordered(rows, "arrays.A.spec")] == [1, 3, 4, 0, 2]
+    assert sweep.table(rows).head == [
         "point", "arrays.A.spec", "program", "status", "collectives", "sent", "memory", "flops", "compile", "run",
     ]  # fmt: skip
 
@@ -169,12 +169,12 @@ def test_an_estimate_is_always_shown_with_its_hardware(tmp_path: Path) -> None:
     assert "on H100 or TPU v5e" in page
 
 
-def sweep_page(found: list[Row]) -> str:
+def sweep_page(rows: list[Row]) -> str:
     points = {
         each.point: MeasuredPoint(str(each.point), evidence.record({"auto": evidence.program()}), [], None)
-        for each in found
+        for each in rows
     }
-    return pages.page("mine", measured.MeasuredSweep(points, found))
+    return pages.page("mine", measured.MeasuredSweep(points, rows))
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def sweep_page(found: list[Row]) -> str:
     ],
 )
 def test_conditions(text: str, points: list[int]) -> None:
-    found = measures.varying(ROWS)
+    rows = measures.varying(ROWS)
     given = options.Options(where=text)
-    assert [one.point for one in given.through(found)] == points
+    assert [result.point for result in given.through(rows)] == points
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_invalid_conditions_are_refused(text: str, message: str) -> None:
 
 
 def test_the_files_are_flat(tmp_path: Path) -> None:
-    found = measures.varying([*ROWS, replace(ROWS[0], point=5, same_as=0)])
-    measures.leave(found, tmp_path)
+    rows = measures.varying([*ROWS, replace(ROWS[0], point=5, same_as=0)])
+    measures.leave(rows, tmp_path)
     flat = list(csv.DictReader(io.StringIO((tmp_path / "results.csv").read_text(encoding="utf-8"))))
     assert [line["bytes_sent"] for line in flat] == ["128.0", "64.0", "0.0", "64.0", "512.0", "128.0"]
     assert flat[1]["run_s"] == ""
@@ -232,8 +232,8 @@ def test_the_files_are_flat(tmp_path: Path) -> None:
 )
 def test_every_legal_spec(shape: tuple[int, ...], sizes: tuple[int, ...], count: int) -> None:
     mesh = Mesh(("x", "y")[: len(sizes)], sizes)
-    found = [Spec.of(spec) for spec in enumeration.specs(shape, mesh)]
-    assert len(found) == len(set(found)) == count
+    specs = [Spec.of(spec) for spec in enumeration.specs(shape, mesh)]
+    assert len(specs) == len(set(specs)) == count
     # Independently: every assignment of each axis to a dimension or none, in every order of the axes of a dimension.
     due: set[Spec] = set()
     for places in itertools.product([None, *range(len(shape))], repeat=len(mesh.axes)):
@@ -243,7 +243,7 @@ def test_every_legal_spec(shape: tuple[int, ...], sizes: tuple[int, ...], count:
             continue
         if all(size % mesh.axis_size(axes) == 0 for size, axes in zip(shape, on, strict=True)):
             due |= {Spec(orders) for orders in itertools.product(*(itertools.permutations(axes) for axes in on))}
-    assert set(found) == due
+    assert set(specs) == due
 
 
 def test_every_mesh_of_the_devices() -> None:
@@ -260,14 +260,14 @@ def config(shape: list[int], a: Any, b: Any, **more: Any) -> dict[str, Any]:
 
 def test_experiments_equal_up_to_axis_names_and_order_are_identified() -> None:
     same = enumeration.identity
-    one = same(config([2, 2], ["x", None], [None, "y"]))
-    assert one == same(config([2, 2], ["y"], [None, "x"]))
-    assert one != same(config([2, 2], ["x", None], [None, "x"]))
+    identity = same(config([2, 2], ["x", None], [None, "y"]))
+    assert identity == same(config([2, 2], ["y"], [None, "x"]))
+    assert identity != same(config([2, 2], ["x", None], [None, "x"]))
     assert same(config([4, 2], ["x"], ["y"])) == same(config([2, 4], ["y"], ["x"]))
     assert same(config([4, 2], ["x"], ["y"])) != same(config([4, 2], ["y"], ["x"]))
     assert same(config([2, 2], [["x", "y"]], [])) == same(config([2, 2], [["y", "x"]], []))
     assert same(config([2, 2], [["x", "y"]], ["x"])) != same(config([2, 2], [["y", "x"]], ["x"]))
-    assert one != same(config([2, 2], ["x", None], [None, "y"], seed=1))
+    assert identity != same(config([2, 2], ["x", None], [None, "y"], seed=1))
 
 
 def test_a_collective_ties_the_names_of_the_axes_down() -> None:

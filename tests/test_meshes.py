@@ -32,9 +32,9 @@ expect: {collectives: {all-reduce: 1}}
 """
 
 
-def ordered(devices: str, **rest: str) -> str:
+def ordered(devices: str, **keys: str) -> str:
     text = GOOD.replace("shape: [2, 2]}", f"shape: [2, 2], devices: {devices}}}")
-    return text + "".join(f"{key}: {value}\n" for key, value in rest.items())
+    return text + "".join(f"{key}: {value}\n" for key, value in keys.items())
 
 
 @pytest.mark.parametrize("devices", ["[0, 2, 3, 1]", "[[0, 2], [3, 1]]"])
@@ -44,16 +44,16 @@ def test_the_devices_stand_in_the_mesh_where_the_file_says(tmp_path: Path, devic
     for name, program in outcome.record.compiled.items():
         if name == "vmap":
             continue
-        held = {one.device: one.index for one in program.outputs["C"].shards or ()}
+        held = {shard.device: shard.index for shard in program.outputs["C"].shards or ()}
         assert held == {0: [[0, 4]], 2: [[0, 4]], 3: [[4, 8]], 1: [[4, 8]]}
-        assert [one.axes for one in program.collectives or ()] == [["y"]]
+        assert [shard.axes for shard in program.collectives or ()] == [["y"]]
         assert "jax.sharding.Mesh(grid" in outcome.sources[name]
 
 
 def test_there_may_be_more_devices_than_the_mesh_has(tmp_path: Path) -> None:
     outcome = run(ordered("[7, 2, 0, 5]", target="{devices: 8}"), tmp_path)
     assert outcome.record.status == "passed"
-    assert [one.device for one in outcome.record.compiled["auto"].outputs["C"].shards or ()] == [7, 2, 0, 5]
+    assert [shard.device for shard in outcome.record.compiled["auto"].outputs["C"].shards or ()] == [7, 2, 0, 5]
 
 
 def test_a_program_with_an_order_of_devices_runs_alone(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_devices_that_make_no_mesh_are_refused(devices: Any, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rest", "says"),
+    ("keys", "says"),
     [
         ({"target": "{devices: 4}"}, "there is no device 5; the last one is 3"),
         ({"target": '{topology: "v5e:2x2"}'}, "there is no device 5; the last one is 3"),
@@ -93,9 +93,9 @@ def test_devices_that_make_no_mesh_are_refused(devices: Any, says: str) -> None:
         ),
     ],
 )
-def test_devices_that_are_not_there_are_refused(rest: dict[str, str], says: str) -> None:
+def test_devices_that_are_not_there_are_refused(keys: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidExperiment, match=says):
-        experiment(ordered("[0, 1, 2, 5]", **rest))
+        experiment(ordered("[0, 1, 2, 5]", **keys))
 
 
 def test_an_estimate_places_devices_by_their_ids() -> None:
@@ -159,4 +159,4 @@ def test_a_collective_among_several_is_not_alone(tmp_path: Path) -> None:
     outcome = run(GOOD, tmp_path)
     for name, program in outcome.record.compiled.items():
         if name != "vmap":
-            assert [one.alone for one in program.collectives or ()] == [False]
+            assert [entry.alone for entry in program.collectives or ()] == [False]

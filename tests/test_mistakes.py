@@ -10,19 +10,19 @@ import pytest
 from tests.command import ROOT, run_command
 
 FOLDER = ROOT / "experiments" / "mistakes"
-SAID = re.findall(
+MESSAGES = re.findall(
     r"^\| \[(\w+)\]\(\1\.yaml\) \| .+ \| `(.+)` \|$", (FOLDER / "README.md").read_text("utf-8"), re.MULTILINE
 )
 
 
 def test_the_page_has_every_file() -> None:
-    assert sorted(name for name, _ in SAID) == sorted(file.stem for file in FOLDER.glob("*.yaml"))
+    assert sorted(name for name, _ in MESSAGES) == sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
 
-@pytest.mark.parametrize(("name", "said"), SAID, ids=[name for name, _ in SAID])
-def test_the_mistake_is_named(tmp_path: Path, name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "message"), MESSAGES, ids=[name for name, _ in MESSAGES])
+def test_the_mistake_is_named(tmp_path: Path, name: str, message: str) -> None:
     run = f"hydra.run.dir={tmp_path}"
     done = run_command("--config-dir", "experiments", f"+mistakes={name}", "program=shard_map", "show=none", run)
     assert done.returncode == 1, done.stderr
-    assert said in done.stdout
+    assert message in done.stdout
     assert "failed: sections failed" in done.stdout

@@ -47,8 +47,8 @@ def of(folder: Path, **programs: Any) -> list[Mode]:
 
 
 def test_a_program_says_its_view_and_the_lines_of_its_function(tmp_path: Path) -> None:
-    found = of(tmp_path, auto=program(), constraint=program(), explicit=program(), shard_map=program(), vmap=program())
-    assert [(mode.program, mode.view, mode.placed_by, mode.lines) for mode in found] == [
+    rows = of(tmp_path, auto=program(), constraint=program(), explicit=program(), shard_map=program(), vmap=program())
+    assert [(mode.program, mode.view, mode.placed_by, mode.lines) for mode in rows] == [
         ("auto", "global", "compiler", 4),
         ("constraint", "global", "constraints", 4),
         ("explicit", "global", "types", 4),
@@ -75,14 +75,14 @@ def test_a_program_that_failed_is_not_compared(tmp_path: Path) -> None:
 def test_who_communicates_is_read_off_the_compiled_module(
     tmp_path: Path, collectives: list[Any], by: list[str]
 ) -> None:
-    (found,) = of(tmp_path, auto=program(*collectives))
-    assert found.communicated_by == by
+    (mode,) = of(tmp_path, auto=program(*collectives))
+    assert mode.communicated_by == by
 
 
 @pytest.mark.parametrize("more", [{"collectives_missing": ["a line was not read"]}, {"collectives": None}])
 def test_a_program_that_may_communicate_more_is_unknown(tmp_path: Path, more: dict[str, Any]) -> None:
-    (found,) = of(tmp_path, auto=program(**more))
-    assert found.communicated_by is None
+    (mode,) = of(tmp_path, auto=program(**more))
+    assert mode.communicated_by is None
 
 
 def test_the_rows_rank_the_programs_by_what_a_device_sends() -> None:
@@ -108,16 +108,16 @@ def test_the_rows_rank_the_programs_by_what_a_device_sends() -> None:
 def test_a_run_of_all_programs_compares_them(tmp_path: Path) -> None:
     ran = run_command("+experiment=case3_allreduce", f"hydra.run.dir={tmp_path}/all")
     assert ran.returncode == 0, ran.stderr
-    found = record.read(tmp_path / "all").modes
-    assert found is not None
-    assert [(mode.program, mode.communicated_by, mode.bytes_sent) for mode in found] == [
+    rows = record.read(tmp_path / "all").modes
+    assert rows is not None
+    assert [(mode.program, mode.communicated_by, mode.bytes_sent) for mode in rows] == [
         ("auto", ["compiler"], 64),
         ("constraint", ["compiler"], 64),
         ("explicit", ["compiler"], 64),
         ("derived", ["program"], 64),
         ("shard_map", ["program"], 64),
     ]
-    assert found[0].lines < found[-1].lines
+    assert rows[0].lines < rows[-1].lines
     assert "program     view        who places   who communicates  each device sends  lines\n" in ran.stdout
 
 

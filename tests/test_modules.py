@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runner.evidence import hlo
 from runner.layout import Mesh
 from runner.sharding.ring import sent as sent_on_a_ring
-from tests.compiled import MODULES, experiment, found, stored
+from tests.compiled import MODULES, collectives_in, experiment, stored
 from tests.evidence import as_json
 
 OLD, NEW = "jax-0.10.2", "jax-0.12.0.1"
@@ -254,7 +254,8 @@ EXPECTED: dict[str, list[Any]] = {
 def in_order(collectives: list[Any]) -> list[Any]:
     """Sort collectives: schedules differ, but the communication does not depend on them."""
     return sorted(
-        ({**as_json(one), "instruction": ""} for one in collectives), key=lambda one: json.dumps(one, sort_keys=True)
+        ({**as_json(entry), "instruction": ""} for entry in collectives),
+        key=lambda entry: json.dumps(entry, sort_keys=True),
     )
 
 
@@ -264,8 +265,8 @@ def spelt_out(expected: Any, mesh: Mesh) -> Any:
     # With many devices no groups are listed, and the groups of a permute are pairs.
     size = len(groups[0]) if groups else mesh.axis_size(expected["axes"])
     sent = sent_on_a_ring(expected["kind"], size, expected["bytes_in"], expected["bytes_out"])
-    told = {"reduction": "sum"} if expected["kind"] in ("all-reduce", "reduce-scatter") else {}
-    return told | expected | {"groups": groups, "bytes_sent": sent}
+    reduction = {"reduction": "sum"} if expected["kind"] in ("all-reduce", "reduce-scatter") else {}
+    return reduction | expected | {"groups": groups, "bytes_sent": sent}
 
 
 def test_every_stored_module_is_expected_to_hold_something():
@@ -277,18 +278,18 @@ def test_every_stored_module_is_expected_to_hold_something():
 def test_every_collective_of_a_module_is_read(name):
     mesh = experiment(name.split("/")[0]).mesh
     module = stored(name)
-    expected = [{**spelt_out(one, mesh), "instruction": ""} for one in EXPECTED[name]]
-    assert in_order([replace(one, parts=[]) for one in module.entries]) == in_order(expected)
+    expected = [{**spelt_out(entry, mesh), "instruction": ""} for entry in EXPECTED[name]]
+    assert in_order([replace(entry, parts=[]) for entry in module.entries]) == in_order(expected)
     assert module.unknown == []
-    for one in module.entries:
+    for entry in module.entries:
         # Only a merged collective has parts, one for each operand.
-        assert not one.parts or sum(part.bytes or 0 for part in one.parts) == one.bytes_in
+        assert not entry.parts or sum(part.bytes or 0 for part in entry.parts) == entry.bytes_in
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_collective_names_its_instruction(name):
     text = (MODULES / f"{name}.txt").read_text()
-    instructions = [one.instruction for one in stored(name).entries]
+    instructions = [entry.instruction for entry in stored(name).entries]
     assert len(set(instructions)) == len(instructions)
     for instruction in instructions:
         assert re.search(rf"^  (ROOT )?%?{re.escape(instruction)} = ", text, re.MULTILINE)
@@ -298,8 +299,8 @@ def test_a_collective_names_its_instruction(name):
 def test_without_a_schedule_overlaps_are_unknown(name):
     text = (MODULES / f"{name}.txt").read_text().replace("is_scheduled=true, ", "")
     folder, _, file = name.partition("/")
-    for one in found(text, experiment(folder), file.split(".")[0]).entries:
-        assert one.overlapped == (None if one.asynchronous else [])
+    for entry in collectives_in(text, experiment(folder), file.split(".")[0]).entries:
+        assert entry.overlapped == (None if entry.asynchronous else [])
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -317,13 +318,13 @@ def test_every_line_of_a_module_is_read(name):
 def test_a_collective_whose_line_is_damaged_does_not_vanish(name, data):
     folder, _, file = name.partition("/")
     text = (MODULES / f"{name}.txt").read_text()
-    victim = data.draw(st.sampled_from([one.instruction for one in stored(name).entries]))
+    victim = data.draw(st.sampled_from([entry.instruction for entry in stored(name).entries]))
     line = re.search(rf"^  (ROOT )?%?{re.escape(victim)} = .*$", text, re.MULTILINE)
     assert line is not None
     start = data.draw(st.integers(line.start() + 2, min(line.end(), line.start() + 300)))
     cut = data.draw(st.integers(1, 8))
     damaged = text[:start] + text[min(start + cut, line.end()) :]
-    module = found(damaged, experiment(folder), file.split(".")[0])
+    module = collectives_in(damaged, experiment(folder), file.split(".")[0])
     assert len(module.entries) == len(EXPECTED[name]) or module.unknown
 
 

@@ -23,11 +23,11 @@ SHIPPED = [name for name in EXPERIMENTS if name not in REFUSED]
 @pytest.mark.parametrize("name", SHIPPED)
 def test_no_mutant_of_a_shipped_experiment_survives(name: str, tmp_path: Path) -> None:
     experiment, released = harness.shipped(name, conf_folder())
-    found = mutants(harness.consulted(experiment, tmp_path, released))
-    assert [mutant.edit for mutant in found if mutant.outcome == "survived"] == []
+    judgements = mutants(harness.consulted(experiment, tmp_path, released))
+    assert [mutant.edit for mutant in judgements if mutant.outcome == "survived"] == []
     # A program with a collective can be broken.
     text = " ".join(map(str, experiment.lines("per_device")))
-    assert any(mutant.noticed for mutant in found) or not ("psum(" in text or "pmean(" in text)
+    assert any(mutant.noticed for mutant in judgements) or not ("psum(" in text or "pmean(" in text)
 
 
 TEXT = """
@@ -41,26 +41,26 @@ outputs: {C: []}
 
 
 def of(text: str, folder: Path, **changes: Any) -> dict[str, Mutant]:
-    found = mutants(harness.consulted(harness.experiment(text, **changes), folder))
-    return {f"{mutant.edit.line}: {mutant.edit.after}": mutant for mutant in found}
+    judgements = mutants(harness.consulted(harness.experiment(text, **changes), folder))
+    return {f"{mutant.edit.line}: {mutant.edit.after}": mutant for mutant in judgements}
 
 
 def test_each_mutant_is_judged(tmp_path: Path) -> None:
-    found = of(TEXT.replace("INIT", "uniform(0.5, 1)"), tmp_path)
-    assert found["C: part"].noticed == ("sections", "value", "replicas")
-    assert found["C: pmean(part, 'x')"].noticed == ("sections", "value")
-    assert found["part: A / B"].noticed == ("sections", "value")
-    refused = found["part: sum(A * B, axis=2)"]
+    by_edit = of(TEXT.replace("INIT", "uniform(0.5, 1)"), tmp_path)
+    assert by_edit["C: part"].noticed == ("sections", "value", "replicas")
+    assert by_edit["C: pmean(part, 'x')"].noticed == ("sections", "value")
+    assert by_edit["part: A / B"].noticed == ("sections", "value")
+    refused = by_edit["part: sum(A * B, axis=2)"]
     assert refused.outcome == "refused"
     assert refused.refused is not None
     assert refused.refused.startswith("AxisError: ")
-    assert found["part: sum(A * B, axis=-1)"].equivalent == "part is the same on every device"
-    assert "survived" not in {mutant.outcome for mutant in found.values()}
+    assert by_edit["part: sum(A * B, axis=-1)"].equivalent == "part is the same on every device"
+    assert "survived" not in {mutant.outcome for mutant in by_edit.values()}
 
 
 def test_a_mutant_that_the_arrays_cannot_distinguish_survives(tmp_path: Path) -> None:
-    found = of(TEXT.replace("INIT", "ones"), tmp_path)
-    survived = {name for name, mutant in found.items() if mutant.outcome == "survived"}
+    by_edit = of(TEXT.replace("INIT", "ones"), tmp_path)
+    survived = {name for name, mutant in by_edit.items() if mutant.outcome == "survived"}
     assert survived == {"part: B"}
 
 
@@ -77,8 +77,8 @@ outputs: {C: []}
 
 
 def test_a_mutant_of_a_single_section_is_compared_with_its_own_values(tmp_path: Path) -> None:
-    found = of(ALONE, tmp_path)
-    assert found["C: psum(sum(A), 'x') / 2"].noticed == ("value",)
+    by_edit = of(ALONE, tmp_path)
+    assert by_edit["C: psum(sum(A), 'x') / 2"].noticed == ("value",)
 
 
 def test_a_graph_alone_is_compared_with_its_pinned_values(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ arrays: {A: {shape: [4, 8], spec: [null, x], init: "2"}}
 graph: {C: "sum(A * A, axis=1)"}
 outputs: {C: []}
 """
-    found = of(text, tmp_path, expect={"values": {"C": [32.0]}})
-    assert found["C: A / A"].noticed == ("value", "values")
-    assert found["C: sum(A * A, axis=-1)"].outcome == "equivalent"
+    by_edit = of(text, tmp_path, expect={"values": {"C": [32.0]}})
+    assert by_edit["C: A / A"].noticed == ("value", "values")
+    assert by_edit["C: sum(A * A, axis=-1)"].outcome == "equivalent"
 
 
 def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -105,11 +105,11 @@ def test_the_command_reports_the_outcome_of_each_mutant(tmp_path: Path) -> None:
     ran = command("+experiment=case3_allreduce", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "noticed  sections value replicas values  C: psum(partial, 'x') → partial\n" in ran.stdout
-    told = (
+    line = (
         "10 mutants of case3_allreduce's per_device: 7 noticed (sections 7, value 7, replicas 2, values 7), "
         "3 refused, 0 equivalent, 0 survived"
     )
-    assert told in ran.stdout
+    assert line in ran.stdout
     plain = json.loads((tmp_path / "mutants.json").read_text())
     assert Counter(mutant["outcome"] for mutant in plain) == {"noticed": 7, "refused": 3}
 
@@ -137,17 +137,17 @@ def test_the_command_fails_where_one_survives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["-m", "+experiment=case3_allreduce"], "command line: --multirun\n  mutants are made of one experiment"),
         (["+experiment=case3_alreduce"], "did you mean 'case3_allreduce'?"),
         (["+experiment=case3_allreduce", "dims.J=7"], "has size 7, which x=2 does not divide"),
     ],
 )
-def test_bad_input_has_one_message(arguments: list[str], told: str, tmp_path: Path) -> None:
+def test_bad_input_has_one_message(arguments: list[str], message: str, tmp_path: Path) -> None:
     ran = command(*arguments, folder=tmp_path)
     assert ran.returncode == 2
-    assert told in ran.stderr
+    assert message in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
@@ -166,11 +166,11 @@ grad: {of: loss, wrt: w}
 
 
 def test_lines_that_read_gradients_are_broken_too(tmp_path: Path) -> None:
-    found = of(STEP, tmp_path)
+    by_edit = of(STEP, tmp_path)
     for broken in ("new_m: 0.9 * m - grad.w", "new_m: 0.9 * m", "new_m: grad.w", "new: w + 0.1 * new_m", "new: w"):
-        assert found[broken].noticed == ("sections", "value")
-    assert found["loss: mean((x @ w) ** 2)"].noticed == ("sections", "value", "replicas")
-    assert "survived" not in {mutant.outcome for mutant in found.values()}
+        assert by_edit[broken].noticed == ("sections", "value")
+    assert by_edit["loss: mean((x @ w) ** 2)"].noticed == ("sections", "value", "replicas")
+    assert "survived" not in {mutant.outcome for mutant in by_edit.values()}
 
 
 def test_the_command_breaks_lines_that_read_gradients(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_the_command_breaks_lines_that_read_gradients(tmp_path: Path) -> None:
     (folder / "mine.yaml").write_text(head + STEP)
     ran = command("--config-dir", str(tmp_path), "+experiment=mine", folder=tmp_path / "out")
     assert (ran.returncode, ran.stderr) == (0, "")
-    told = next(line for line in ran.stdout.splitlines() if line.endswith("  new: w - 0.1 * new_m → w + 0.1 * new_m"))
-    assert told.split()[:3] == ["noticed", "sections", "value"]
+    line = next(line for line in ran.stdout.splitlines() if line.endswith("  new: w - 0.1 * new_m → w + 0.1 * new_m"))
+    assert line.split()[:3] == ["noticed", "sections", "value"]
 
 
 NARROW = """

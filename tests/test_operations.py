@@ -217,7 +217,7 @@ def sliced_in_dim(draw, kind):
     size = draw(st.integers(1, length))
     shape = list(operand.shape)
     shape[axis] = size
-    one = [n for i, n in enumerate(operand.shape) if i != axis % operand.ndim]
+    without_axis = [n for i, n in enumerate(operand.shape) if i != axis % operand.ndim]
     match kind:
         case "slice":
             return (operand, start, size, axis), {}
@@ -226,7 +226,7 @@ def sliced_in_dim(draw, kind):
         case "index":
             return (operand, start, axis), draw(call(keepdims=st.booleans()))[1]
         case "update_index":
-            return (operand, np.ones(one, operand.dtype), start, axis), {}
+            return (operand, np.ones(without_axis, operand.dtype), start, axis), {}
         case "static_index":
             return (operand, draw(st.integers(-length, length - 1)), axis), draw(call(keepdims=st.booleans()))[1]
         case "static":
@@ -335,10 +335,10 @@ TRANSPOSED = (
 
 @st.composite
 def convolved(draw, choices):
-    lhs, rhs, strides, padding, rest = draw(pick(*choices))
+    lhs, rhs, strides, padding, keywords = draw(pick(*choices))
     domain = draw(pick(floats, floats, ints))
     wide = {"preferred_element_type": "float32"} if domain is ints and draw(st.booleans()) else {}
-    return (draw(domain(shape=lhs)), draw(domain(shape=rhs)), strides, padding), {**rest, **wide}
+    return (draw(domain(shape=lhs)), draw(domain(shape=rhs)), strides, padding), {**keywords, **wide}
 
 
 @st.composite
@@ -347,7 +347,7 @@ def windowed(draw):
     domain = draw(pick(floats, ints))
     lowest, highest = (float("-inf"), float("inf")) if domain is floats else (-(2**31), 2**31 - 1)
     identity = {"add": 0, "mul": 1, "max": lowest, "min": highest}[computation]
-    shape, window, rest = draw(
+    shape, window, keywords = draw(
         pick(
             ((5,), (3,), {"window_strides": (1,), "padding": "SAME"}),
             ((5,), (2,), {"window_strides": [2], "padding": "SAME_LOWER"}),
@@ -357,7 +357,7 @@ def windowed(draw):
         )
     )
     first = draw(pick(identity, identity, 2))
-    return (draw(domain(shape=shape)), float(first) if domain is floats else first, computation, window), rest
+    return (draw(domain(shape=shape)), float(first) if domain is floats else first, computation, window), keywords
 
 
 @st.composite
@@ -880,23 +880,23 @@ def all_floats(value):
 def assert_agrees(expected, actual, wide, coarsest=0.0):
     if isinstance(actual, list | tuple):
         assert len(expected) == len(actual)
-        for one, other in zip(expected, actual, strict=True):
-            assert_agrees(one, other, wide, coarsest)
+        for expected_part, actual_part in zip(expected, actual, strict=True):
+            assert_agrees(expected_part, actual_part, wide, coarsest)
         return
-    found = np.asarray(actual)
+    result = np.asarray(actual)
     expected = np.asarray(expected)
-    assert expected.shape == found.shape
-    if found.dtype.kind in "biu":
+    assert expected.shape == result.shape
+    if result.dtype.kind in "biu":
         # With x64 JAX's default integer is int64; the oracle's stays int32.
-        assert wide or expected.dtype == found.dtype
-        np.testing.assert_array_equal(expected, found)
+        assert wide or expected.dtype == result.dtype
+        np.testing.assert_array_equal(expected, result)
         return
-    assert expected.dtype == (np.complex128 if found.dtype.kind == "c" else np.float64)
-    eps = max(float(jnp.finfo(found.dtype).eps), coarsest)
+    assert expected.dtype == (np.complex128 if result.dtype.kind == "c" else np.float64)
+    eps = max(float(jnp.finfo(result.dtype).eps), coarsest)
     rtol = 1e-10 if wide and eps < 1e-10 else max(200 * eps if eps < 1e-6 else 0, 2 * eps)
     largest = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
-    found = found.astype(expected.dtype)
-    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * largest)
+    result = result.astype(expected.dtype)
+    np.testing.assert_allclose(result, expected, rtol=rtol, atol=rtol * largest)
 
 
 @pytest.mark.sample(8)
@@ -1017,9 +1017,9 @@ def test_a_counterpart_distinguishes_signed_zeros_as_jax_does(name, arguments):
     for zeros in ZEROS:
         expected = OPERATIONS[name].numpy(zeros, *arguments)
         actual = by_jax(name, jax_function(name), (zeros, *arguments), {}, True)
-        for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
-            np.testing.assert_allclose(one, other)
-            np.testing.assert_array_equal(np.signbit(one), np.signbit(other))
+        for expected_leaf, actual_leaf in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
+            np.testing.assert_allclose(expected_leaf, actual_leaf)
+            np.testing.assert_array_equal(np.signbit(expected_leaf), np.signbit(actual_leaf))
 
 
 @pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])

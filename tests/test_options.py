@@ -119,9 +119,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_name_is_reported_with_its_place(mine: Path, what: str) -> None:
-    before, after, message = WRONG[what]
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_name_is_reported_with_its_place(mine: Path, mistake: str) -> None:
+    before, after, message = WRONG[mistake]
     mine.write_text(MINE.replace(before, after), encoding="utf-8")
     with pytest.raises(InvalidConfiguration) as raised:
         runner.compose(mine)

@@ -442,10 +442,10 @@ def test_a_mistake_inside_is_named_by_its_line_where_there_is_a_reference(
     assert record.status == "failed", record.error
     value = record.compiled["auto"].checks.value
     assert value is not None
-    who, found, *_ = value.diagnosis
-    assert "in NumPy too, the function with its shard_map" in who
-    assert "the function equals its reference" in found
-    assert mend.partition("{}")[0] in found
+    blamed, comparison, *_ = value.diagnosis
+    assert "in NumPy too, the function with its shard_map" in blamed
+    assert "the function equals its reference" in comparison
+    assert mend.partition("{}")[0] in comparison
 
 
 def test_grad_of_a_line_that_has_a_shard_map_is_confirmed(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_no_text_breaks_out_of_the_page(tmp_path: Path) -> None:
     moved = evidence.collective(node="C", axes=[NASTY])
     checks = evidence.CHECKS.but(layout=NotRun(reason=NASTY))
     made = evidence.program(moved, collectives_unknown=[NASTY], checks=checks)
-    found = evidence.record(
+    run_record = evidence.record(
         {"shard_map": made},
         experiment=NASTY,
         summary=NASTY,
@@ -171,8 +171,8 @@ def test_no_text_breaks_out_of_the_page(tmp_path: Path) -> None:
     )
     for number in range(2):
         (tmp_path / str(number)).mkdir()
-        each = replace(found, overrides=[f"+a.b={NASTY}{number}"], status="failed", error=NASTY)
-        record.write(each if number else found, tmp_path / str(number))
+        each = replace(run_record, overrides=[f"+a.b={NASTY}{number}"], status="failed", error=NASTY)
+        record.write(each if number else run_record, tmp_path / str(number))
     assert report.main([str(tmp_path)]) == 0
     for file in (tmp_path / "0" / report.PAGE, tmp_path / "1" / report.PAGE, tmp_path / report.PAGE):
         text = file.read_text("utf-8")
@@ -185,23 +185,24 @@ def test_no_text_breaks_out_of_the_page(tmp_path: Path) -> None:
 
 
 def test_everything_in_the_record_is_on_the_page(ran_with_trace: Path, pages: dict[str, str]) -> None:
-    found = record.read(ran_with_trace)
+    run_record = record.read(ran_with_trace)
     text = Page(pages["run"]).text
-    assert found.mesh is not None
-    assert found.trace is not None
-    assert found.environment.jax is not None
+    assert run_record.mesh is not None
+    assert run_record.trace is not None
+    assert run_record.environment.jax is not None
     expected = [
-        found.experiment, found.summary, found.status, found.environment.jax, found.environment.python,
-        *found.mesh.axes, *found.arrays, *found.programs, *found.warnings,
-        *(check.note for program in found.programs.values() for check in program.checks if check.note),
-        *(check.reason for program in found.programs.values() for check in program.checks if check.reason),
-        *(name for program in found.programs.values() for name, _ in program.checks.named()),
-        *(name for program in found.compiled.values() for name in program.outputs),
-        *(one.kind for program in found.compiled.values() for one in program.collectives or ()),
-        *(line.line for lines in found.lines.values() for line in lines),
-        *(line.expression for lines in found.lines.values() for line in lines),
-        *(node.expression for node in found.trace.nodes),
-        *(f"program_{program}.py" for program in found.compiled),
+        run_record.experiment, run_record.summary, run_record.status,
+        run_record.environment.jax, run_record.environment.python,
+        *run_record.mesh.axes, *run_record.arrays, *run_record.programs, *run_record.warnings,
+        *(check.note for program in run_record.programs.values() for check in program.checks if check.note),
+        *(check.reason for program in run_record.programs.values() for check in program.checks if check.reason),
+        *(name for program in run_record.programs.values() for name, _ in program.checks.named()),
+        *(name for program in run_record.compiled.values() for name in program.outputs),
+        *(collective.kind for program in run_record.compiled.values() for collective in program.collectives or ()),
+        *(line.line for lines in run_record.lines.values() for line in lines),
+        *(line.expression for lines in run_record.lines.values() for line in lines),
+        *(node.expression for node in run_record.trace.nodes),
+        *(f"program_{program}.py" for program in run_record.compiled),
     ]  # fmt: skip
     assert [each for each in expected if each is None or " ".join(each.split()) not in text] == []
 
@@ -209,7 +210,7 @@ def test_everything_in_the_record_is_on_the_page(ran_with_trace: Path, pages: di
 def test_the_same_records_give_the_same_bytes(tmp_path: Path, pages: dict[str, str]) -> None:
     folder = tmp_path / "sweep"
     folder.mkdir()
-    told: list[bytes] = []
+    written: list[bytes] = []
     swept.write(folder, 24)
     for seed in ("1", "2"):
         subprocess.run(
@@ -218,8 +219,8 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path, pages: dict[str, s
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed},
         )
-        told.append((folder / "report.html").read_bytes() + (folder / "3" / "report.html").read_bytes())
-    assert told[0] == told[1]
+        written.append((folder / "report.html").read_bytes() + (folder / "3" / "report.html").read_bytes())
+    assert written[0] == written[1]
 
 
 def test_no_jax_is_imported(tmp_path: Path) -> None:
@@ -257,11 +258,11 @@ def test_unknown_facts_are_named_and_not_shown_as_empty() -> None:
     assert ids == {"verdicts", "programs", "unknown", "about"}
 
 
-def _folder(found: Any) -> Path:
+def _folder(run_record: Any) -> Path:
     import tempfile
 
     folder = Path(tempfile.mkdtemp())
-    record.write(found, folder)
+    record.write(run_record, folder)
     return folder
 
 
@@ -404,7 +405,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(
-    ("moved", "said"),
+    ("moved", "label"),
     [
         (evidence.collective(node="C"), "from P to C: all-reduce over x, 64 B · as written"),
         (
@@ -436,11 +437,11 @@ LINES = [
         (evidence.collective(count=8, axes=["x", "y"]), "from P to C: all-reduce over x, y, 64 B × 8 · as written"),
     ],
 )  # fmt: skip
-def test_a_collective_is_drawn_on_the_edge_whose_value_it_moves(moved: Collective, said: str) -> None:
+def test_a_collective_is_drawn_on_the_edge_whose_value_it_moves(moved: Collective, label: str) -> None:
     drawn = graph.draw(LINES, ARRAYS, {"C": "P()"}, [moved])
-    assert said in drawn.words
-    if "in no line" not in said:
-        assert said.split(": ", 1)[1].split(", ")[0] in drawn.box.body
+    assert label in drawn.words
+    if "in no line" not in label:
+        assert label.split(": ", 1)[1].split(", ")[0] in drawn.box.body
 
 
 def test_collectives_that_are_alike_are_counted_and_none_is_lost() -> None:
@@ -501,12 +502,12 @@ def swept_points(*overridden: tuple[str, ...]) -> measured.MeasuredSweep:
 
 
 def test_a_heat_map_prefers_layouts_then_meshes_then_other_keys() -> None:
-    found = swept_points(
+    points = swept_points(
         ("dims.I=1", "mesh=a", "arrays.A.spec=[x]", "arrays.B.spec=[x]"),
         ("dims.I=2", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
         ("dims.I=3", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
     )
-    assert plots.layouts(found) == MeasureGrid("bytes_sent", "arrays.A.spec", "mesh")
+    assert plots.layouts(points) == MeasureGrid("bytes_sent", "arrays.A.spec", "mesh")
     assert plots.layouts(swept_points(("mesh=a",), ("mesh=b",))) is None
 
 
@@ -515,10 +516,10 @@ def test_a_heat_map_shows_the_least_over_the_other_keys() -> None:
     overridden = [
         (f"arrays.A.spec={a}", f"arrays.B.spec={b}", f"dims.I={i}") for i in (1, 2) for a in specs for b in specs
     ]
-    found = swept_points(*overridden)
-    plot = plots.layouts(found)
+    points = swept_points(*overridden)
+    plot = plots.layouts(points)
     assert plot is not None
-    (drawn, _) = heat.maps(found, plot)
+    (drawn, _) = heat.maps(points, plot)
     page = Page(str(drawn))
     assert page.text == (
         "auto : bytes sent per device, the least over dims.I arrays.A.spec ↓ arrays.B.spec → [x] [y] "
@@ -527,26 +528,26 @@ def test_a_heat_map_shows_the_least_over_the_other_keys() -> None:
 
 
 def test_the_vega_file_has_the_charts_of_the_page() -> None:
-    found = swept_points(*((f"dims.I={i}", f"mesh={mesh}") for i in (2, 4, 16) for mesh in "ab"))
-    page = sweep.page("mine", found)
-    charts = vega.specification("mine", found)["vconcat"]
-    against, sizes = plots.against(found), plots.growths(found)
+    points = swept_points(*((f"dims.I={i}", f"mesh={mesh}") for i in (2, 4, 16) for mesh in "ab"))
+    page = sweep.page("mine", points)
+    charts = vega.specification("mine", points)["vconcat"]
+    against, sizes = plots.against(points), plots.growths(points)
     assert against is not None
     assert [plot.key for plot in sizes] == ["dims.I"]
-    kinds = ["facet" if "facet" in one else one["mark"]["type"] for one in charts]
-    assert kinds == ["facet", "point", *("line" for _ in found.measures)]
+    kinds = ["facet" if "facet" in view else view["mark"]["type"] for view in charts]
+    assert kinds == ["facet", "point", *("line" for _ in points.measures)]
     assert page.count("<figure") == len(charts) - 1
     assert all(f'id="{part}"' in page for part in ("heat", "against", "sizes"))
     drawn = [charts[1]["encoding"][axis]["scale"]["type"] == "log" for axis in "xy"]
     assert drawn == [scale.logarithmic for scale in against.scales]
-    assert [one["encoding"]["x"]["title"] for one in charts[2:]] == ["dims.I"] * len(found.measures)
+    assert [view["encoding"]["x"]["title"] for view in charts[2:]] == ["dims.I"] * len(points.measures)
 
 
 def test_the_answer_is_given_for_each_size() -> None:
-    found = swept_points(
+    points = swept_points(
         ("mesh=a", "dims.I=16"), ("mesh=b", "dims.I=16"), ("mesh=b", "dims.I=2"), ("mesh=a", "dims.I=2")
     )
-    text = Page(sweep.page("mine", found)).text
+    text = Page(sweep.page("mine", points)).text
     assert "For each size of dims.I the best by each measure, of the points that passed every check." in text
     assert "dims.I=2 300 B auto mesh=b the most 400 B dims.I=16 100 B auto mesh=a the most 200 B" in text
 
@@ -579,12 +580,12 @@ def measured_points(*of: tuple[str, dict[str, Any]]) -> measured.MeasuredSweep:
 
 def test_the_answer_ignores_times_of_simulated_devices() -> None:
     slow, quick = (evidence.timing(1.0, seconds) for seconds in (2.0, 1e-6))
-    found = measured_points(
+    points = measured_points(
         ("auto", {"bytes_sent": 10, "timing": slow, "memory": evidence.memory(peak=8)}),
         ("auto", {"bytes_sent": 90, "timing": quick, "memory": evidence.memory(peak=8)}),
         ("vmap", {"bytes_sent": 0, "timing": quick, "memory": evidence.memory(peak=1)}),
     )
-    text = Page(sweep.page("mine", found)).text
+    text = Page(sweep.page("mine", points)).text
     assert "Take this layout: mesh=m0 , with program auto Since a device sends 10 B; in the next best 90 B." in text
     assert "vmap, which has one device, is left out" in text
     answer = text[text.index("Answer Take") : text.index("Every point Show")]
@@ -600,18 +601,18 @@ def test_a_layout_that_does_not_fit_is_no_answer() -> None:
             overlapped=0, bottleneck=None, fits=fits, lines=[], collectives=[], unknown=[],
         )  # fmt: skip
 
-    found = measured_points(
+    points = measured_points(
         ("auto", {"estimate": estimate(1.0, fits=False)}),
         ("auto", {"estimate": estimate(3.0, fits=True)}),
         ("auto", {"estimate": estimate(4.0, fits=True)}),
     )
-    text = Page(sweep.page("mine", found)).text
+    text = Page(sweep.page("mine", points)).text
     assert (
         "Take this layout: mesh=m1 , with program auto Since a run on H100, compiled for simulated CPUs, takes at "
         in text
     )
-    found = measured_points(*(("auto", {"estimate": estimate(s, fits=False)}) for s in (1.0, 2.0)))
-    assert "Nothing that passed fits into the memory." in Page(sweep.page("mine", found)).text
+    points = measured_points(*(("auto", {"estimate": estimate(s, fits=False)}) for s in (1.0, 2.0)))
+    assert "Nothing that passed fits into the memory." in Page(sweep.page("mine", points)).text
 
 
 def test_a_cell_without_a_value_says_why() -> None:
@@ -652,12 +653,12 @@ def test_dots_have_the_names_of_their_points_and_no_name_covers_another() -> Non
 
 
 def test_the_command_runs_it_again_from_anywhere() -> None:
-    found = evidence.record(overrides=["+experiment=case", "dims.I=4"])
-    assert run.command(found) == "python -m runner +experiment=case dims.I=4"
-    assert run.command(replace(found, config_folders=["/my conf"])) == (
+    run_record = evidence.record(overrides=["+experiment=case", "dims.I=4"])
+    assert run.command(run_record) == "python -m runner +experiment=case dims.I=4"
+    assert run.command(replace(run_record, config_folders=["/my conf"])) == (
         "python -m runner --config-dir '/my conf' +experiment=case dims.I=4"
     )
-    words = shlex.split(run.command(replace(found, config_folders=["/a", "/b's", "/c"])))
+    words = shlex.split(run.command(replace(run_record, config_folders=["/a", "/b's", "/c"])))
     assert words[3:6] == ["--config-dir", "/a", "hydra.searchpath=['file:///b\\'s','file:///c']"]
 
 
@@ -704,7 +705,7 @@ def test_every_text_colour_is_readable_on_its_background() -> None:
                 assert ratio >= 4.5, f"--{name} on --{ground} has {ratio:.2f}"
 
 
-def _contrast(one: str, other: str) -> float:
+def _contrast(foreground: str, background: str) -> float:
     """https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio"""
 
     def luminance(colour: str) -> float:
@@ -712,7 +713,7 @@ def _contrast(one: str, other: str) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
         return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    light, dark = sorted((luminance(foreground), luminance(background)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -749,10 +750,12 @@ def test_a_run_writes_its_page_if_report_is_set(tmp_path: Path) -> None:
     assert report.main([str(tmp_path / "with")]) == 0
     assert (tmp_path / "with" / report.PAGE).read_bytes() == left
     (tmp_path / "full" / report.PAGE).mkdir(parents=True)
-    found = ran(text, tmp_path / "full", report=True).record
-    assert found.status == "passed"
-    assert record.read(tmp_path / "full").warnings == found.warnings
-    assert [warning for warning in found.warnings if warning.startswith("there is no page: ")] == found.warnings[-1:]
+    run_record = ran(text, tmp_path / "full", report=True).record
+    assert run_record.status == "passed"
+    assert record.read(tmp_path / "full").warnings == run_record.warnings
+    assert [
+        warning for warning in run_record.warnings if warning.startswith("there is no page: ")
+    ] == run_record.warnings[-1:]
 
 
 def test_a_sweep_writes_the_pages_of_its_points_and_one_that_links_to_them(tmp_path: Path) -> None:
@@ -763,6 +766,6 @@ def test_a_sweep_writes_the_pages_of_its_points_and_one_that_links_to_them(tmp_p
     links = [a["href"] for name, a in Page((tmp_path / report.PAGE).read_text("utf-8")).elements if name == "a"]
     leading = {link for link in links if link and link.endswith(".html")}
     assert leading == {"0/report.html", "1/report.html"}
-    told = [Page((tmp_path / str(number) / report.PAGE).read_text("utf-8")).text for number in (0, 1)]
-    assert told[0].startswith("case3_allreduce: passed ")
-    assert told[1].startswith("case3_allreduce: invalid ")
+    texts = [Page((tmp_path / str(number) / report.PAGE).read_text("utf-8")).text for number in (0, 1)]
+    assert texts[0].startswith("case3_allreduce: passed ")
+    assert texts[1].startswith("case3_allreduce: invalid ")

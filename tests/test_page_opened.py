@@ -13,7 +13,7 @@ from tests import browser, swept
 from tests.browser import Browser
 from tests.harness import run
 
-EXECUTABLE = browser.found()
+EXECUTABLE = browser.executable()
 
 pytestmark = [
     pytest.mark.skipif(EXECUTABLE is None, reason="there is no Chromium on the path, nor in $CHROMIUM"),
@@ -82,8 +82,8 @@ def test_the_verdicts_of_a_run_need_no_more_than_1000_pixels(chromium: Browser, 
     chromium.call("Emulation.setDeviceMetricsOverride", width=1000, height=900, deviceScaleFactor=1, mobile=False)
     chromium.open(of_run)
     sizes = "(box => [box.scrollWidth, box.clientWidth])(document.querySelector('table.verdicts').parentElement)"
-    needed, there = chromium.evaluate(sizes)
-    assert needed <= there
+    needed, room = chromium.evaluate(sizes)
+    assert needed <= room
     # A graph is drawn as wide as there is room, not wider.
     wide = chromium.evaluate("[...document.querySelectorAll('#graph .scroll')].map(b => b.scrollWidth - b.clientWidth)")
     assert wide
@@ -162,10 +162,10 @@ def test_every_node_for_screen_readers_has_a_name(chromium: Browser, of_run: Pat
         chromium.draw()
         nodes = chromium.call("Accessibility.getFullAXTree")["nodes"]
         heard = [node for node in nodes if not node["ignored"]]
-        said = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in heard]
+        spoken = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in heard]
         named = {"region", "image", "table", "link", "button", "textbox", "searchbox", "radio", "checkbox"}
-        assert [role for role, name in said if role in named and not name.strip()] == []
-        roles = {role for role, _ in said}
+        assert [role for role, name in spoken if role in named and not name.strip()] == []
+        roles = {role for role, _ in spoken}
         assert {"main", "navigation", "table", "columnheader", "rowheader", "heading"} <= roles
 
 
@@ -186,5 +186,5 @@ def test_a_page_prints_completely(chromium: Browser, of_run: Path) -> None:
 
 def test_the_data_is_in_the_page(chromium: Browser, of_run: Path) -> None:
     chromium.open(of_run)
-    there = chromium.evaluate("JSON.parse(document.getElementById('data').textContent)")
-    assert there == json.loads((of_run.parent / "result.json").read_text("utf-8"))
+    embedded = chromium.evaluate("JSON.parse(document.getElementById('data').textContent)")
+    assert embedded == json.loads((of_run.parent / "result.json").read_text("utf-8"))

@@ -23,10 +23,10 @@ def ended(number: int, status: int, **more: Any) -> dict[str, Any]:
 
 def test_every_two_values_of_target_program_option_and_mode_share_a_case() -> None:
     cases = list(itertools.islice(pairs.cases(0), 320))
-    seen = {pair for case in cases for pair in itertools.combinations(case.items(), 2)}
-    for (one, ours), (other, theirs) in itertools.combinations(list(pairs.values().items())[1:], 2):
+    covered = {pair for case in cases for pair in itertools.combinations(case.items(), 2)}
+    for (first, ours), (second, theirs) in itertools.combinations(list(pairs.values().items())[1:], 2):
         assert [
-            pair for pair in itertools.product(ours, theirs) if ((one, pair[0]), (other, pair[1])) not in seen
+            pair for pair in itertools.product(ours, theirs) if ((first, pair[0]), (second, pair[1])) not in covered
         ] == []
 
 

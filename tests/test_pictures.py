@@ -168,8 +168,8 @@ def in_text(lines, rank):
 
 def in_svg(image, name):
     """Return the same from the tooltips of the image's cells."""
-    found = re.findall(rf"<title>CPU ([\d,]+): {name}\[([\d:, ]*)\]</title>", expanded(image))
-    return {int(d): tuple(RANGE.findall(index)) for devices, index in found for d in devices.split(",")}
+    titles = re.findall(rf"<title>CPU ([\d,]+): {name}\[([\d:, ]*)\]</title>", expanded(image))
+    return {int(d): tuple(RANGE.findall(index)) for devices, index in titles for d in devices.split(",")}
 
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["in order", "backwards"])
@@ -574,13 +574,13 @@ def sheet_of(specs):
 
 
 def test_a_sheet_has_each_layout_once_with_the_points_that_have_it():
-    found, left = sheet_of([["x"], [None, "y"], ["x"], ["x"]])
+    drawings, left = sheet_of([["x"], [None, "y"], ["x"], ["x"]])
     assert left == 0
-    assert [[(p.spec, p.captions) for p in arrays] for _, arrays in found] == [
+    assert [[(p.spec, p.captions) for p in arrays] for _, arrays in drawings] == [
         [("P('x', None)", ("points 0,2,3",)), ("P(None, 'y')", ("point 1",))]
     ]
-    assert svg.sheet(found, "t", "s").count(">A</text>") == 2
-    text = sheet.text(found, 80)
+    assert svg.sheet(drawings, "t", "s").count(">A</text>") == 2
+    text = sheet.text(drawings, 80)
     assert "points 0,2,3" in text
     assert "P(None, 'y')" in text
     assert sheet_of([["x"]])[0][0][1][0].captions == ("all points",)
@@ -588,8 +588,8 @@ def test_a_sheet_has_each_layout_once_with_the_points_that_have_it():
 
 def test_a_sheet_says_how_many_layouts_it_leaves_out():
     sizes = {k: (mesh_picture(MESH), [picture_of(MESH, (2 + 2 * k,), ["x"])]) for k in range(sheet.MOST + 3)}
-    found, left = sheet.of_points(sizes)
-    assert (len(found[0][1]), left) == (sheet.MOST, 3)
+    drawings, left = sheet.of_points(sizes)
+    assert (len(drawings[0][1]), left) == (sheet.MOST, 3)
 
 
 def test_an_svg_shows_copies_in_the_label_and_as_a_number():
@@ -636,8 +636,8 @@ def linear(colour):
     return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
 
 
-def contrast(one, other):
-    low, high = sorted(linear(colour) @ [0.2126, 0.7152, 0.0722] for colour in (one, other))
+def contrast(foreground, background):
+    low, high = sorted(linear(colour) @ [0.2126, 0.7152, 0.0722] for colour in (foreground, background))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -651,9 +651,9 @@ def lab(colour, vision):
 
 @pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
 def test_any_two_of_eight_device_colours_are_distinguishable(vision):
-    seen = [lab(colour, vision) for colour in colours.colours(range(8)).values()]
+    perceived = [lab(colour, vision) for colour in colours.colours(range(8)).values()]
     # A difference of about 2.3 is just noticeable side by side; 15 is plain across a page.
-    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) >= 15
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(perceived, 2)) >= 15
 
 
 @pytest.mark.parametrize("vision", VISION.values(), ids=VISION)

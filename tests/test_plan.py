@@ -75,8 +75,8 @@ def planned(config: Mapping[str, Any]) -> LayoutPlan:
     )
 
 
-def layouts(found: LayoutPlan) -> dict[str, Any]:
-    return {key.split(".")[1]: spec.json() for key, spec in found.best.layouts.items()}
+def layouts(best_plan: LayoutPlan) -> dict[str, Any]:
+    return {key.split(".")[1]: spec.json() for key, spec in best_plan.best.layouts.items()}
 
 
 def mlp(batch: int, mesh: Mapping[str, int], *, x: Any = "auto", loss: bool = False, **keys: Any) -> dict[str, Any]:
@@ -93,26 +93,26 @@ def mlp(batch: int, mesh: Mapping[str, int], *, x: Any = "auto", loss: bool = Fa
 
 def test_the_weights_for_a_small_batch_are_sharded_by_columns_then_rows() -> None:
     # Megatron-LM, Shoeybi et al., 2019, section 3. Three rows cannot be sharded over four devices.
-    found = planned(mlp(3, {"model": 4}, x=[]))
-    assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
-    assert [(each.kind, each.axes, each.count) for each in found.axes] == [("all-reduce", ("model",), 1)]
-    assert found.best.sent == 2 * 3 / 4 * (3 * 8 * 4)
-    assert found.proved
+    best_plan = planned(mlp(3, {"model": 4}, x=[]))
+    assert layouts(best_plan) == {"w1": [None, "model"], "w2": ["model", None]}
+    assert [(each.kind, each.axes, each.count) for each in best_plan.axes] == [("all-reduce", ("model",), 1)]
+    assert best_plan.best.sent == 2 * 3 / 4 * (3 * 8 * 4)
+    assert best_plan.proved
 
 
 def test_a_memory_limit_shards_the_weights_of_a_divisible_batch_too() -> None:
     by_rows = {"outputs": {"y": ["model", None]}}
     whole = planned(mlp(8, {"model": 4}, x=[]) | by_rows)
     assert whole.best.held > 3000
-    found = planned(mlp(8, {"model": 4}, x=[], plan={"memory": 2000}) | by_rows)
-    assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
-    assert found.best.held == 8 * 8 * 4 + 8 * 8 * 4 / 4 + 2 * (8 * 64 * 4) / 4 <= 2000
+    best_plan = planned(mlp(8, {"model": 4}, x=[], plan={"memory": 2000}) | by_rows)
+    assert layouts(best_plan) == {"w1": [None, "model"], "w2": ["model", None]}
+    assert best_plan.best.held == 8 * 8 * 4 + 8 * 8 * 4 / 4 + 2 * (8 * 64 * 4) / 4 <= 2000
 
 
 def test_values_in_between_need_memory() -> None:
     """Of h and gelu(h) a device has a quarter each; for the backward pass it keeps them, and the tanh inside."""
-    found, training = planned(mlp(64, {"model": 4})), planned(mlp(1024, {"model": 4}, loss=True))
-    assert found.best.needed == found.best.held + 2 * (64 * 64 * 4 / 4)
+    inference, training = planned(mlp(64, {"model": 4})), planned(mlp(1024, {"model": 4}, loss=True))
+    assert inference.best.needed == inference.best.held + 2 * (64 * 64 * 4 / 4)
     assert training.best.needed > training.best.held + 3 * (1024 * 64 * 4 / 4)
 
 
@@ -137,25 +137,25 @@ def test_the_batch_decides_between_data_and_tensor_parallelism(batch: int) -> No
 
     No mixture of the two is better in between: an all-to-all of h with the gradient of a weight sends more if F >= 4D.
     """
-    found = planned(mlp(batch, {"model": 4}, loss=True))
+    best_plan = planned(mlp(batch, {"model": 4}, loss=True))
     width, hidden, share = 8, 64, 2 * 3 / 4 * 4
     tensor, data = share * batch * width, share * 2 * width * hidden
     loss = share
     if batch < 2 * hidden:
-        assert layouts(found) == {"x": [None, None], "w1": [None, "model"], "w2": ["model", None]}
-        assert found.best.sent == pytest.approx(tensor)
+        assert layouts(best_plan) == {"x": [None, None], "w1": [None, "model"], "w2": ["model", None]}
+        assert best_plan.best.sent == pytest.approx(tensor)
     else:
-        assert layouts(found)["x"] == ["model", None]
-        assert found.best.sent == pytest.approx(data + loss)
-    assert found.best.sent == pytest.approx(min(tensor, data + loss))
+        assert layouts(best_plan)["x"] == ["model", None]
+        assert best_plan.best.sent == pytest.approx(data + loss)
+    assert best_plan.best.sent == pytest.approx(min(tensor, data + loss))
 
 
 def test_with_a_large_batch_weights_are_sharded_since_that_sends_no_more() -> None:
     # ZeRO stage 3: an all-gather and a reduce-scatter send as much as an all-reduce.
-    found = planned(mlp(1024, {"data": 4}, loss=True))
-    assert layouts(found)["x"] == ["data", None]
-    assert sorted(each.kind for each in found.axes) == ["all-gather", "all-reduce", "reduce-scatter"]
-    assert found.best.held == (1024 * 8 * 4 + 2 * 2 * 8 * 64 * 4) / 4 + 4
+    best_plan = planned(mlp(1024, {"data": 4}, loss=True))
+    assert layouts(best_plan)["x"] == ["data", None]
+    assert sorted(each.kind for each in best_plan.axes) == ["all-gather", "all-reduce", "reduce-scatter"]
+    assert best_plan.best.held == (1024 * 8 * 4 + 2 * 2 * 8 * 64 * 4) / 4 + 4
 
 
 def attention(**keys: Any) -> dict[str, Any]:
@@ -174,22 +174,22 @@ def attention(**keys: Any) -> dict[str, Any]:
 
 
 def test_attention_is_sharded_over_heads() -> None:
-    found = planned(attention())
+    best_plan = planned(attention())
     heads = [None, "model", None]
-    assert layouts(found) == {"wq": heads, "wk": heads, "wv": heads, "wo": ["model", None, None]}
-    assert [(each.kind, each.axes, each.count) for each in found.axes] == [("all-reduce", ("model",), 1)]
+    assert layouts(best_plan) == {"wq": heads, "wk": heads, "wv": heads, "wo": ["model", None, None]}
+    assert [(each.kind, each.axes, each.count) for each in best_plan.axes] == [("all-reduce", ("model",), 1)]
 
 
 def test_the_least_time_for_a_small_batch_shards_the_weights() -> None:
     """Reading all weights for a token takes longer than sending its partial sum."""
     sizes = {"dims": {"B": 8, "D": 4096, "F": 16384}, "hardware": V5P}
     small = mlp(8, {"model": 4}, x=[]) | sizes
-    found = planned(small)
-    assert found.least == "time"
-    assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
+    best_plan = planned(small)
+    assert best_plan.least == "time"
+    assert layouts(best_plan) == {"w1": [None, "model"], "w2": ["model", None]}
     # Each device reads a quarter of the two float32 weights at 2.8e12 B/s; the all-reduce of y takes some microseconds.
     reading = 2 * (4096 * 16384 * 4 / 4) / 2.8e12
-    assert reading < found.best.cost < reading * 1.5
+    assert reading < best_plan.best.cost < reading * 1.5
 
 
 def test_the_smaller_of_weights_and_activations_is_gathered() -> None:
@@ -204,11 +204,11 @@ def test_the_smaller_of_weights_and_activations_is_gathered() -> None:
         sizes = {"B": batch, "D": width, "F": hidden}
         held = 2 * batch * width + 2 * width * hidden
         config = experiment({"model": 4}, sizes, arrays, graph, {"y": ["model", None]}, plan={"memory": held})
-        found = planned(config)
-        assert found.best.sent == pytest.approx(sent)
-        (first, *_) = found.parallelism
+        best_plan = planned(config)
+        assert best_plan.best.sent == pytest.approx(sent)
+        (first, *_) = best_plan.parallelism
         assert first.startswith("tensor parallelism (Megatron)" if batch < hidden else "data parallelism")
-        assert any(sentence.startswith("FSDP (ZeRO-3)") for sentence in found.parallelism) == (batch > hidden)
+        assert any(sentence.startswith("FSDP (ZeRO-3)") for sentence in best_plan.parallelism) == (batch > hidden)
 
 
 def test_a_small_batch_on_many_devices_shards_weights_by_rows_and_columns() -> None:
@@ -219,12 +219,12 @@ def test_a_small_batch_on_many_devices_shards_weights_by_rows_and_columns() -> N
     config = experiment({"a": 4, "b": 16}, {"B": 2, "D": 64, "F": 256}, arrays, graph, {"y": x})
     # Arrays and outputs, and on each device h in its parts over b, as a partial sum and as what is read.
     held = 2 * 64 * 256 * 4 / 64 + 2 * 2 * 64 * 4 / 4
-    found = planned(config | {"plan": {"memory": held + 2 * (2 * 256 * 4 / 16)}})
-    assert layouts(found) == {"w1": ["a", "b"], "w2": ["b", "a"]}
+    best_plan = planned(config | {"plan": {"memory": held + 2 * (2 * 256 * 4 / 16)}})
+    assert layouts(best_plan) == {"w1": ["a", "b"], "w2": ["b", "a"]}
     # Partial sums of h are reduced over a, and those of y over b; weights are not sent.
     sums = 2 * 3 / 4 * (2 * 256 * 4 / 16) + 2 * 15 / 16 * (2 * 64 * 4 / 4)
-    assert found.best.sent == pytest.approx(sums)
-    assert any(sentence.startswith("2-D weight-stationary: 'h' and 'y'") for sentence in found.parallelism)
+    assert best_plan.best.sent == pytest.approx(sums)
+    assert any(sentence.startswith("2-D weight-stationary: 'h' and 'y'") for sentence in best_plan.parallelism)
 
 
 def test_between_blocks_the_sequence_is_sharded() -> None:
@@ -235,14 +235,14 @@ def test_between_blocks_the_sequence_is_sharded() -> None:
     graph = {"n": norm.format("x"), "h": "gelu(n @ w1)", "y": "x + h @ w2", "m": norm.format("y")}
     sizes = {"B": 1, "S": 16, "D": 8, "F": 64}
     config = experiment({"model": 4}, sizes, {"x": (["B", "S", "D"], lies), **weights}, graph, {"m": lies})
-    found = planned(config | {"plan": {"memory": (2 * 16 * 8 * 4 + 2 * 8 * 64 * 4) / 4}})
-    assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
-    assert found.best.constraints["y"].json() == lies
-    assert [(each.kind, each.bytes) for each in found.axes] == [
+    best_plan = planned(config | {"plan": {"memory": (2 * 16 * 8 * 4 + 2 * 8 * 64 * 4) / 4}})
+    assert layouts(best_plan) == {"w1": [None, "model"], "w2": ["model", None]}
+    assert best_plan.best.constraints["y"].json() == lies
+    assert [(each.kind, each.bytes) for each in best_plan.axes] == [
         ("all-gather", 3 / 4 * (16 * 8 * 4)),
         ("reduce-scatter", 3 / 4 * (16 * 8 * 4)),
     ]
-    assert "sequence parallelism over model: 'y' sharded along the sequence between products" in found.parallelism
+    assert "sequence parallelism over model: 'y' sharded along the sequence between products" in best_plan.parallelism
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -251,10 +251,10 @@ def test_a_vocabulary_is_sharded_for_the_loss(backward: bool) -> None:
     arrays = {"x": (["B", "D"], []), "w": (["D", "V"], "auto")}
     graph = {"logits": "x @ w", "loss": "mean(logsumexp(logits, axis=-1))"}
     grad = {"grad": {"of": "loss", "wrt": ["w"]}} if backward else {}
-    found = planned(experiment({"model": 4}, {"B": 3, "D": 8, "V": 64}, arrays, graph, {"loss": []}, **grad))
-    assert layouts(found) == {"w": [None, "model"]}
-    assert found.best.sent == 2 * (2 * 3 / 4 * (3 * 4)) * (2 if backward else 1)
-    assert "vocabulary sharded over model: 'loss'" in found.parallelism
+    best_plan = planned(experiment({"model": 4}, {"B": 3, "D": 8, "V": 64}, arrays, graph, {"loss": []}, **grad))
+    assert layouts(best_plan) == {"w": [None, "model"]}
+    assert best_plan.best.sent == 2 * (2 * 3 / 4 * (3 * 4)) * (2 if backward else 1)
+    assert "vocabulary sharded over model: 'loss'" in best_plan.parallelism
 
 
 @pytest.mark.parametrize(
@@ -289,12 +289,14 @@ def test_experts_are_sharded_and_tokens_are_sent_to_them() -> None:
     }
     graph = {"h": "gelu(einsum('ecd,edf->ecf', x, w1))", "y": "einsum('ecf,efd->ecd', h, w2)"}
     config = experiment({"model": 4}, {"E": 4, "C": 8, "D": 8, "F": 64}, arrays, graph, {"y": [None, "model", None]})
-    found = planned(config | {"plan": {"memory": (2 * 4 * 8 * 8 * 4 + 2 * 4 * 8 * 64 * 4) / 4}})
-    assert layouts(found) == {"w1": ["model", None, None], "w2": ["model", None, None]}
-    assert [(each.kind, each.bytes, each.count) for each in found.axes] == [
+    best_plan = planned(config | {"plan": {"memory": (2 * 4 * 8 * 8 * 4 + 2 * 4 * 8 * 64 * 4) / 4}})
+    assert layouts(best_plan) == {"w1": ["model", None, None], "w2": ["model", None, None]}
+    assert [(each.kind, each.bytes, each.count) for each in best_plan.axes] == [
         ("all-to-all", 2 * 3 / 4 * (4 * 8 * 8 * 4) / 4, 2)
     ]
-    assert found.parallelism == ("expert parallelism over model: each device has experts of its own in 'h' and 'y'",)
+    assert best_plan.parallelism == (
+        "expert parallelism over model: each device has experts of its own in 'h' and 'y'",
+    )
 
 
 # Exact plans.
@@ -313,9 +315,9 @@ def test_elimination_finds_the_exhaustive_optimum(seed: int, variables: int, cho
     small = network(np.random.default_rng(seed), variables, choices, edges)
     every = list(itertools.product(range(choices), repeat=variables))
     least = min(map(small.cost, every))
-    found = eliminated(small)
-    assert small.cost(found.choice) == pytest.approx(least)
-    assert found.cost == pytest.approx(least)
+    solution = eliminated(small)
+    assert small.cost(solution.choice) == pytest.approx(least)
+    assert solution.cost == pytest.approx(least)
     each = least_of_each(small, range(variables))
     for variable, number in itertools.product(range(variables), range(choices)):
         with_it = min(small.cost(choice) for choice in every if choice[variable] == number)
@@ -354,21 +356,21 @@ def test_a_network_too_large_to_eliminate_is_solved_by_pruning(seed: int) -> Non
     sizes = [8] * 36
     with pytest.raises(TooLarge):
         eliminated(grid(np.random.default_rng(seed), 9, 8))
-    found = Solver(wide.pairs, sizes).solved(wide)
+    solution = Solver(wide.pairs, sizes).solved(wide)
     exact = eliminated(wide)
-    assert found.bound <= exact.cost * (1 + 1e-9) <= found.cost * (1 + 2e-9)
-    assert found.proved
-    assert found.cost == pytest.approx(exact.cost)
+    assert solution.bound <= exact.cost * (1 + 1e-9) <= solution.cost * (1 + 2e-9)
+    assert solution.proved
+    assert solution.cost == pytest.approx(exact.cost)
 
 
 def test_when_time_is_up_there_is_a_choice_and_a_bound() -> None:
     wide = grid(np.random.default_rng(0), 30, 30)
     began = time.perf_counter()
-    found = Solver(wide.pairs, [30] * 900, seconds=1.0).solved(wide)
+    solution = Solver(wide.pairs, [30] * 900, seconds=1.0).solved(wide)
     assert time.perf_counter() - began < 20
-    assert found.cost == pytest.approx(wide.cost(found.choice))
-    assert 0 < found.bound < found.cost
-    assert not found.proved
+    assert solution.cost == pytest.approx(wide.cost(solution.choice))
+    assert 0 < solution.bound < solution.cost
+    assert not solution.proved
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -409,7 +411,7 @@ def test_the_plan_costs_as_much_as_the_best_of_all_layouts(graph: dict[str, str]
     """Over all layouts of the arrays, with the best intermediate layouts: none is below the plan, and one equals it."""
     arrays = {"x": (["M", "K"], "auto"), "w": (["K", "N"], "auto")}
     config = experiment({"a": 2, "b": 2}, {"M": 8, "K": 4, "N": 16}, arrays, graph, {"y": ["a", "b"]})
-    found = planned(config)
+    best_plan = planned(config)
     whole = read_graph(config)
     types = value_types(whole.alone("graph"))
     choices = [spec for spec in _specs(2) if spec is not None]
@@ -418,31 +420,31 @@ def test_the_plan_costs_as_much_as_the_best_of_all_layouts(graph: dict[str, str]
         fixed = whole.at(layouts={"arrays.x.spec": x, "arrays.w.spec": w})
         tables = Tables(fixed.mesh, layable(fixed, types, ()), Bytes())
         costs[str(x), str(w)] = eliminated(tables.network).cost
-    mine = tuple(str(spec.json()) for spec in found.best.layouts.values())
-    assert min(costs.values()) == pytest.approx(found.best.cost, abs=1e-3)
-    assert costs[mine[0], mine[1]] == pytest.approx(found.best.cost, abs=1e-3)
+    mine = tuple(str(spec.json()) for spec in best_plan.best.layouts.values())
+    assert min(costs.values()) == pytest.approx(best_plan.best.cost, abs=1e-3)
+    assert costs[mine[0], mine[1]] == pytest.approx(best_plan.best.cost, abs=1e-3)
 
 
 def _specs(rank: int) -> list[list[Any]]:
     """Return every layout over the axes a and b, in their order."""
-    found: list[list[Any]] = []
+    specs: list[list[Any]] = []
     for places in itertools.product((None, *range(rank)), repeat=2):
         spec: list[Any] = []
         for d in range(rank):
             axes = [axis for axis, at in zip("ab", places, strict=True) if at == d]
             spec.append(None if not axes else axes[0] if len(axes) == 1 else axes)
-        found.append(spec)
-    return found
+        specs.append(spec)
+    return specs
 
 
 def test_a_repeat_ends_as_it_begins_and_costs_as_often_as_it_runs() -> None:
     graph = {"ring": {"repeat": 5, "carry": {"h": "x"}, "body": {"h": "tanh(h @ w) @ v"}}, "y": "ring.h"}
     arrays = {"x": (["B", "D"], []), "w": (["D", "F"], "auto"), "v": (["F", "D"], "auto")}
-    found = planned(experiment({"model": 4}, {"B": 3, "D": 8, "F": 64}, arrays, graph, {"y": []}))
-    assert layouts(found) == {"w": [None, "model"], "v": ["model", None]}
-    (reduced,) = found.axes
+    best_plan = planned(experiment({"model": 4}, {"B": 3, "D": 8, "F": 64}, arrays, graph, {"y": []}))
+    assert layouts(best_plan) == {"w": [None, "model"], "v": ["model", None]}
+    (reduced,) = best_plan.axes
     assert (reduced.kind, reduced.count) == ("all-reduce", 5)
-    assert found.best.sent == 5 * 2 * 3 / 4 * (3 * 8 * 4)
+    assert best_plan.best.sent == 5 * 2 * 3 / 4 * (3 * 8 * 4)
 
 
 @pytest.mark.parametrize(("batch", "sent"), [(4, 2 * 3 / 4 * (4 * 32 * 4)), (16, 0.0)])
@@ -450,9 +452,9 @@ def test_a_product_of_whole_operands_is_divided_if_its_result_is_small(batch: in
     """As XLA compiles it: it gathers w rather than sum a larger y, so that w may as well be whole."""
     arrays = {"x": (["B", "D"], []), "w": (["D", "F"], "auto")}
     config = experiment({"model": 4}, {"B": batch, "D": 8, "F": 32}, arrays, {"y": "x @ w"}, {"y": []})
-    found = planned(config)
-    assert found.best.sent == sent
-    assert layouts(found) == {"w": ["model", None] if sent else [None, None]}
+    best_plan = planned(config)
+    assert best_plan.best.sent == sent
+    assert layouts(best_plan) == {"w": ["model", None] if sent else [None, None]}
 
 
 def test_the_gradient_of_a_product_is_computed_in_the_layout_of_its_weight() -> None:
@@ -615,11 +617,11 @@ def test_a_value_inside_of_a_users_step_and_its_weights_are_laid_out(tmp_path: P
     }
     done = _command(tmp_path, config)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["plan"]["best"]
+    candidate = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["plan"]["best"]
     # Three rows cannot be sharded: weights by columns and by rows, and one all-reduce forward.
-    assert found["layouts"]["constraints.value/mlp/hidden"] == [None, "model"]
+    assert candidate["layouts"]["constraints.value/mlp/hidden"] == [None, "model"]
     record = _run_again(tmp_path)
-    assert record["programs"]["constraint"]["bytes_sent"] == found["sent"]
+    assert record["programs"]["constraint"]["bytes_sent"] == candidate["sent"]
 
 
 ONE = {"model": 1}
@@ -656,9 +658,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_an_impossible_plan_is_one_message(what: str, tmp_path: Path) -> None:
-    config, message = REFUSED[what]
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_an_impossible_plan_is_one_message(mistake: str, tmp_path: Path) -> None:
+    config, message = REFUSED[mistake]
     done = _command(tmp_path, config)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.splitlines()[-1].strip() == message
@@ -692,12 +694,12 @@ def test_the_shape_of_the_mesh_is_found_too(tmp_path: Path) -> None:
     done = _command(tmp_path, config)
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
-    shapes = {tuple(one["shape"]): one["cost"] for one in written["shapes"]}
+    shapes = {tuple(entry["shape"]): entry["cost"] for entry in written["shapes"]}
     # x is sharded only over data, so that the two axes are not interchangeable.
     assert set(shapes) == {(1, 4), (2, 2), (4, 1)}
     for shape, cost in shapes.items():
-        one = mlp(64, dict(zip(("data", "model"), shape, strict=True)), x=["data", None], loss=True)
-        assert planned(one).best.cost == pytest.approx(cost)
+        shaped = mlp(64, dict(zip(("data", "model"), shape, strict=True)), x=["data", None], loss=True)
+        assert planned(shaped).best.cost == pytest.approx(cost)
     best = min(shapes, key=lambda shape: shapes[shape])
     assert written["shapes"][0]["shape"] == list(best)
     experiment_ = yaml.safe_load((tmp_path / "run" / "conf" / "experiment" / "plan.yaml").read_text(encoding="utf-8"))
@@ -713,8 +715,8 @@ def test_axes_that_are_alike_are_taken_in_one_order() -> None:
 
 def test_several_objectives_give_a_front() -> None:
     config = mlp(8, {"model": 4}, x="auto", plan={"least": ["bytes", "memory"]})
-    found = planned(config)
-    points = [(one.costs["bytes"], one.costs["memory"]) for one in found.front]
+    best_plan = planned(config)
+    points = [(candidate.costs["bytes"], candidate.costs["memory"]) for candidate in best_plan.front]
     assert len(points) > 1
     assert points == sorted(points)
     assert [held for _, held in points] == sorted((held for _, held in points), reverse=True)
@@ -731,7 +733,7 @@ def test_handwritten_layouts_are_compared_with_the_plan(tmp_path: Path) -> None:
     done = _command(tmp_path, config, "program=auto")
     assert done.returncode == 0, done.stdout + done.stderr
     tried = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]
-    sent = {one.get("by_hand"): (one["candidate"]["sent"], one["programs"][0]["bytes_sent"]) for one in tried}
+    sent = {trial.get("by_hand"): (trial["candidate"]["sent"], trial["programs"][0]["bytes_sent"]) for trial in tried}
     assert set(sent) == {None, "megatron.yaml", "data.yaml"}
     assert all(model == compiled for model, compiled in sent.values())
     assert sent[None] == sent["megatron.yaml"]
@@ -781,7 +783,7 @@ def test_a_limit_that_no_candidate_meets_names_the_least_that_was_compiled(tmp_p
     done = _command(tmp_path, config)
     assert done.returncode == 1, done.stdout + done.stderr
     tried = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]
-    needed = min(program["memory_bytes"] for one in tried for program in one["programs"])
+    needed = min(program["memory_bytes"] for trial in tried for program in trial["programs"])
     assert f"no compiled layout fits the limit of {bytes_text(round(least + 1))}: " in done.stdout
     assert f"the smallest needs {bytes_text(needed)}" in done.stdout
 
@@ -818,9 +820,9 @@ def test_a_graph_of_four_hundred_values_is_planned() -> None:
         last = f"c{n}"
     config = experiment({"a": 2, "b": 2, "c": 2}, {"B": 16, "D": 16}, arrays, graph, {last: []})
     began = time.perf_counter()
-    found = planned(config | {"plan": {"seconds": 5}})
+    best_plan = planned(config | {"plan": {"seconds": 5}})
     assert time.perf_counter() - began < 60
-    assert found.best.cost >= found.bound > 0
+    assert best_plan.best.cost >= best_plan.bound > 0
 
 
 def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
@@ -854,19 +856,19 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
 def test_a_candidate_is_verified_at_sizes_that_its_layouts_divide() -> None:
     """The columns of w1 and the rows of w2 are in eight parts, so the hidden width is raised from 6 to 8."""
     config = mlp(3, {"a": 2, "b": 4}, x=[], verify_dims={"B": 2, "D": 5, "F": 6})
-    found, graph = planned(config), read_graph(config)
-    assert layouts(found) == {"w1": [None, ["a", "b"]], "w2": [["a", "b"], None]}
+    best_plan, graph = planned(config), read_graph(config)
+    assert layouts(best_plan) == {"w1": [None, ["a", "b"]], "w2": [["a", "b"], None]}
     keys = tuple(auto.keys(config))
     types = value_types(graph.alone("graph"))
-    planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, auto.read_plan(config), found)
-    assert filled(planning, found.best)["verify_dims"] == {"B": 2, "D": 5, "F": 8}
+    planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, auto.read_plan(config), best_plan)
+    assert filled(planning, best_plan.best)["verify_dims"] == {"B": 2, "D": 5, "F": 8}
 
 
 def test_where_the_rows_take_every_axis_the_weights_are_whole() -> None:
     rows = [["a", "b"], None]
-    found = planned(mlp(16, {"a": 2, "b": 2}, x=rows) | {"outputs": {"y": rows}})
-    assert layouts(found) == {"w1": [None, None], "w2": [None, None]}
-    assert found.best.sent == 0
+    best_plan = planned(mlp(16, {"a": 2, "b": 2}, x=rows) | {"outputs": {"y": rows}})
+    assert layouts(best_plan) == {"w1": [None, None], "w2": [None, None]}
+    assert best_plan.best.sent == 0
 
 
 def test_a_candidate_has_the_layouts_that_differ_from_the_first() -> None:
@@ -878,8 +880,8 @@ def test_a_candidate_has_the_layouts_that_differ_from_the_first() -> None:
 def test_five_mesh_axes_are_planned_with_some_that_split_together() -> None:
     axes = {"a": 2, "b": 2, "c": 2, "d": 2, "e": 2}
     layered = mlp(64, axes, x="auto", loss=True)
-    found = planned(layered)
-    assert found.best.cost <= planned(mlp(64, {"a": 32}, x="auto", loss=True)).best.cost * (1 + 1e-6)
+    best_plan = planned(layered)
+    assert best_plan.best.cost <= planned(mlp(64, {"a": 32}, x="auto", loss=True)).best.cost * (1 + 1e-6)
 
 
 def test_open_shapes_need_a_number_of_devices(tmp_path: Path) -> None:
@@ -896,9 +898,9 @@ def test_open_shapes_need_a_number_of_devices(tmp_path: Path) -> None:
 def test_free_reshards_do_not_go_in_circles() -> None:
     """On hardware without links, collectives take no time."""
     hardware = {"name": "mine", "flops": {"float32": 1e12}}
-    found = planned(mlp(16, {"x": 2, "y": 2}, loss=True, plan={"least": "time"}, hardware=hardware))
-    assert found.best.cost < 1e-6
-    assert all(candidate.cost >= found.bound for candidate in found.others)
+    best_plan = planned(mlp(16, {"x": 2, "y": 2}, loss=True, plan={"least": "time"}, hardware=hardware))
+    assert best_plan.best.cost < 1e-6
+    assert all(candidate.cost >= best_plan.bound for candidate in best_plan.others)
 
 
 def test_candidates_whose_verification_takes_too_long_are_not_compiled(tmp_path: Path) -> None:

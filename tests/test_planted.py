@@ -51,24 +51,24 @@ def test_a_bug_in_the_interpreter_is_caught_and_blamed(
     row = dataclasses.replace(operations.OPERATIONS[operation], counterpart=wrong)
     monkeypatch.setitem(operations.OPERATIONS, operation, row)
     case3 = config("case3_allreduce", {"axes": ["x", "y"], "shape": [2, 2]})
-    found: Any = run.run(case3, tmp_path, Sources)
-    assert found.status == "failed"
-    assert found.programs["auto"].status == "passed"
+    record: Any = run.run(case3, tmp_path, Sources)
+    assert record.status == "failed"
+    assert record.programs["auto"].status == "passed"
     for program in ("shard_map", "vmap"):
-        check = found.programs[program].checks.value
+        check = record.programs[program].checks.value
         assert (check.status, check.diagnosis) == ("failed", [BLAMED])
-    assert found.checks.sections.status == "failed"
-    assert found.checks.sections.diagnosis == [BLAMED]
+    assert record.checks.sections.status == "failed"
+    assert record.checks.sections.diagnosis == [BLAMED]
 
 
 def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = dataclasses.replace(operations.OPERATIONS["sigmoid"], counterpart=lambda x: x / (1 + abs(x)))
     monkeypatch.setitem(operations.OPERATIONS, "sigmoid", row)
-    found: Any = run.run(config("layer", {"axes": ["x"], "shape": [8]}), tmp_path, Sources)
-    assert {result.checks.value.status for result in found.programs.values()} == {"failed"}
-    assert {result.checks.values.status for result in found.programs.values()} == {"passed"}
-    assert found.checks.sections.status == "passed"
-    assert found.programs["shard_map"].checks.value.diagnosis == [
+    record: Any = run.run(config("layer", {"axes": ["x"], "shape": [8]}), tmp_path, Sources)
+    assert {result.checks.value.status for result in record.programs.values()} == {"failed"}
+    assert {result.checks.values.status for result in record.programs.values()} == {"passed"}
+    assert record.checks.sections.status == "passed"
+    assert record.programs["shard_map"].checks.value.diagnosis == [
         "all programs differ from both oracles: JAX is wrong in what they share, or the oracle is"
     ]
 
@@ -80,9 +80,9 @@ def test_rounding_amplified_by_a_quotient_is_distinguished_from_a_mistake(tmp_pa
     assert right.programs["shard_map"].checks.value.status == "passed"
     line = {"out": "(x - mean) / std * (1 + 1e-7)"}
     wrong = config("distributed_normalize", mesh, program="shard_map", per_device=line)
-    found: Any = run.run(wrong, tmp_path, Sources)
-    assert found.programs["shard_map"].checks.value.status == "passed"
-    assert found.checks.sections.status == "failed"
+    record: Any = run.run(wrong, tmp_path, Sources)
+    assert record.programs["shard_map"].checks.value.status == "passed"
+    assert record.checks.sections.status == "failed"
 
 
 def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[Program, ValueVerdict]:
@@ -116,8 +116,8 @@ def test_a_program_that_alone_differs_is_named(statuses: dict[str, Any], agree: 
     far, near = f"{agree} {wrong}: the compiler", f"{agree} {differ}: its rounding is more than was measured, or"
     assert blame.blame(given, verdicts(1.0, **statuses), Program.CONSTRAINT, alike=True) == far
     assert blame.blame(given, verdicts(math.inf, **statuses), Program.CONSTRAINT, alike=True) == far
-    told = blame.blame(given, verdicts(5e-6, **statuses), Program.CONSTRAINT, alike=True)
-    assert told == f"{near} the compiler is wrong"
+    sentence = blame.blame(given, verdicts(5e-6, **statuses), Program.CONSTRAINT, alike=True)
+    assert sentence == f"{near} the compiler is wrong"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,6 @@ def test_a_program_that_alone_differs_is_named(statuses: dict[str, Any], agree: 
     [(9e-5, 1e-6, False), (1.1e-4, 1e-6, True), (1.0, 0.2, True), (1.0, 0.3, False), (0.2, 0.04, False)],
 )
 def test_an_error_beyond_any_order_of_operations_is_the_compilers(error: float, atol: float, far: bool) -> None:
-    found = verdicts(error, atol, auto="passed", constraint="failed")
-    told = blame.blame(context(), found, Program.CONSTRAINT, alike=True)
-    assert told.endswith("wrong: the compiler") == far
+    checks = verdicts(error, atol, auto="passed", constraint="failed")
+    sentence = blame.blame(context(), checks, Program.CONSTRAINT, alike=True)
+    assert sentence.endswith("wrong: the compiler") == far

@@ -50,14 +50,14 @@ from runner import codec
 from runner.flow import run
 from runner.record.model import Record
 
-def told(config, folder, sources, overrides=(), workers=None):
+def replayed(config, folder, sources, overrides=(), workers=None):
     # The records in records.json that replace runs, by experiment and target.
     with open("runs.txt", "a") as runs:
         runs.write(config["name"] + "\\n")
     target = next((o.split("=")[1] for o in overrides if o.startswith("target=")), "cpu")
     return codec.build(Record, json.loads(Path("records.json").read_text())[config["name"]][target])
 
-run.run = told
+run.run = replayed
 """
 """A conftest.py whose sessions use a test's records instead of running JAX."""
 
@@ -92,9 +92,9 @@ class Project:
         done = command(
             self.folder / folder, *PLUGIN, "-p", "no:cacheprovider", *arguments, module="pytest", COLUMNS="200"
         )
-        said = done.stdout + done.stderr
-        assert status is None or done.returncode == status, said
-        return said
+        printed = done.stdout + done.stderr
+        assert status is None or done.returncode == status, printed
+        return printed
 
     def process(self, *arguments: str) -> str:
         """Return the output of a passing session in a process that was started and not forked."""
@@ -113,10 +113,10 @@ class Project:
     def pin(self) -> None:
         """Write goldens that match the records."""
         for name, targets in json.loads((self.folder / "records.json").read_text(encoding="utf-8")).items():
-            for target, told in targets.items():
-                found = codec.build(Record, told)
-                for program_name, result in found.programs.items():
-                    place = (golden.series(found.environment.jax or ""), target, program_name)
+            for target, plain in targets.items():
+                run_record = codec.build(Record, plain)
+                for program_name, result in run_record.programs.items():
+                    place = (golden.series(run_record.environment.jax or ""), target, program_name)
                     golden.pin(self.goldens / f"{name}.json", place, golden.pinned(result))
 
     def golden(self, name: str = "mine") -> golden.Goldens:
@@ -140,7 +140,7 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.fixture
-def told(project: Project) -> Project:
+def recorded(project: Project) -> Project:
     """Return a project whose experiment has the record `FOUND`, with matching goldens."""
     project.tell()
     project.pin()
@@ -194,12 +194,12 @@ def test_a_psum_that_was_removed_is_named(ran: Callable[[Path], Project], tmp_pa
     project.write(
         "my_conf/experiment/mine.yaml", MINE.replace("psum(partial, 'x')", "partial + 0") + "check_vma: false\n"
     )
-    said = project.pytest("my_conf/experiment/mine.yaml", status=1)
-    assert "FAILED my_conf/experiment/mine.yaml::sections" in said
-    assert "a psum over 'x' is left out: with per_device.C: psum(partial, 'x') + 0 it equals the graph" in said
-    assert "to run it: python -m runner --config-dir my_conf +experiment=mine program=shard_map" in said
-    assert "FAILED my_conf/experiment/mine.yaml::shard_map::golden" in said
-    assert "all-reduce of C over x disappeared from shard_map: -64 B sent per device" in said
+    printed = project.pytest("my_conf/experiment/mine.yaml", status=1)
+    assert "FAILED my_conf/experiment/mine.yaml::sections" in printed
+    assert "a psum over 'x' is left out: with per_device.C: psum(partial, 'x') + 0 it equals the graph" in printed
+    assert "to run it: python -m runner --config-dir my_conf +experiment=mine program=shard_map" in printed
+    assert "FAILED my_conf/experiment/mine.yaml::shard_map::golden" in printed
+    assert "all-reduce of C over x disappeared from shard_map: -64 B sent per device" in printed
 
 
 def test_an_all_gather_that_a_changed_constraint_forces_is_named(
@@ -207,10 +207,10 @@ def test_an_all_gather_that_a_changed_constraint_forces_is_named(
 ) -> None:
     project = ran(tmp_path)
     project.write("my_conf/experiment/steered.yaml", STEERED.replace("h: [x, null]", "h: [null, null]"))
-    said = project.pytest("my_conf/experiment/steered.yaml")
-    assert "FAILED my_conf/experiment/steered.yaml::constraint::golden" in said
+    printed = project.pytest("my_conf/experiment/steered.yaml")
+    assert "FAILED my_conf/experiment/steered.yaml::constraint::golden" in printed
     appeared = "all-gather of x for h over x appeared in constraint: +128 B sent per device, inserted by the compiler"
-    assert f"  {appeared}\n" in said
+    assert f"  {appeared}\n" in printed
 
 
 def test_a_golden_that_was_doctored_is_named(ran: Callable[[Path], Project], tmp_path: Path) -> None:
@@ -219,12 +219,12 @@ def test_a_golden_that_was_doctored_is_named(ran: Callable[[Path], Project], tmp
     text = file.read_text(encoding="utf-8")
     assert '"spec": ["x", null]' in text
     file.write_text(text.replace('"spec": ["x", null]', '"spec": [null, "x"]', 1), encoding="utf-8")
-    said = project.pytest("my_conf/experiment/steered.yaml", status=1)
-    assert "auto is not what goldens/steered.json (jax " in said
-    assert "  output y of auto: spec P(None, 'x') → P('x', None)\n" in said
-    assert "pytest my_conf/experiment/steered.yaml::auto::golden --update-golden" in said
-    assert "Traceback" not in said
-    kept = Path(re.findall(r"run folder: (\S+)", said)[0])
+    printed = project.pytest("my_conf/experiment/steered.yaml", status=1)
+    assert "auto is not what goldens/steered.json (jax " in printed
+    assert "  output y of auto: spec P(None, 'x') → P('x', None)\n" in printed
+    assert "pytest my_conf/experiment/steered.yaml::auto::golden --update-golden" in printed
+    assert "Traceback" not in printed
+    kept = Path(re.findall(r"run folder: (\S+)", printed)[0])
     assert (kept / "result.json").is_file()
     assert (kept / "program_auto.py").is_file()
 
@@ -232,33 +232,34 @@ def test_a_golden_that_was_doctored_is_named(ran: Callable[[Path], Project], tmp
 # The same with synthetic records.
 
 
-def test_a_collective_that_disappeared_is_named(told: Project) -> None:
-    told.tell(programs={**FOUND, "shard_map": program()})
-    said = told.pytest("--experiments", "my_conf", status=1)
-    assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::shard_map::golden"]
-    assert "shard_map is not what goldens/mine.json (jax 0.10 on cpu) pins:\n" in said
-    assert "\n  all-reduce of C over x disappeared from shard_map: -64 B sent per device\n" in said
+def test_a_collective_that_disappeared_is_named(recorded: Project) -> None:
+    recorded.tell(programs={**FOUND, "shard_map": program()})
+    printed = recorded.pytest("--experiments", "my_conf", status=1)
+    assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == ["my_conf/experiment/mine.yaml::shard_map::golden"]
+    assert "shard_map is not what goldens/mine.json (jax 0.10 on cpu) pins:\n" in printed
+    assert "\n  all-reduce of C over x disappeared from shard_map: -64 B sent per device\n" in printed
 
 
-def test_a_collective_that_appeared_is_named(told: Project) -> None:
+def test_a_collective_that_appeared_is_named(recorded: Project) -> None:
     gather = collective("all-gather", "w", bytes_out=2097152, bytes_sent=1048576, inserted=True)
-    told.tell(programs={**FOUND, "constraint": program(collective(inserted=True), gather)})
-    said = told.pytest("--experiments", "my_conf", status=1)
-    assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::constraint::golden"]
+    recorded.tell(programs={**FOUND, "constraint": program(collective(inserted=True), gather)})
+    printed = recorded.pytest("--experiments", "my_conf", status=1)
+    assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == ["my_conf/experiment/mine.yaml::constraint::golden"]
     assert (
-        "\n  all-gather of w over x appeared in constraint: +1.0 MB sent per device, inserted by the compiler\n" in said
+        "\n  all-gather of w over x appeared in constraint: +1.0 MB sent per device, inserted by the compiler\n"
+        in printed
     )
 
 
-def test_an_invalid_golden_is_named(told: Project) -> None:
-    (told.goldens / "mine.json").write_text('{"jax 0.10": 1}')
-    said = told.pytest("--experiments", "my_conf", status=1)
-    assert "goldens/mine.json  'jax 0.10' is not a mapping of targets; restore the file" in said
+def test_an_invalid_golden_is_named(recorded: Project) -> None:
+    (recorded.goldens / "mine.json").write_text('{"jax 0.10": 1}')
+    printed = recorded.pytest("--experiments", "my_conf", status=1)
+    assert "goldens/mine.json  'jax 0.10' is not a mapping of targets; restore the file" in printed
 
 
 def test_ids_name_the_file_the_program_and_the_check(project: Project) -> None:
-    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
-    lines = [line for line in said.splitlines() if "::" in line]
+    printed = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    lines = [line for line in printed.splitlines() if "::" in line]
     programs = ("auto", "constraint", "explicit", "derived", "shard_map", "vmap")
     checks = ("value", "layout", "replicas", "agreement", "golden")
     assert lines == [
@@ -277,15 +278,15 @@ def test_the_gradient_and_the_expectations_are_items(project: Project) -> None:
         MINE.replace("graph:\n  C: A @ B\n", "graph:\n  C: sum(A @ B)\n").split("per_device")[0]
         + "outputs:\n  C: []\ngrad: {of: C, wrt: A}\nexpect:\n  values: {C: 1}\nprogram: auto\n",
     )
-    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
-    checks = re.findall(r"mine\.yaml::auto::(\w+)", said)
+    printed = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    checks = re.findall(r"mine\.yaml::auto::(\w+)", printed)
     assert checks == ["value", "layout", "replicas", "agreement", "gradient", "values", "golden"]
 
 
 def test_an_argument_that_is_a_folder_of_experiments_is_collected(project: Project) -> None:
-    said = project.pytest("my_conf/experiment/mine.yaml::shard_map::value", "--collect-only", "-q", status=0)
-    assert "my_conf/experiment/mine.yaml::shard_map::value\n" in said
-    assert "1 test collected" in said
+    printed = project.pytest("my_conf/experiment/mine.yaml::shard_map::value", "--collect-only", "-q", status=0)
+    assert "my_conf/experiment/mine.yaml::shard_map::value\n" in printed
+    assert "1 test collected" in printed
     assert project.pytest("my_conf/experiment", "--collect-only", "-q", status=0).count("mine.yaml::") == 32
 
 
@@ -335,8 +336,8 @@ def test_collecting_imports_no_jax(project: Project) -> None:
         "    loaded = [m for m in sys.modules if m.split('.')[0] in ('jax', 'jaxlib')]\n"
         "    print('loaded:', loaded, 'hydra' in sys.modules)\n",
     )
-    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", "-s", status=0)
-    assert "loaded: [] True" in said
+    printed = project.pytest("--experiments", "my_conf", "--collect-only", "-q", "-s", status=0)
+    assert "loaded: [] True" in printed
 
 
 @pytest.mark.sample(3)
@@ -356,19 +357,19 @@ def test_collecting_imports_no_jax(project: Project) -> None:
 )
 def test_a_file_that_is_wrong_is_one_message(project: Project, text: str, message: str) -> None:
     project.write("my_conf/experiment/mine.yaml", text)
-    said = project.pytest("--experiments", "my_conf", "--collect-only", status=2)
-    assert message in said
-    assert "Traceback" not in said
-    assert "runner/" not in said
+    printed = project.pytest("--experiments", "my_conf", "--collect-only", status=2)
+    assert message in printed
+    assert "Traceback" not in printed
+    assert "runner/" not in printed
 
 
 def test_a_file_that_is_only_a_base_of_others_has_no_items(project: Project) -> None:
     base, own = MINE.replace("name: mine\n", ""), "# @package _global_\ndefaults: [base, _self_]\nname: mine\n"
     project.write("my_conf/experiment/base.yaml", base)
     project.write("my_conf/experiment/mine.yaml", own)
-    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
-    assert said.count("mine.yaml::") == 32
-    assert "base.yaml" not in said
+    printed = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    assert printed.count("mine.yaml::") == 32
+    assert "base.yaml" not in printed
     project.write("my_conf/experiment/mine.yaml", MINE)
     alone = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
     assert alone.count("base.yaml::") == alone.count("mine.yaml::") == 32
@@ -376,14 +377,14 @@ def test_a_file_that_is_only_a_base_of_others_has_no_items(project: Project) -> 
 
 def test_an_experiment_hidden_by_a_shipped_one_is_refused(project: Project) -> None:
     project.write("my_conf/experiment/layer.yaml", MINE)
-    said = project.pytest("--experiments", "my_conf", "--collect-only", status=2)
-    assert "shardproof has an experiment 'layer', which hides this one; give the file another name" in said
+    printed = project.pytest("--experiments", "my_conf", "--collect-only", status=2)
+    assert "shardproof has an experiment 'layer', which hides this one; give the file another name" in printed
 
 
 def test_two_experiments_with_one_golden_file_are_refused(project: Project) -> None:
     project.write("other/experiment/mine.yaml", MINE)
-    said = project.pytest("--experiments", "my_conf", "--experiments", "other", "--collect-only", status=2)
-    assert "my_conf/experiment/mine.yaml has its goldens in the same file, goldens/mine.json" in said
+    printed = project.pytest("--experiments", "my_conf", "--experiments", "other", "--collect-only", status=2)
+    assert "my_conf/experiment/mine.yaml has its goldens in the same file, goldens/mine.json" in printed
 
 
 @pytest.mark.parametrize(
@@ -395,17 +396,18 @@ def test_two_experiments_with_one_golden_file_are_refused(project: Project) -> N
     ],
 )
 def test_a_wrong_option_is_one_message(project: Project, arguments: tuple[str, ...], message: str) -> None:
-    said = project.pytest(*arguments, status=4)
-    assert message in said
-    assert "Traceback" not in said
+    printed = project.pytest(*arguments, status=4)
+    assert message in printed
+    assert "Traceback" not in printed
 
 
 def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
     project.tell()
-    said = project.pytest("--experiments", "my_conf", status=1)
-    assert len(re.findall(r"^FAILED .*::golden", said, re.MULTILINE)) == 6
+    printed = project.pytest("--experiments", "my_conf", status=1)
+    assert len(re.findall(r"^FAILED .*::golden", printed, re.MULTILINE)) == 6
     assert (
-        "there was no golden of vmap; it is written now: look at goldens/mine.json (jax 0.10 on cpu), commit it" in said
+        "there was no golden of vmap; it is written now: look at goldens/mine.json (jax 0.10 on cpu), commit it"
+        in printed
     )
     assert project.golden()["jax 0.10"]["cpu"]["shard_map"] == golden.pinned(FOUND["shard_map"])
     project.pytest("--experiments", "my_conf", status=0)
@@ -415,128 +417,128 @@ def test_a_program_that_fails_its_checks_is_not_pinned(project: Project) -> None
     wrong = program(status="failed", checks=CHECKS.but(value=value(status="failed", reason="so")))
     project.tell(programs={**FOUND, "auto": wrong}, status="failed")
     for arguments in ((), ("--update-golden",)):
-        said = project.pytest("--experiments", "my_conf", *arguments, status=1)
-        assert "auto is not pinned in goldens/mine.json (jax 0.10 on cpu) while its value failed" in said
-        assert "auto: value failed\n  so\n" in said
+        printed = project.pytest("--experiments", "my_conf", *arguments, status=1)
+        assert "auto is not pinned in goldens/mine.json (jax 0.10 on cpu) while its value failed" in printed
+        assert "auto: value failed\n  so\n" in printed
         assert "auto" not in project.golden()["jax 0.10"]["cpu"]
 
 
-def test_update_rewrites_and_prints_what_changed(told: Project) -> None:
-    before = (told.goldens / "mine.json").read_text()
-    told.tell(environment=on("0.12.0.1"))
-    told.pytest("--experiments", "my_conf", "--update-golden", status=0)
-    told.tell(programs={**FOUND, "shard_map": program()})
-    said = told.pytest("--experiments", "my_conf", "--update-golden", status=0)
-    assert " goldens ===" in said
+def test_update_rewrites_and_prints_what_changed(recorded: Project) -> None:
+    before = (recorded.goldens / "mine.json").read_text()
+    recorded.tell(environment=on("0.12.0.1"))
+    recorded.pytest("--experiments", "my_conf", "--update-golden", status=0)
+    recorded.tell(programs={**FOUND, "shard_map": program()})
+    printed = recorded.pytest("--experiments", "my_conf", "--update-golden", status=0)
+    assert " goldens ===" in printed
     expected = (
         "updated: goldens/mine.json (jax 0.10 on cpu)\n"
         "  all-reduce of C over x disappeared from shard_map: -64 B sent per device\n"
     )
-    assert expected in said
-    assert said.count("updated:") == 1
-    content = told.golden()
+    assert expected in printed
+    assert printed.count("updated:") == 1
+    content = recorded.golden()
     assert content["jax 0.10"]["cpu"]["shard_map"]["collectives"] == []
     assert content["jax 0.12"]["cpu"] == json.loads(before)["jax 0.10"]["cpu"]
-    told.pytest("--experiments", "my_conf", status=0)
+    recorded.pytest("--experiments", "my_conf", status=0)
 
 
-def test_unused_goldens_are_reported(told: Project) -> None:
+def test_unused_goldens_are_reported(recorded: Project) -> None:
     from importlib.metadata import version
 
     current = golden.series(version("jax"))
     other = "jax 0.10" if current != "jax 0.10" else "jax 0.12"
-    told.tell(environment=on(version("jax")))
-    told.pin()
+    recorded.tell(environment=on(version("jax")))
+    recorded.pin()
     for place in ((current, "cpu", "pmap"), (current, "v4", "auto"), (other, "v4", "auto")):
-        golden.pin(told.goldens / "mine.json", place, golden.pinned(program()))
-    golden.pin(told.goldens / "gone.json", (current, "cpu", "auto"), golden.pinned(program()))
+        golden.pin(recorded.goldens / "mine.json", place, golden.pinned(program()))
+    golden.pin(recorded.goldens / "gone.json", (current, "cpu", "auto"), golden.pinned(program()))
     # That of a test with the fixture `sharded`, which this session does not collect.
-    golden.pin(told.goldens / "test_mine" / "test_product.json", (current, "cpu", "auto"), golden.pinned(program()))
+    golden.pin(recorded.goldens / "test_mine" / "test_product.json", (current, "cpu", "auto"), golden.pinned(program()))
     unused = [
         f"unused: goldens/mine.json ({current} on cpu) pins pmap, which my_conf/experiment/mine.yaml does not test",
         f"unused: goldens/mine.json ({current} on v4) pins auto, which my_conf/experiment/mine.yaml does not test",
         "unused: goldens/gone.json; there is no experiment gone",
     ]
-    said = told.pytest("--experiments", "my_conf", status=0)
-    assert [line for line in said.splitlines() if line.startswith("unused")] == unused
-    assert told.pytest("--experiments", "my_conf", "-n", "2", status=0).count("unused: ") == 3
+    printed = recorded.pytest("--experiments", "my_conf", status=0)
+    assert [line for line in printed.splitlines() if line.startswith("unused")] == unused
+    assert recorded.pytest("--experiments", "my_conf", "-n", "2", status=0).count("unused: ") == 3
     # A run of a part of the folder does not concern the rest.
-    told.write("my_conf/experiment/second.yaml", MINE.replace("name: mine", "name: second"))
-    assert told.pytest("my_conf/experiment/mine.yaml::auto", status=0).count("unused: ") == 2
+    recorded.write("my_conf/experiment/second.yaml", MINE.replace("name: mine", "name: second"))
+    assert recorded.pytest("my_conf/experiment/mine.yaml::auto", status=0).count("unused: ") == 2
 
 
-def test_the_goldens_of_other_config_folders_are_not_reported(told: Project) -> None:
-    told.write("other/experiment/theirs.yaml", MINE)
-    golden.pin(told.goldens / "theirs.json", ("jax 0.10", "cpu", "auto"), golden.pinned(program()))
-    assert "unused" not in told.pytest("--experiments", "my_conf", status=0)
+def test_the_goldens_of_other_config_folders_are_not_reported(recorded: Project) -> None:
+    recorded.write("other/experiment/theirs.yaml", MINE)
+    golden.pin(recorded.goldens / "theirs.json", ("jax 0.10", "cpu", "auto"), golden.pinned(program()))
+    assert "unused" not in recorded.pytest("--experiments", "my_conf", status=0)
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("dist", ["load", "loadgroup", "loadscope"])
-def test_an_experiment_is_run_once_also_by_several_workers(told: Project, dist: str) -> None:
+def test_an_experiment_is_run_once_also_by_several_workers(recorded: Project, dist: str) -> None:
     for name in ("second", "third"):
-        told.write(f"my_conf/experiment/{name}.yaml", MINE.replace("name: mine", f"name: {name}"))
-        told.tell(name)
-    said = told.pytest("--experiments", "my_conf", "-n", "2", "--dist", dist, "--update-golden", status=0)
-    assert "96 passed" in said
-    assert sorted((told.folder / "runs.txt").read_text().split()) == ["mine", "second", "third"]
-    assert sorted(path.name for path in told.goldens.iterdir()) == ["mine.json", "second.json", "third.json"]
+        recorded.write(f"my_conf/experiment/{name}.yaml", MINE.replace("name: mine", f"name: {name}"))
+        recorded.tell(name)
+    printed = recorded.pytest("--experiments", "my_conf", "-n", "2", "--dist", dist, "--update-golden", status=0)
+    assert "96 passed" in printed
+    assert sorted((recorded.folder / "runs.txt").read_text().split()) == ["mine", "second", "third"]
+    assert sorted(path.name for path in recorded.goldens.iterdir()) == ["mine.json", "second.json", "third.json"]
 
 
 @pytest.mark.whole
-def test_other_targets_have_ids_and_goldens_of_their_own(told: Project) -> None:
-    told.write("my_conf/target/my_tpu.yaml", "platform: tpu\n")
-    told.tell(target="my_tpu", programs={**FOUND, "shard_map": program()})
-    said = told.pytest("--experiments", "my_conf", "--targets", "cpu,my_tpu", status=1)
-    failed = re.findall(r"^FAILED (\S+)", said, re.MULTILINE)
+def test_other_targets_have_ids_and_goldens_of_their_own(recorded: Project) -> None:
+    recorded.write("my_conf/target/my_tpu.yaml", "platform: tpu\n")
+    recorded.tell(target="my_tpu", programs={**FOUND, "shard_map": program()})
+    printed = recorded.pytest("--experiments", "my_conf", "--targets", "cpu,my_tpu", status=1)
+    failed = re.findall(r"^FAILED (\S+)", printed, re.MULTILINE)
     programs = ("auto", "constraint", "explicit", "derived", "shard_map", "vmap")
     assert failed == [f"my_conf/experiment/mine.yaml::my_tpu::{p}::golden" for p in programs]
-    assert "python -m runner --config-dir my_conf +experiment=mine target=my_tpu program=auto" in said
-    assert sorted(told.golden()["jax 0.10"]) == ["cpu", "my_tpu"]
-    told.write("my_conf/experiment/mine.yaml", MINE + "test: {targets: [cpu, my_tpu]}\n")
-    assert "64 passed" in told.pytest("--experiments", "my_conf", status=0)
-    listed = told.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    assert "python -m runner --config-dir my_conf +experiment=mine target=my_tpu program=auto" in printed
+    assert sorted(recorded.golden()["jax 0.10"]) == ["cpu", "my_tpu"]
+    recorded.write("my_conf/experiment/mine.yaml", MINE + "test: {targets: [cpu, my_tpu]}\n")
+    assert "64 passed" in recorded.pytest("--experiments", "my_conf", status=0)
+    listed = recorded.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
     assert "my_conf/experiment/mine.yaml::my_tpu::sections\n" in listed
 
 
-def test_an_unsupported_program_is_skipped_unless_a_golden_exists(told: Project) -> None:
-    without = {name: found for name, found in FOUND.items() if name != "vmap"}
-    told.tell(programs=without, not_supported={"vmap": "no axis_index_groups (JAX 0.10.2)"})
-    said = told.pytest("--experiments", "my_conf", "-rs", status=1)
-    assert "JAX cannot express vmap: no axis_index_groups (JAX 0.10.2)\n  but goldens/mine.json" in said
-    updated = told.pytest("--experiments", "my_conf", "--update-golden", "-k", "golden", status=0)
+def test_an_unsupported_program_is_skipped_unless_a_golden_exists(recorded: Project) -> None:
+    without = {name: result for name, result in FOUND.items() if name != "vmap"}
+    recorded.tell(programs=without, not_supported={"vmap": "no axis_index_groups (JAX 0.10.2)"})
+    printed = recorded.pytest("--experiments", "my_conf", "-rs", status=1)
+    assert "JAX cannot express vmap: no axis_index_groups (JAX 0.10.2)\n  but goldens/mine.json" in printed
+    updated = recorded.pytest("--experiments", "my_conf", "--update-golden", "-k", "golden", status=0)
     assert "  vmap is not pinned any more: JAX cannot express it" in updated
-    after = told.pytest("--experiments", "my_conf", "-rs", status=0)
+    after = recorded.pytest("--experiments", "my_conf", "-rs", status=0)
     assert re.search(r"SKIPPED \[5\] .* no axis_index_groups \(JAX 0\.10\.2\)", after)
 
 
-def test_a_check_that_was_not_run_is_skipped_with_its_reason(told: Project) -> None:
+def test_a_check_that_was_not_run_is_skipped_with_its_reason(recorded: Project) -> None:
     checks = CHECKS.but(layout=NotRun(reason="vmap runs on one device"))
-    found = program(outputs={"C": output(spec=None)}, checks=checks)
-    told.tell(programs={**FOUND, "vmap": found})
-    said = told.pytest("--experiments", "my_conf", "-rs", status=0)
-    assert re.search(r"SKIPPED \[1\] .* vmap runs on one device", said)
+    result = program(outputs={"C": output(spec=None)}, checks=checks)
+    recorded.tell(programs={**FOUND, "vmap": result})
+    printed = recorded.pytest("--experiments", "my_conf", "-rs", status=0)
+    assert re.search(r"SKIPPED \[1\] .* vmap runs on one device", printed)
 
 
-def test_sections_that_differ_fail_an_item_of_their_own(told: Project) -> None:
+def test_sections_that_differ_fail_an_item_of_their_own(recorded: Project) -> None:
     diagnosis, reason = ["a psum is left out"], "C is not graph's"
     differ = SectionsVerdict(status="failed", diagnosis=diagnosis, reason=reason, outputs={})
-    told.tell(checks=FileChecks(sections=differ), status="failed")
-    said = told.pytest("--experiments", "my_conf", status=1)
-    assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::sections"]
-    assert "\nmine: sections failed\n  a psum is left out\n  C is not graph's\nrun folder: " in said
-    assert re.search(r"^to run it: python -m runner --config-dir my_conf \+experiment=mine$", said, re.MULTILINE)
-    told.tell(checks=FileChecks())
-    assert "the record has no check 'sections' of mine" in told.pytest("--experiments", "my_conf", status=1)
-    told.tell(checks=FileChecks(sections=NotRun(reason="not here")))
-    assert re.search(r"SKIPPED \[1\] .* not here", told.pytest("--experiments", "my_conf", "-rs", status=0))
+    recorded.tell(checks=FileChecks(sections=differ), status="failed")
+    printed = recorded.pytest("--experiments", "my_conf", status=1)
+    assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == ["my_conf/experiment/mine.yaml::sections"]
+    assert "\nmine: sections failed\n  a psum is left out\n  C is not graph's\nrun folder: " in printed
+    assert re.search(r"^to run it: python -m runner --config-dir my_conf \+experiment=mine$", printed, re.MULTILINE)
+    recorded.tell(checks=FileChecks())
+    assert "the record has no check 'sections' of mine" in recorded.pytest("--experiments", "my_conf", status=1)
+    recorded.tell(checks=FileChecks(sections=NotRun(reason="not here")))
+    assert re.search(r"SKIPPED \[1\] .* not here", recorded.pytest("--experiments", "my_conf", "-rs", status=0))
 
 
 def test_a_single_section_has_no_sections_item(project: Project) -> None:
     project.write("my_conf/experiment/mine.yaml", re.sub(r"per_device:.*?(?=outputs)", "", MINE, flags=re.DOTALL))
-    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
-    assert "sections" not in said
-    assert "mine.yaml::auto::value" in said
+    printed = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    assert "sections" not in printed
+    assert "mine.yaml::auto::value" in printed
 
 
 def checked(status: str, reason: str) -> Any:
@@ -544,49 +546,49 @@ def checked(status: str, reason: str) -> Any:
     return replace(FOUND["vmap"], status=status, checks=CHECKS.but(value=value(status=status, reason=reason)))
 
 
-def test_a_weak_check_fails_and_is_not_pinned(told: Project) -> None:
-    told.tell(programs={**FOUND, "vmap": checked("weak", "C: it would not notice 20 %")}, status="weak")
-    said = told.pytest("--experiments", "my_conf", status=1)
-    assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::vmap::value"]
-    assert "\nvmap: value is weak\n  C: it would not notice 20 %\n" in said
-    (told.goldens / "mine.json").unlink()
-    said = told.pytest("--experiments", "my_conf", "--update-golden", status=1)
-    assert "vmap is not pinned in goldens/mine.json (jax 0.10 on cpu) while its value is weak" in said
-    assert "vmap" not in told.golden()["jax 0.10"]["cpu"]
+def test_a_weak_check_fails_and_is_not_pinned(recorded: Project) -> None:
+    recorded.tell(programs={**FOUND, "vmap": checked("weak", "C: it would not notice 20 %")}, status="weak")
+    printed = recorded.pytest("--experiments", "my_conf", status=1)
+    assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == ["my_conf/experiment/mine.yaml::vmap::value"]
+    assert "\nvmap: value is weak\n  C: it would not notice 20 %\n" in printed
+    (recorded.goldens / "mine.json").unlink()
+    printed = recorded.pytest("--experiments", "my_conf", "--update-golden", status=1)
+    assert "vmap is not pinned in goldens/mine.json (jax 0.10 on cpu) while its value is weak" in printed
+    assert "vmap" not in recorded.golden()["jax 0.10"]["cpu"]
 
 
-def test_a_known_wrong_output_is_an_xfail(told: Project) -> None:
-    told.tell(programs={**FOUND, "vmap": checked("known", "C is wrong")}, status="known")
-    said = told.pytest("--experiments", "my_conf", "-rx", status=0)
-    assert "31 passed, 1 xfailed" in said
-    assert "XFAIL my_conf/experiment/mine.yaml::vmap::value - failed, as expect.wrong says; C is wrong" in said
+def test_a_known_wrong_output_is_an_xfail(recorded: Project) -> None:
+    recorded.tell(programs={**FOUND, "vmap": checked("known", "C is wrong")}, status="known")
+    printed = recorded.pytest("--experiments", "my_conf", "-rx", status=0)
+    assert "31 passed, 1 xfailed" in printed
+    assert "XFAIL my_conf/experiment/mine.yaml::vmap::value - failed, as expect.wrong says; C is wrong" in printed
 
 
-def test_a_check_that_the_record_lacks_fails(told: Project) -> None:
-    found = program(collective(), checks=CHECKS.but(replicas=None))
-    told.tell(programs={**FOUND, "shard_map": found})
-    said = told.pytest("--experiments", "my_conf", status=1)
-    assert "the record has no check 'replicas' of shard_map" in said
+def test_a_check_that_the_record_lacks_fails(recorded: Project) -> None:
+    result = program(collective(), checks=CHECKS.but(replicas=None))
+    recorded.tell(programs={**FOUND, "shard_map": result})
+    printed = recorded.pytest("--experiments", "my_conf", status=1)
+    assert "the record has no check 'replicas' of shard_map" in printed
 
 
-def test_a_program_or_worker_that_died_fails_with_its_last_output(told: Project) -> None:
-    told.tell(programs={**FOUND, "auto": died("the process was ended by SIGABRT")}, status="error")
-    said = told.pytest("--experiments", "my_conf", status=1)
-    assert "auto: the process was ended by SIGABRT\n" in said
+def test_a_program_or_worker_that_died_fails_with_its_last_output(recorded: Project) -> None:
+    recorded.tell(programs={**FOUND, "auto": died("the process was ended by SIGABRT")}, status="error")
+    printed = recorded.pytest("--experiments", "my_conf", status=1)
+    assert "auto: the process was ended by SIGABRT\n" in printed
     early = started("mine", ())
     error = "the process ended with status 1"
-    told.tell(programs={}, checks=early.checks, status="error", error=error, environment=early.environment)
-    said = told.pytest("--experiments", "my_conf", status=1)
-    assert said.count("\nthe process ended with status 1\n") == 32
-    assert "Traceback" not in said
+    recorded.tell(programs={}, checks=early.checks, status="error", error=error, environment=early.environment)
+    printed = recorded.pytest("--experiments", "my_conf", status=1)
+    assert printed.count("\nthe process ended with status 1\n") == 32
+    assert "Traceback" not in printed
 
 
 def test_smaller_dims_are_what_is_run_and_pinned(project: Project) -> None:
     text = MINE.replace("arrays:", "dims: {K: 65536}\nverify_dims: {K: K // 8192}\narrays:")
     text = text.replace("[4, 8]", "[4, K]").replace("[8, 4]", "[K, 4]").replace("arange(32)", "arange(4 * K)")
     project.write("my_conf/experiment/mine.yaml", text)
-    said = project.pytest("--experiments", "my_conf", status=1)
-    assert "+experiment=mine dims.K=8 '~verify_dims' program=auto" in said
+    printed = project.pytest("--experiments", "my_conf", status=1)
+    assert "+experiment=mine dims.K=8 '~verify_dims' program=auto" in printed
     (series,) = project.golden().values()
     assert series["cpu"]["auto"]["dims"] == {"K": 8}
     assert series["cpu"]["auto"]["bytes"]["argument"] == 128
@@ -637,15 +639,15 @@ def test_the_next_session_removes_files_of_a_killed_one(project: Project, monkey
 
 def test_without_experiments_the_plugin_changes_nothing(project: Project) -> None:
     project.write("test_own.py", "def test_own(): pass\n")
-    said = project.pytest("test_own.py", "-n", "2", status=0)
-    assert "1 passed" in said
-    assert "goldens" not in said
+    printed = project.pytest("test_own.py", "-n", "2", status=0)
+    assert "1 passed" in printed
+    assert "goldens" not in printed
     project.write(
         "conftest.py",
         "import sys\ndef pytest_unconfigure():\n"
         "    print('loaded:', sorted(m for m in sys.modules if m.split('.')[0] in ('runner', 'numpy')))\n",
     )
     # Hydra has a plugin of its own.
-    said = project.process("test_own.py", "-s", "-p", "no:hydra_pytest")
+    printed = project.process("test_own.py", "-s", "-p", "no:hydra_pytest")
     ours = ("config", "config.folders", "fixtures", "testing", "testing.plugin", "testing.session", "version")
-    assert f"loaded: {['runner', *(f'runner.{name}' for name in ours)]}" in said
+    assert f"loaded: {['runner', *(f'runner.{name}' for name in ours)]}" in printed

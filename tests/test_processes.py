@@ -65,35 +65,37 @@ def ran(name: str, folder: Path, workers: Workers, processes: int, **changes: An
     return without_times(recorded(folder))
 
 
-def without_times(told: Any) -> Any:
-    if isinstance(told, dict):
-        return {key: without_times(value) for key, value in told.items() if key not in TIMES}
-    return [without_times(value) for value in told] if isinstance(told, list) else told
+def without_times(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: without_times(value) for key, value in plain.items() if key not in TIMES}
+    return [without_times(value) for value in plain] if isinstance(plain, list) else plain
 
 
-def rounded(told: Any, checks: bool = False) -> Any:
+def rounded(plain: Any, checks: bool = False) -> Any:
     """Return a record without what depends on the order of a sum: the digits of results and of errors."""
-    if isinstance(told, dict):
-        kept = {key: value for key, value in told.items() if key not in ("text", "values")}
+    if isinstance(plain, dict):
+        kept = {key: value for key, value in plain.items() if key not in ("text", "values")}
         return {key: rounded(value, checks or key in ("checks", "trace")) for key, value in kept.items()}
-    if isinstance(told, list):
-        return [rounded(value, checks) for value in told]
-    return None if checks and isinstance(told, float) else told
+    if isinstance(plain, list):
+        return [rounded(value, checks) for value in plain]
+    return None if checks and isinstance(plain, float) else plain
 
 
-def of_one(told: Any) -> Any:
+def of_one(plain: Any) -> Any:
     """Return a record without the processes of its devices."""
-    if isinstance(told, dict):
-        return {key: of_one(value) for key, value in told.items() if key not in ("process", "processes", "config_hash")}
-    return [of_one(value) for value in told] if isinstance(told, list) else told
+    if isinstance(plain, dict):
+        return {
+            key: of_one(value) for key, value in plain.items() if key not in ("process", "processes", "config_hash")
+        }
+    return [of_one(value) for value in plain] if isinstance(plain, list) else plain
 
 
-def values(told: Any) -> list[tuple[str, np.ndarray]]:
+def values(record: Any) -> list[tuple[str, np.ndarray]]:
     """Return the values of every output of every program."""
     return [
         (f"{name} of {program}", np.array(output["values"], np.float64))
-        for program, found in told["programs"].items()
-        for name, output in found.get("outputs", {}).items()
+        for program, result in record["programs"].items()
+        for name, output in result.get("outputs", {}).items()
         if output["values"] is not None and output["dtype"].startswith(("float", "bfloat"))
     ]
 
@@ -103,29 +105,29 @@ def same(name: str, folder: Path, workers: Workers, processes: int, **changes: A
 
     Gloo adds in another order than one process does.
     """
-    several, one = (ran(name, folder / str(n), workers, n, **changes) for n in (processes, 1))
+    several, single = (ran(name, folder / str(n), workers, n, **changes) for n in (processes, 1))
     assert several["target"]["processes"] == processes
-    assert rounded(of_one(several)) == rounded(of_one(one))
-    for (which, found), (_, due) in zip(values(several), values(one), strict=True):
-        np.testing.assert_allclose(found, due, rtol=1e-2, atol=1e-2 * np.abs(due).max(initial=0), err_msg=which)
+    assert rounded(of_one(several)) == rounded(of_one(single))
+    for (which, computed), (_, due) in zip(values(several), values(single), strict=True):
+        np.testing.assert_allclose(computed, due, rtol=1e-2, atol=1e-2 * np.abs(due).max(initial=0), err_msg=which)
     return several
 
 
 def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: Path, workers: Workers) -> None:
-    found = same("case3_allreduce", tmp_path, workers, 2, program=["shard_map", "vmap"], trace=True)
+    record = same("case3_allreduce", tmp_path, workers, 2, program=["shard_map", "vmap"], trace=True)
     # Its values are integers.
-    assert values(found)[0][1][0].tolist() == [152, 158, 164, 170]
-    assert found["status"] == "passed"
-    assert list(found["programs"]) == ["shard_map", "vmap"]
-    held = found["programs"]["shard_map"]["outputs"]["C"]["shards"] + found["arrays"]["A"]["shards"]
+    assert values(record)[0][1][0].tolist() == [152, 158, 164, 170]
+    assert record["status"] == "passed"
+    assert list(record["programs"]) == ["shard_map", "vmap"]
+    held = record["programs"]["shard_map"]["outputs"]["C"]["shards"] + record["arrays"]["A"]["shards"]
     assert [(each["device"], each["process"]) for each in held] == [(0, 0), (1, 0), (2, 1), (3, 1)] * 2
-    assert [(device["id"], device["process"]) for device in found["trace"]["devices"]] == [
+    assert [(device["id"], device["process"]) for device in record["trace"]["devices"]] == [
         (0, 0),
         (1, 0),
         (2, 1),
         (3, 1),
     ]
-    assert found["pictures"]["mesh"]["processes"] == [[0, 1], [2, 3]]
+    assert record["pictures"]["mesh"]["processes"] == [[0, 1], [2, 3]]
     assert not list((tmp_path / "2").glob("process_*"))
     assert coordinators() == {"0100007F"}
 

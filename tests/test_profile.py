@@ -30,7 +30,7 @@ from runner.show import report
 from runner.words import time_text
 from tests import evidence, harness
 from tests.command import run_whole
-from tests.test_target import TYPES, asked, errors, hear, told
+from tests.test_target import TYPES, asked, described, errors, hear
 from tests.test_trace import LINE, configured, ours
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -112,17 +112,17 @@ def read_profile(*events: Event, runs: int = 1, module: str = MODULE, unknown: S
     return profile.read(taken, parsed, origins, collectives.read(parsed, origins, experiment.mesh))
 
 
-def nanoseconds(found: Any) -> dict[str, int]:
+def nanoseconds(taken: Any) -> dict[str, int]:
     """Return the total of each line, collective, and the rest."""
-    entries = [("+".join(node.nodes), node.seconds) for node in found.nodes]
-    entries += [(entry.instruction, entry.seconds) for entry in found.collectives if entry.seconds]
-    entries.append(("unattributed", found.unattributed.seconds))
+    entries = [("+".join(node.nodes), node.seconds) for node in taken.nodes]
+    entries += [(entry.instruction, entry.seconds) for entry in taken.collectives if entry.seconds]
+    entries.append(("unattributed", taken.unattributed.seconds))
     return {name: round(seconds.total * 1e9) for name, seconds in entries}
 
 
-def parts(found: Profile) -> float:
+def parts(taken: Profile) -> float:
     """Return the sums of the lines, of the collectives and of the rest."""
-    entries = [*found.nodes, *(entry for entry in found.collectives if entry.seconds), found.unattributed]
+    entries = [*taken.nodes, *(entry for entry in taken.collectives if entry.seconds), taken.unattributed]
     return math.fsum(entry.seconds.total for entry in entries)
 
 
@@ -165,13 +165,17 @@ def test_a_loop_that_returns_early_lasts_until_its_steps_are_done() -> None:
 
 def test_each_step_of_a_loop_adds_to_its_lines() -> None:
     steps = [
-        one
+        execution
         for at in (100, 200, 300)
-        for one in (event("permute", at, at + 50), event("step", at + 50, at + 80), event("next", at + 80, at + 85))
+        for execution in (
+            event("permute", at, at + 50),
+            event("step", at + 50, at + 80),
+            event("next", at + 80, at + 85),
+        )
     ]
-    found = read_profile(event("while", 90, 400), *steps)
-    assert nanoseconds(found) == {"ring.v": 90, "ring": 310 - 3 * 85, "permute": 150, "unattributed": 15}
-    (permute,) = found.collectives
+    taken = read_profile(event("while", 90, 400), *steps)
+    assert nanoseconds(taken) == {"ring.v": 90, "ring": 310 - 3 * 85, "permute": 150, "unattributed": 15}
+    (permute,) = taken.collectives
     assert permute == ProfiledCollective(
         instruction="permute",
         node="ring.v",
@@ -181,15 +185,15 @@ def test_each_step_of_a_loop_adds_to_its_lines() -> None:
         executions=3,
         seconds=Seconds(median=1.5e-7, min=1.5e-7, max=1.5e-7, total=1.5e-7),
     )
-    assert found.unknown == []
+    assert taken.unknown == []
 
 
 def test_a_fusion_that_serves_several_lines_is_not_split() -> None:
-    found = read_profile(event("both", 0, 10), event("sum", 10, 15))
-    shared, backward = found.nodes
+    taken = read_profile(event("both", 0, 10), event("sum", 10, 15))
+    shared, backward = taken.nodes
     assert (shared.node, shared.nodes, shared.gradient) == (None, ["start", "other"], False)
     assert (backward.node, backward.nodes, backward.gradient) == ("C", ["C"], True)
-    assert nanoseconds(found) == {"start+other": 10, "C": 5, "unattributed": 0}
+    assert nanoseconds(taken) == {"start+other": 10, "C": 5, "unattributed": 0}
 
 
 def test_a_fusion_is_attributed_to_its_computation_not_its_operands() -> None:
@@ -197,15 +201,15 @@ def test_a_fusion_is_attributed_to_its_computation_not_its_operands() -> None:
 
 
 def test_instructions_without_a_line_are_counted() -> None:
-    found = read_profile(
+    taken = read_profile(
         event("nowhere", 0, 10),
         event("gone", 10, 15),
         event("sum", 15, 17, module="jit_other"),
         event("", 20, 50, name="MemcpyD2D"),
     )
-    assert nanoseconds(found) == {"unattributed": 47}
-    assert found.unattributed.instructions == ["MemcpyD2D", "nowhere", "gone", "sum"]
-    assert found.unknown == ["the module does not have gone, sum", "the trace does not show permute"]
+    assert nanoseconds(taken) == {"unattributed": 47}
+    assert taken.unattributed.instructions == ["MemcpyD2D", "nowhere", "gone", "sum"]
+    assert taken.unknown == ["the module does not have gone, sum", "the trace does not show permute"]
 
 
 def test_times_are_per_run_and_device() -> None:
@@ -213,19 +217,19 @@ def test_times_are_per_run_and_device() -> None:
         event("sum", start, start + took, device=device, line=device, run=run)
         for (device, run), start, took in [((0, 0), 0, 10), ((1, 0), 0, 30), ((0, 1), 100, 20), ((1, 1), 100, 40)]
     ]
-    found = read_profile(*events, event("both", 50, 58, run=0), runs=2)
-    backward, shared = found.nodes
+    taken = read_profile(*events, event("both", 50, 58, run=0), runs=2)
+    backward, shared = taken.nodes
     assert backward.seconds == Seconds(median=2.5e-8, min=1e-8, max=4e-8, total=1e-7)
     assert shared.seconds == Seconds(median=0.0, min=0.0, max=8e-9, total=8e-9)
-    assert (found.devices, found.runs) == (2, 2)
-    assert found.seconds.total == pytest.approx(1.08e-7)
+    assert (taken.devices, taken.runs) == (2, 2)
+    assert taken.seconds.total == pytest.approx(1.08e-7)
 
 
 def test_indistinguishable_runs_have_only_a_total() -> None:
-    found = read_profile(event("sum", 0, 10, run=-1), event("permute", 10, 30, run=-1), runs=2)
-    assert found.seconds == Seconds(median=None, min=None, max=None, total=3e-8)
-    assert found.collectives[0].executions is None
-    assert found.unknown == ["the trace does not tell the runs apart"]
+    taken = read_profile(event("sum", 0, 10, run=-1), event("permute", 10, 30, run=-1), runs=2)
+    assert taken.seconds == Seconds(median=None, min=None, max=None, total=3e-8)
+    assert taken.collectives[0].executions is None
+    assert taken.unknown == ["the trace does not tell the runs apart"]
 
 
 @pytest.mark.parametrize(
@@ -256,10 +260,10 @@ ENTRY %main (A: f32[4]) -> f32[4] {
   ROOT %sum = f32[4]{0} add(%end, %work), metadata={op_name="jit(f)/C/add"}
 }
 """  # noqa: E501
-    found = read_profile(event("begin", 0, 1), event("work", 1, 20), event("end", 20, 25), module=module)
-    assert nanoseconds(found) == {"other": 19, "begin": 6, "unattributed": 0}
-    assert found.collectives[0].executions == 1
-    assert found.unknown == []
+    taken = read_profile(event("begin", 0, 1), event("work", 1, 20), event("end", 20, 25), module=module)
+    assert nanoseconds(taken) == {"other": 19, "begin": 6, "unattributed": 0}
+    assert taken.collectives[0].executions == 1
+    assert taken.unknown == []
 
 
 def test_a_collective_fusion_names_the_lines_that_it_computes() -> None:
@@ -285,9 +289,9 @@ ENTRY %main (A: f32[8], k0: s32[]) -> f32[2] {
   ROOT %scatter = f32[2]{0} fusion(%A, %k0), kind=kCustom, calls=%fused
 }
 """  # noqa: E501
-    found = read_profile(event("scatter", 0, 10), module=module)
-    assert nanoseconds(found) == {"reduce": 10, "unattributed": 0}
-    assert found.unknown == ["the time of reduce includes other, computed in the same fusion"]
+    taken = read_profile(event("scatter", 0, 10), module=module)
+    assert nanoseconds(taken) == {"reduce": 10, "unattributed": 0}
+    assert taken.unknown == ["the time of reduce includes other, computed in the same fusion"]
 
 
 # Recorded profiles. The planes of GPUs and TPUs are synthetic: made with XLA's names of lines and events, not recorded.
@@ -353,7 +357,7 @@ def test_a_cpu_executes_on_the_threads_of_the_host() -> None:
 def test_a_missing_end_event_is_reported() -> None:
     thread = [on_cpu("a", 10, 20, 1, 0, 1), made("end: a", 29, 0.2, _c=1), on_cpu("b", 30, 5, 1, 0, 2)]
     recorded = planes.read([Plane("/host:CPU", [Line("tf_XLAEigen/2", thread)])])
-    assert [one.done for one in recorded.events] == [30, 35]
+    assert [execution.done for execution in recorded.events] == [30, 35]
     assert recorded.unknown == ("the trace does not say when 1 of 2 events ended",)
 
 
@@ -366,11 +370,14 @@ def test_a_gpu_executes_on_streams_synthetic() -> None:
     lines = [Line("Stream #13(Compute)", launched), Line("XLA Ops", [made("a", 10, 55, hlo_op="a")])]
     host = Plane("/host:CPU", [RUNS, Line("thread", [on_cpu("a", 1, 2, 1, 0, 1)])])
     recorded = planes.read([host, Plane("/device:GPU:0", lines), Plane("/device:GPU:1", [lines[0]])])
-    found = [(one.device, one.run, one.start, one.name, one.instruction, one.module) for one in recorded.events]
-    assert found == [
-        (device, *what)
+    executions = [
+        (execution.device, execution.run, execution.start, execution.name, execution.instruction, execution.module)
+        for execution in recorded.events
+    ]
+    assert executions == [
+        (device, *fields)
         for device in (0, 1)
-        for what in [
+        for fields in [
             (0, 10, "loop_add_fusion", "a", "jit_f"),
             (0, 15, "ncclDevKernel", "permute", "jit_f"),
             (1, 210, "MemcpyD2D", "", ""),
@@ -388,12 +395,14 @@ def test_a_tpu_names_events_by_the_text_of_their_instructions_synthetic() -> Non
         ]),
         Line("Async XLA Ops", [made("%permute", 20, 60)]),
     ]  # fmt: skip
-    found = [
+    synthetic = [
         Plane("/device:TPU:3", device),
         Plane("/device:TPU:0 SparseCore 1", [Line("Sparse Core Ops", [made("x", 0, 1)])]),
     ]
-    recorded = planes.read(found)
-    assert [(one.device, one.run, one.instruction, one.module) for one in recorded.events] == [
+    recorded = planes.read(synthetic)
+    assert [
+        (execution.device, execution.run, execution.instruction, execution.module) for execution in recorded.events
+    ] == [
         (3, 0, "while", "jit_f"),
         (3, 0, "permute", "jit_f"),
         (3, 1, "sum", "jit_f"),
@@ -420,15 +429,17 @@ def ran(text: str, folder: Path, **changes: Any) -> Any:
 
 
 def test_the_profile_of_every_program_adds_up_and_its_trace_can_be_opened(tmp_path: Path) -> None:
-    found = ran(ours("case3_allreduce"), tmp_path)
-    assert found.status == "passed"
-    assert found.warnings == []
-    for program, result in found.compiled.items():
+    record = ran(ours("case3_allreduce"), tmp_path)
+    assert record.status == "passed"
+    assert record.warnings == []
+    for program, result in record.compiled.items():
         taken = result.profile
         assert (taken.folder, taken.runs) == (f"profile/{program}", 5)
         assert taken.devices == (1 if program == "vmap" else 4)
-        assert [one.instruction for one in taken.collectives] == [one.instruction for one in result.collectives]
-        assert all(one.seconds.min > 0 and one.executions == 1 for one in taken.collectives)
+        assert [collective.instruction for collective in taken.collectives] == [
+            collective.instruction for collective in result.collectives
+        ]
+        assert all(collective.seconds.min > 0 and collective.executions == 1 for collective in taken.collectives)
         assert taken.unknown == []
         assert parts(taken) == pytest.approx(taken.seconds.total)
         (trace,) = (tmp_path / taken.folder / "plugins" / "profile").iterdir()
@@ -436,16 +447,16 @@ def test_the_profile_of_every_program_adds_up_and_its_trace_can_be_opened(tmp_pa
         assert all(len(list(trace.glob(f"*.{suffix}"))) == 1 for suffix in suffixes)
         with gzip.open(trace / "perfetto_trace.json.gz", "rt", encoding="utf-8") as file:
             shown = json.load(file)["traceEvents"]
-        executed = [one["dur"] for one in shown if "hlo_op" in one.get("args", {})]
+        executed = [entry["dur"] for entry in shown if "hlo_op" in entry.get("args", {})]
         # The events have the times at which their threads continued, possibly before the operations were done.
         assert taken.seconds.total * 1e6 >= math.fsum(executed) * 0.999
-    assert {node.node for node in found.compiled["shard_map"].profile.nodes} == {"partial"}
+    assert {node.node for node in record.compiled["shard_map"].profile.nodes} == {"partial"}
     assert list((tmp_path / "profile").glob(".*")) == []
 
 
 def test_a_loop_is_the_sum_of_its_steps(tmp_path: Path) -> None:
-    found = ran(EXPERIMENT, tmp_path, **LINE | {"mesh": {"axes": ["x"], "shape": [4]}}, program="shard_map")
-    result = found.compiled["shard_map"]
+    record = ran(EXPERIMENT, tmp_path, **LINE | {"mesh": {"axes": ["x"], "shape": [4]}}, program="shard_map")
+    result = record.compiled["shard_map"]
     taken = result.profile
     (permute,) = taken.collectives
     assert (permute.node, permute.executions, result.collectives[0].count) == ("ring.v", 3, 3)
@@ -455,19 +466,19 @@ def test_a_loop_is_the_sum_of_its_steps(tmp_path: Path) -> None:
 
 
 def test_without_profile_there_is_none(tmp_path: Path) -> None:
-    found = ran(ours("case3_allreduce"), tmp_path, profile=False, program="shard_map")
-    assert found.compiled["shard_map"].profile is None
+    record = ran(ours("case3_allreduce"), tmp_path, profile=False, program="shard_map")
+    assert record.compiled["shard_map"].profile is None
     assert not (tmp_path / "profile").exists()
 
 
 def test_a_failed_profiler_is_reported_and_values_are_kept(tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("a file where the folder of the profiles belongs")
-    found = ran(ours("case3_allreduce"), tmp_path, program="shard_map")
-    result = found.compiled["shard_map"]
-    assert (found.status, result.status) == ("passed", "passed")
+    record = ran(ours("case3_allreduce"), tmp_path, program="shard_map")
+    result = record.compiled["shard_map"]
+    assert (record.status, result.status) == ("passed", "passed")
     (reason,) = result.profile.unknown
     assert "is not a directory" in reason
-    assert found.warnings == [f"program shard_map has no profile: {reason}"]
+    assert record.warnings == [f"program shard_map has no profile: {reason}"]
     assert (result.profile.folder, result.profile.seconds) == (None, None)
     assert table.rows(result.profile) == []
 
@@ -482,7 +493,7 @@ def test_a_profiler_that_ends_the_worker_fails_no_program(how: str) -> None:
     names = ["auto", "profile auto", "vmap", "profile vmap"]
     body = f"{TYPES}finish(steps[0]); say('started', step=steps[1]); {how}"
     events, _ = hear(body, TYPES + "finish(*steps)", job=PROFILED, timeout=2.0)
-    assert [line for line in told(events) if line.startswith("finished")] == [f"finished {name}" for name in names]
+    assert [line for line in described(events) if line.startswith("finished")] == [f"finished {name}" for name in names]
     assert list(errors(events)) == ["profile auto"]
 
 
@@ -490,7 +501,7 @@ def test_a_program_that_ends_the_worker_is_not_tried_again_for_its_profile() -> 
     body = f"{TYPES}say('started', step=steps[0]); os.abort()"
     job = asked(Step(Program.AUTO), Step(Program.AUTO, StepWork.PROFILE), Step(Program.VMAP))
     events, _ = hear(body, TYPES + "finish(*steps)", job=job)
-    assert [line for line in told(events) if line.startswith("started")] == ["started auto", "started vmap"]
+    assert [line for line in described(events) if line.startswith("started")] == ["started auto", "started vmap"]
 
 
 def test_a_program_that_jax_cannot_express_has_no_profile_either() -> None:
@@ -516,10 +527,10 @@ def test_a_verification_takes_no_profile() -> None:
 
 @needs_libtpu
 def test_a_compile_only_run_has_one_warning_instead_of_profiles(tmp_path: Path) -> None:
-    found = ran(ours("case3_allreduce"), tmp_path, target={"topology": "v5e:2x2"})
-    assert found.status == "passed"
-    assert found.warnings == ["there is no profile: nothing runs on v5e:2x2, which is not here"]
-    assert not any(result.profile for result in found.compiled.values())
+    record = ran(ours("case3_allreduce"), tmp_path, target={"topology": "v5e:2x2"})
+    assert record.status == "passed"
+    assert record.warnings == ["there is no profile: nothing runs on v5e:2x2, which is not here"]
+    assert not any(result.profile for result in record.compiled.values())
     assert not (tmp_path / "profile").exists()
 
 
@@ -567,8 +578,8 @@ def test_the_report_shows_where_the_time_goes(capsys: pytest.CaptureFixture[str]
         unattributed=Unattributed(seconds=seconds(4.5e-5, 4.5e-4), instructions=["copy"]),
         unknown=[],
     )
-    found = evidence.record({"shard_map": evidence.program(profile=taken)})
-    report.run(found, Path("/runs/case"), brief=False)
+    record = evidence.record({"shard_map": evidence.program(profile=taken)})
+    report.run(record, Path("/runs/case"), brief=False)
     printed = capsys.readouterr().out
     start = printed.index("profile: ")
     assert printed[start : printed.index("\n\n", start)].splitlines() == [

@@ -26,18 +26,18 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
             shown.tell("auto (1 of 6)")
             time.sleep(seconds)
         stream.write("end")
-    told = b""
-    while not told.endswith(b"end"):
-        told += os.read(terminal, 10_000)
+    contents = b""
+    while not contents.endswith(b"end"):
+        contents += os.read(terminal, 10_000)
     os.close(terminal)
-    return told.decode()
+    return contents.decode()
 
 
 def test_a_long_activity_is_shown_and_removed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = on_terminal(monkeypatch, 0.4)
-    assert "\r\x1b[Kmine: the reference, 0 s" in told
-    assert "\r\x1b[Kmine: auto (1 of 6), " in told
-    assert told.endswith("\r\x1b[Kend")
+    contents = on_terminal(monkeypatch, 0.4)
+    assert "\r\x1b[Kmine: the reference, 0 s" in contents
+    assert "\r\x1b[Kmine: auto (1 of 6), " in contents
+    assert contents.endswith("\r\x1b[Kend")
 
 
 def test_a_short_activity_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

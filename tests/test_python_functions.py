@@ -187,7 +187,7 @@ UP, DOWN = "params_mlp_0_up", "params_mlp_1_down"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "layouts",
     [
         {"specs": {"params/**/up": [None, "model"], "params/mlp/*/down": ["model"]}},
         {"specs": {"params": {"**": {"up": [None, "model"]}, "mlp/1/{down,other}": ["model"]}}},
@@ -195,8 +195,8 @@ UP, DOWN = "params_mlp_0_up", "params_mlp_1_down"
         {"arrays": {**TREE["arrays"], "params": {"tree": "mine.init(key(0), 4)", "specs": "mine.specs()"}}},
     ],
 )
-def test_leaves_get_layouts_from_patterns_or_a_tree_of_specs(said: dict[str, Any], folder: Path) -> None:
-    specs = specs_of(traced(folder, TREE | said))
+def test_leaves_get_layouts_from_patterns_or_a_tree_of_specs(layouts: dict[str, Any], folder: Path) -> None:
+    specs = specs_of(traced(folder, TREE | layouts))
     assert (specs[UP], specs[DOWN]) == ([None, "model"], ["model"])
 
 
@@ -345,9 +345,9 @@ def test_a_path_names_a_value_inside_by_scopes_and_checkpoint_names_or_a_leaf(
 
 def test_a_name_of_a_differentiated_function_is_that_of_its_forward_pass(folder: Path) -> None:
     graph, outputs = {"new": "mine.step(params, x)"}, {"new": []}
-    found = constraints_of(folder, {"new/**/hidden": ["data"], "new/up": ["model"]}, graph=graph, outputs=outputs)
-    assert sorted(found.values()) == sorted([Spec.of(["data"]), Spec.of(["model"])])
-    assert "new_up" in found
+    constraints = constraints_of(folder, {"new/**/hidden": ["data"], "new/up": ["model"]}, graph=graph, outputs=outputs)
+    assert sorted(constraints.values()) == sorted([Spec.of(["data"]), Spec.of(["model"])])
+    assert "new_up" in constraints
 
 
 def test_constraints_inside_a_function_apply_to_the_programs_and_derived(folder: Path, tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_a_returned_tree_has_a_line_for_each_leaf(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "message"),
     [
         ("whole/mlp/hiden", "no value inside a call matches 'whole/mlp/hiden', and no leaf of a result; "
                             "did you mean 'whole/mlp/hidden'?"),
@@ -409,8 +409,8 @@ def test_a_returned_tree_has_a_line_for_each_leaf(folder: Path) -> None:
                      "params/up, whole/head, whole/mlp and whole/mlp/hidden"),
     ],
 )  # fmt: skip
-def test_an_unmatched_path_is_refused_with_the_existing_ones(pattern: str, said: str, folder: Path) -> None:
-    assert fault(folder, SCANNED | {"constraints": {pattern: []}}) == (f"constraints.{pattern}", said)
+def test_an_unmatched_path_is_refused_with_the_existing_ones(pattern: str, message: str, folder: Path) -> None:
+    assert fault(folder, SCANNED | {"constraints": {pattern: []}}) == (f"constraints.{pattern}", message)
 
 
 def test_a_constraint_inside_fits_the_value(folder: Path) -> None:
@@ -440,7 +440,7 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
 
 
 @pytest.mark.parametrize(
-    ("config", "key", "said"),
+    ("config", "key", "message"),
     [
         (
             LINE | {"imports": {"mine": "python_model.py:nobody"}, "graph": {"y": "mine(x)"}},
@@ -568,8 +568,8 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         ),
     ],
 )
-def test_a_mistake_is_one_message(config: dict[str, Any], key: str, said: str, folder: Path) -> None:
-    assert fault(folder, config) == (key, said)
+def test_a_mistake_is_one_message(config: dict[str, Any], key: str, message: str, folder: Path) -> None:
+    assert fault(folder, config) == (key, message)
 
 
 def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
@@ -578,9 +578,9 @@ def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
 
 
 def test_specs_of_another_structure_are_refused(folder: Path) -> None:
-    key, said = fault(folder, TREE | {"arrays": WITH_SPECS})
+    key, message = fault(folder, TREE | {"arrays": WITH_SPECS})
     assert key == "arrays.params.specs"
-    assert re.match(r"the specs have another tree structure than their value: .*1.*2", said)
+    assert re.match(r"the specs have another tree structure than their value: .*1.*2", message)
 
 
 def test_a_reference_is_named_by_its_file_too(folder: Path) -> None:

@@ -277,12 +277,17 @@ metadata={op_name="jit(f)/shard_map/C/ragged_all_to_all"}
 
 def test_the_bytes_of_a_compiled_ragged_all_to_all_are_unknown():
     experiment = harness.experiment(SENT)
-    found = evidence.read(hlo.read(COMPILED), Origins(experiment, "per_device"), experiment.mesh)
-    (one,) = found.entries
-    assert (one.kind, one.node, one.axes, one.inserted) == ("ragged-all-to-all", "C", ["x"], False)
+    reading = evidence.read(hlo.read(COMPILED), Origins(experiment, "per_device"), experiment.mesh)
+    (collective,) = reading.entries
+    assert (collective.kind, collective.node, collective.axes, collective.inserted) == (
+        "ragged-all-to-all",
+        "C",
+        ["x"],
+        False,
+    )
     # The bytes are those of the moved values, without the offsets and sizes.
-    assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)
-    assert found.missing == []
+    assert (collective.bytes_in, collective.bytes_out, collective.bytes_sent) == (32, 64, None)
+    assert reading.missing == []
 
 
 def test_a_lowered_ragged_all_to_all_is_read_as_its_kind():
@@ -296,6 +301,11 @@ def test_a_lowered_ragged_all_to_all_is_read_as_its_kind():
     mapped = jax.shard_map(device, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
     given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((16, 2), "f4"), ((32, 2), "f4"), ((16,), "i4"))]
     module = jax.jit(mapped).lower(*given).compiler_ir("stablehlo")
-    (one,) = lowered.asked(module, experiment.mesh, lambda at: (at.op_name, False))
-    assert (one.kind, one.axes, one.count, one.alone) == ("ragged-all-to-all", ("x",), 1, False)
-    assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)
+    (collective,) = lowered.asked(module, experiment.mesh, lambda at: (at.op_name, False))
+    assert (collective.kind, collective.axes, collective.count, collective.alone) == (
+        "ragged-all-to-all",
+        ("x",),
+        1,
+        False,
+    )
+    assert (collective.bytes_in, collective.bytes_out, collective.bytes_sent) == (32, 64, None)

@@ -105,16 +105,16 @@ files.write_text(Path(sys.argv[1]), "new text")
 
 def test_without_unnamed_files_an_incomplete_file_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    seen: list[list[str]] = []
+    listings: list[list[str]] = []
     genuine = os.replace
 
     def watched(old: str, new: Path) -> None:
-        seen.append(os.listdir(tmp_path))
+        listings.append(os.listdir(tmp_path))
         genuine(old, new)
 
     monkeypatch.setattr(os, "replace", watched)
     files.write_text(tmp_path / "result.json", "new")
-    ((hidden,),) = seen
+    ((hidden,),) = listings
     assert hidden.startswith(".result.json.")
     assert os.listdir(tmp_path) == ["result.json"]
     assert (tmp_path / "result.json").read_text() == "new"
@@ -174,10 +174,10 @@ def test_a_value_is_read_as_it_was_written(kind: type[Any]) -> None:
     @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     @given(made=some(kind))
     def same(made: Any) -> None:
-        there = codec.build(kind, json.loads(json.dumps(codec.plain(made))))
+        restored = codec.build(kind, json.loads(json.dumps(codec.plain(made))))
         # NaN is not equal to itself: compare the written text.
-        assert there == made or codec.plain(there) == codec.plain(made)
-        assert classes(there) == classes(made)
+        assert restored == made or codec.plain(restored) == codec.plain(made)
+        assert classes(restored) == classes(made)
 
     same()
 
@@ -200,8 +200,8 @@ def test_the_record_of_a_run_is_the_one_that_is_read(
 ) -> None:
     monkeypatch.setattr(copied, "worker", Here)
     overrides = SMALLER if name in LARGE else ()
-    found = runner.run(name, overrides, folder=tmp_path)
-    assert runner.read(tmp_path) == found
+    result = runner.run(name, overrides, folder=tmp_path)
+    assert runner.read(tmp_path) == result
 
 
 BROKEN = """# @package _global_
@@ -231,8 +231,8 @@ def test_the_record_of_a_failed_run_is_read_back_too(name: str, tmp_path: Path) 
     graph, overrides = CASES[name]
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / f"{name}.yaml").write_text(BROKEN.replace("NAME", name).replace("GRAPH", graph))
-    found = runner.run(name, overrides, config_dir=tmp_path, folder=tmp_path / "out")
-    assert runner.read(tmp_path / "out") == found
+    result = runner.run(name, overrides, config_dir=tmp_path, folder=tmp_path / "out")
+    assert runner.read(tmp_path / "out") == result
 
 
 def test_the_file_is_readable_by_others(tmp_path: Path) -> None:
@@ -256,9 +256,9 @@ def test_the_record_is_json_that_any_tool_reads(tmp_path: Path) -> None:
     )
     path = record.write(evidence.record({"auto": program}), tmp_path)
     text = path.read_text(encoding="utf-8")
-    told = json.loads(text, parse_constant=refuse)["programs"]["auto"]
-    assert told["checks"]["value"]["max_abs_error"] == "Infinity"
-    assert told["outputs"]["é"]["values"] == [[{"real": 1.0, "imag": 2.0}, "-Infinity"], [True, "NaN"]]
+    plain = json.loads(text, parse_constant=refuse)["programs"]["auto"]
+    assert plain["checks"]["value"]["max_abs_error"] == "Infinity"
+    assert plain["outputs"]["é"]["values"] == [[{"real": 1.0, "imag": 2.0}, "-Infinity"], [True, "NaN"]]
     assert text.endswith("}\n")
     again = record.read(tmp_path).compiled["auto"]
     assert again.checks.value == program.checks.value
@@ -329,8 +329,8 @@ def test_the_published_schema_is_that_of_the_dataclasses() -> None:
     assert SCHEMA.read_text(encoding="utf-8") == text, "run: python -m runner.record > docs/result.schema.json"
 
 
-def validate(found: Any) -> None:
-    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(found)
+def validate(plain: Any) -> None:
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(plain)
 
 
 def test_the_schema_is_a_schema_and_refuses_what_is_no_record() -> None:
@@ -379,7 +379,7 @@ def test_a_whole_has_the_worst_status_of_its_parts(parts: Any, whole: str) -> No
 
 
 def git(folder: Path, *arguments: str) -> None:
-    identity = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    identity = {f"GIT_{who}_{field}": "a@b" for who in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")}
     environment = {**os.environ, **identity, "GIT_CONFIG_GLOBAL": os.devnull}
     subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, env=environment)
 
@@ -407,5 +407,5 @@ def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_versions_of_jax_are_left_to_the_worker() -> None:
-    found = record.started("case", ()).environment
-    assert (found.jax, found.jaxlib, found.runner) == (None, None, __version__)
+    environment = record.started("case", ()).environment
+    assert (environment.jax, environment.jaxlib, environment.runner) == (None, None, __version__)

@@ -20,21 +20,21 @@ def test_the_lines_of_a_record_say_whose_values_they_read(tmp_path: Path) -> Non
       y: layers.h + pmean(x, 'y')
     outputs: {y: [x]}
     """
-    found = run(text, tmp_path, program="all").record.lines
-    assert {line.path: line.reads for line in found["per_device"]} == {
+    lines = run(text, tmp_path, program="all").record.lines
+    assert {line.path: line.reads for line in lines["per_device"]} == {
         "layers": [],
         "layers/carry/h": ["x"],
         "layers/body/s": ["w"],
         "layers/body/h": ["layers/carry/h", "layers/body/s"],
         "y": ["layers/body/h", "x"],
     }
-    by_path = {line.path: line for line in found["per_device"]}
+    by_path = {line.path: line for line in lines["per_device"]}
     assert (by_path["layers"].steps, by_path["layers"].expression) == (4, None)
     assert by_path["y"].sent == ["x"]
     assert by_path["layers/body/s"].sent == [], "what is sent is the sum, not w"
     assert (by_path["y"].shape, by_path["y"].dtype) == ([4], "float32")
-    assert [line.shape for line in found["graph"] if line.path == "y"] == [[8]]
-    assert "layers/body/s" in {line.path for line in found["derived"]}
+    assert [line.shape for line in lines["graph"] if line.path == "y"] == [[8]]
+    assert "layers/body/s" in {line.path for line in lines["derived"]}
 
 
 def test_an_operation_is_not_the_line_of_its_name(tmp_path: Path) -> None:

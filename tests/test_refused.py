@@ -38,16 +38,16 @@ expect:
 # The text and the fault.
 
 
-@pytest.mark.parametrize("said", ["null", "", "{}", "{invalid: null}", "{collectives: {}}"])
-def test_no_refusal_is_expected_by_default(said: str) -> None:
-    assert expect.refusal({"expect": yaml.safe_load(said)}) is None
+@pytest.mark.parametrize("written", ["null", "", "{}", "{invalid: null}", "{collectives: {}}"])
+def test_no_refusal_is_expected_by_default(written: str) -> None:
+    assert expect.refusal({"expect": yaml.safe_load(written)}) is None
     assert expect.refusal({}) is None
 
 
-@pytest.mark.parametrize("said", ["3", "true", "''", "' '", "[twice]", "{auto: twice}"])
-def test_an_expected_refusal_must_be_a_text(said: str) -> None:
+@pytest.mark.parametrize("written", ["3", "true", "''", "' '", "[twice]", "{auto: twice}"])
+def test_an_expected_refusal_must_be_a_text(written: str) -> None:
     with pytest.raises(InvalidExperiment) as caught:
-        expect.refusal({"expect": {"invalid": yaml.safe_load(said)}})
+        expect.refusal({"expect": {"invalid": yaml.safe_load(written)}})
     assert key_text(caught.value.fault.key) == "expect.invalid"
     assert "is not a part of the message with which it has to be refused" in caught.value.fault.message
 
@@ -61,17 +61,17 @@ def test_an_expected_refusal_must_be_a_text(said: str) -> None:
     ],
 )
 def test_a_part_of_key_and_message_is_enough(expected: str) -> None:
-    found = refused.check(expected, TWICE, "as told")
-    assert found == RefusalVerdict(status="passed", expected=expected, refused="as told")
+    verdict = refused.check(expected, TWICE, "as told")
+    assert verdict == RefusalVerdict(status="passed", expected=expected, refused="as told")
 
 
 @pytest.mark.parametrize("expected", ["used Twice", "outputs.C[0]", "the mesh axis 'y'", "mine.yaml"])
 def test_another_message_fails_and_is_shown(expected: str) -> None:
-    found = refused.check(expected, TWICE, "mine.yaml:3:1  outputs.C[1]\n  the mesh axis")
-    assert found.status == "failed"
-    assert found.reason == f"expected to be refused with '{expected}', but refused with another message"
-    assert found.details == ["mine.yaml:3:1  outputs.C[1]", "  the mesh axis"]
-    assert found.refused == "mine.yaml:3:1  outputs.C[1]\n  the mesh axis"
+    verdict = refused.check(expected, TWICE, "mine.yaml:3:1  outputs.C[1]\n  the mesh axis")
+    assert verdict.status == "failed"
+    assert verdict.reason == f"expected to be refused with '{expected}', but refused with another message"
+    assert verdict.details == ["mine.yaml:3:1  outputs.C[1]", "  the mesh axis"]
+    assert verdict.refused == "mine.yaml:3:1  outputs.C[1]\n  the mesh axis"
 
 
 def test_an_experiment_that_is_not_refused_fails() -> None:
@@ -95,21 +95,23 @@ def run(folder: Path, text: str, *overrides: str) -> tuple[int, str, dict[str, A
 
 
 def test_an_expected_refusal_of_the_reader_passes(tmp_path: Path) -> None:
-    status, said, found = run(tmp_path, FORBIDDEN)
+    status, printed, record = run(tmp_path, FORBIDDEN)
     message = f"experiment/mine.yaml:11:10  outputs.C[1]\n  {TWICE.message}"
-    assert (status, found["status"], found["error"]) == (0, "passed", None)
-    assert found["checks"] == {
+    assert (status, record["status"], record["error"]) == (0, "passed", None)
+    assert record["checks"] == {
         "invalid": {"status": "passed", "expected": "the mesh axis 'x' is used twice", "refused": message}
     }
-    assert "refused, as expect.invalid has it:\n  experiment/mine.yaml:11:10  outputs.C[1]\n    the mesh axis" in said
-    assert said.endswith("passed; run/result.json\n")
+    assert (
+        "refused, as expect.invalid has it:\n  experiment/mine.yaml:11:10  outputs.C[1]\n    the mesh axis" in printed
+    )
+    assert printed.endswith("passed; run/result.json\n")
 
 
 def test_an_expected_refusal_of_jax_passes(tmp_path: Path) -> None:
     text = FORBIDDEN.replace("[x, x]", "[x, null]").replace("C: A @ B", "C: A[:, :3] @ B")
-    status, said, found = run(tmp_path, text.replace("the mesh axis 'x' is used twice", "contracting dimensions"))
-    assert (status, found["status"]) == (0, "passed"), said
-    assert found["checks"]["invalid"]["refused"].startswith("experiment/mine.yaml:9:6  graph.C\n  JAX refuses it: ")
+    status, printed, record = run(tmp_path, text.replace("the mesh axis 'x' is used twice", "contracting dimensions"))
+    assert (status, record["status"]) == (0, "passed"), printed
+    assert record["checks"]["invalid"]["refused"].startswith("experiment/mine.yaml:9:6  graph.C\n  JAX refuses it: ")
 
 
 def test_an_expected_unsupported_program_passes(tmp_path: Path) -> None:
@@ -117,42 +119,42 @@ def test_an_expected_unsupported_program_passes(tmp_path: Path) -> None:
     text = text.replace("x2", "x2_y2").replace("[x, x]", "[[x, y], null]").replace("program: auto", "program: vmap")
     text = text.replace("spec: [x, null]", "spec: [[x, y], null]")
     text = text.replace("the mesh axis 'x' is used twice", "\"JAX cannot express program 'vmap'\"")
-    status, said, found = run(tmp_path, text)
-    assert (status, found["status"]) == (0, "passed"), said
+    status, printed, record = run(tmp_path, text)
+    assert (status, record["status"]) == (0, "passed"), printed
     (tmp_path / "again").mkdir()
-    status, said, found = run(tmp_path / "again", text, "program=shard_map")
-    assert (status, found["status"]) == (1, "failed"), said
+    status, printed, record = run(tmp_path / "again", text, "program=shard_map")
+    assert (status, record["status"]) == (1, "failed"), printed
 
 
 def test_another_refusal_fails(tmp_path: Path) -> None:
-    status, said, found = run(tmp_path, FORBIDDEN, "outputs.C=[x,z]")
-    assert (status, found["status"], found["error"]) == (1, "failed", None)
+    status, printed, record = run(tmp_path, FORBIDDEN, "outputs.C=[x,z]")
+    assert (status, record["status"], record["error"]) == (1, "failed", None)
     assert (
         "invalid failed\n  expected to be refused with 'the mesh axis 'x' is used twice', but refused with another "
-        "message" in said
+        "message" in printed
     )
-    assert "mesh axis 'z' does not exist; the mesh has x" in said
+    assert "mesh axis 'z' does not exist; the mesh has x" in printed
 
 
 def test_a_valid_experiment_runs_and_fails_the_expectation(tmp_path: Path) -> None:
-    status, said, found = run(tmp_path, FORBIDDEN, "outputs.C=[x,null]")
-    assert (status, found["status"], found["programs"]["auto"]["status"]) == (1, "failed", "passed")
-    assert found["checks"]["invalid"]["refused"] is None
-    assert set(found["checks"]) == {"sections", "invalid"}
-    assert "but nothing refuses it\n" in said
-    assert "failed: invalid failed, 1 of 1 programs passed" in said
+    status, printed, record = run(tmp_path, FORBIDDEN, "outputs.C=[x,null]")
+    assert (status, record["status"], record["programs"]["auto"]["status"]) == (1, "failed", "passed")
+    assert record["checks"]["invalid"]["refused"] is None
+    assert set(record["checks"]) == {"sections", "invalid"}
+    assert "but nothing refuses it\n" in printed
+    assert "failed: invalid failed, 1 of 1 programs passed" in printed
 
 
 def test_without_the_expectation_it_is_invalid(tmp_path: Path) -> None:
-    status, said, found = run(tmp_path, FORBIDDEN, "expect.invalid=null")
-    assert (status, found["status"], found["checks"]) == (2, "invalid", {})
-    assert "the mesh axis 'x' is used twice" in said
+    status, printed, record = run(tmp_path, FORBIDDEN, "expect.invalid=null")
+    assert (status, record["status"], record["checks"]) == (2, "invalid", {})
+    assert "the mesh axis 'x' is used twice" in printed
 
 
 def test_an_invalid_expected_refusal_is_invalid(tmp_path: Path) -> None:
-    status, said, found = run(tmp_path, FORBIDDEN, "expect.invalid=3")
-    assert (status, found["status"]) == (2, "invalid")
-    assert "expect.invalid\n  3 is not a part of the message" in said
+    status, printed, record = run(tmp_path, FORBIDDEN, "expect.invalid=3")
+    assert (status, record["status"]) == (2, "invalid")
+    assert "expect.invalid\n  3 is not a part of the message" in printed
 
 
 def test_every_point_of_a_sweep_is_expected_to_be_refused(tmp_path: Path) -> None:
@@ -180,34 +182,34 @@ def test_every_point_of_a_sweep_is_expected_to_be_refused(tmp_path: Path) -> Non
 def test_an_expected_refusal_is_one_item_without_a_golden(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("my_conf/experiment/mine.yaml", FORBIDDEN)
-    said = project.pytest("--experiments", "my_conf", "-v", status=0)
-    assert "my_conf/experiment/mine.yaml::invalid PASSED" in said
-    assert "1 passed" in said
+    printed = project.pytest("--experiments", "my_conf", "-v", status=0)
+    assert "my_conf/experiment/mine.yaml::invalid PASSED" in printed
+    assert "1 passed" in printed
     assert not project.goldens.exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         (FORBIDDEN.replace("[x, x]", "[x, null]"), "but nothing refuses it"),
         (FORBIDDEN.replace("[x, x]", "[x, z]"), "mesh axis 'z' does not exist"),
     ],
 )
-def test_the_item_fails_without_the_expected_refusal(tmp_path: Path, text: str, told: str) -> None:
+def test_the_item_fails_without_the_expected_refusal(tmp_path: Path, text: str, reason: str) -> None:
     project = Project(tmp_path)
     project.write("my_conf/experiment/mine.yaml", text)
-    said = project.pytest("--experiments", "my_conf", status=1)
-    assert "FAILED my_conf/experiment/mine.yaml::invalid" in said
-    assert "mine: invalid failed\n  expected to be refused with 'the mesh axis 'x' is used twice'" in said
-    assert told in said
-    assert "to run it: python -m runner --config-dir my_conf +experiment=mine\n" in said
+    printed = project.pytest("--experiments", "my_conf", status=1)
+    assert "FAILED my_conf/experiment/mine.yaml::invalid" in printed
+    assert "mine: invalid failed\n  expected to be refused with 'the mesh axis 'x' is used twice'" in printed
+    assert reason in printed
+    assert "to run it: python -m runner --config-dir my_conf +experiment=mine\n" in printed
 
 
 def test_an_invalid_expected_refusal_is_a_collection_error(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("my_conf/experiment/mine.yaml", FORBIDDEN.replace("the mesh axis 'x' is used twice", "3"))
-    said = project.pytest("--experiments", "my_conf", status=2)
-    assert "expect.invalid\n  3 is not a part of the message with which it has to be refused" in said
+    printed = project.pytest("--experiments", "my_conf", status=2)
+    assert "expect.invalid\n  3 is not a part of the message with which it has to be refused" in printed
 
 
 def test_the_shipped_refusals_are_listed() -> None:

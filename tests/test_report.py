@@ -79,23 +79,23 @@ FAILED = passed(
 )  # fmt: skip
 
 
-def built(found: dict[str, Any]) -> Record:
+def built(fields: dict[str, Any]) -> Record:
     """Return a record with these fields, otherwise that of a passed run."""
-    programs = {name: _program(program) for name, program in found.get("programs", {}).items()}
-    checks = {name: _check(name, check) for name, check in found.get("checks", {}).items()}
+    programs = {name: _program(program) for name, program in fields.get("programs", {}).items()}
+    checks = {name: _check(name, check) for name, check in fields.get("checks", {}).items()}
     nothing = as_json(started(None, ()))
-    environment = nothing["environment"] | found.get("environment", {})
-    target = {"topology": None, **found["target"]} if "target" in found else None
-    told = {"programs": programs, "checks": checks, "environment": environment, "target": target}
-    return codec.build(Record, nothing | found | told)
+    environment = nothing["environment"] | fields.get("environment", {})
+    target = {"topology": None, **fields["target"]} if "target" in fields else None
+    nested = {"programs": programs, "checks": checks, "environment": environment, "target": target}
+    return codec.build(Record, nothing | fields | nested)
 
 
-def _program(found: dict[str, Any]) -> dict[str, Any]:
-    checks = {name: _check(name, check) for name, check in found["checks"].items()}
-    if found["status"] == "error":
-        return found | {"checks": checks}
+def _program(fields: dict[str, Any]) -> dict[str, Any]:
+    checks = {name: _check(name, check) for name, check in fields["checks"].items()}
+    if fields["status"] == "error":
+        return fields | {"checks": checks}
     # The collectives have tests of their own.
-    return as_json(evidence.program(collectives=None)) | found | {"checks": checks}
+    return as_json(evidence.program(collectives=None)) | fields | {"checks": checks}
 
 
 MEASURED: dict[str, dict[str, Any]] = {
@@ -115,8 +115,8 @@ def _check(name: str, check: dict[str, Any]) -> dict[str, Any]:
     return MEASURED.get(name, {}) | check | ({"outputs": outputs} if name != "replicas" else {})
 
 
-def told(capsys: pytest.CaptureFixture[str], found: dict[str, Any], *, brief: bool = False) -> str:
-    report.run(built(found), FOLDER, brief=brief)
+def printed(capsys: pytest.CaptureFixture[str], fields: dict[str, Any], *, brief: bool = False) -> str:
+    report.run(built(fields), FOLDER, brief=brief)
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert all(line == line.rstrip() for line in out.splitlines())
@@ -124,7 +124,7 @@ def told(capsys: pytest.CaptureFixture[str], found: dict[str, Any], *, brief: bo
 
 
 def test_a_run_that_passed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, record()) == (
+    assert printed(capsys, record()) == (
         "mine: What it shows.\n"
         "mesh x=2 × y=2 on 4 simulated cpu devices, jax 0.10.2\n"
         "\n"
@@ -137,7 +137,7 @@ def test_a_run_that_passed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_failed_run_names_the_culprit_then_the_reason_then_the_place(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, record(status="failed", programs={"shard_map": FAILED}))
+    out = printed(capsys, record(status="failed", programs={"shard_map": FAILED}))
     assert out.splitlines()[-7:] == [
         "shard_map: value failed",
         "  auto and the oracle agree, shard_map alone is wrong: the compiler",
@@ -157,7 +157,7 @@ def test_equal_failures_of_several_programs_are_reported_once(capsys: pytest.Cap
         name: passed(status="failed", checks={"max_bytes_per_device": verdict})
         for name, verdict in (("auto", bytes_sent), ("derived", other), ("explicit", bytes_sent))
     }
-    out = told(capsys, record(status="failed", programs=failing))
+    out = printed(capsys, record(status="failed", programs=failing))
     assert out.splitlines()[-5:] == [
         "auto and explicit: max_bytes_per_device failed",
         "  each device sends 396 bytes",
@@ -169,7 +169,7 @@ def test_equal_failures_of_several_programs_are_reported_once(capsys: pytest.Cap
 
 def test_differing_sections_are_reported_before_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
     sections = {"status": "failed", "diagnosis": ["a psum is left out"], "reason": "C is not graph's"}
-    out = told(capsys, record(status="failed", checks={"sections": sections}))
+    out = printed(capsys, record(status="failed", checks={"sections": sections}))
     assert out.splitlines()[-4:] == [
         "sections failed",
         "  a psum is left out",
@@ -180,7 +180,7 @@ def test_differing_sections_are_reported_before_the_programs(capsys: pytest.Capt
 
 def test_a_weak_check_says_what_it_would_not_notice(capsys: pytest.CaptureFixture[str]) -> None:
     weak = {"status": "weak", "reason": "C: it would not notice 20 %", "max_abs_error": 0.0, "atol": 1.0, "outputs": {}}
-    out = told(capsys, record(status="weak", programs={"auto": passed(status="weak", checks={"value": weak})}))
+    out = printed(capsys, record(status="weak", programs={"auto": passed(status="weak", checks={"value": weak})}))
     assert out.splitlines()[-3:] == [
         "auto: value is weak",
         "  C: it would not notice 20 %",
@@ -205,7 +205,7 @@ def test_a_weak_check_says_what_it_would_not_notice(capsys: pytest.CaptureFixtur
 def test_the_worst_and_the_weakest_output_are_named(
     capsys: pytest.CaptureFixture[str], outputs: dict[str, Any], cells: str
 ) -> None:
-    out = told(capsys, record(programs={"auto": valued(outputs)}))
+    out = printed(capsys, record(programs={"auto": valued(outputs)}))
     assert re.sub(r" +", " ", out.splitlines()[4]) == re.sub(r" +", " ", f"auto passed passed {cells} 50 ms 0.10 ms")
 
 
@@ -229,19 +229,19 @@ def places(*operations: str, **changes: Any) -> dict[str, Any]:
 def test_undecided_elements_are_reported_with_their_line(
     capsys: pytest.CaptureFixture[str], verdict: dict[str, Any], text: str
 ) -> None:
-    assert text in told(capsys, record(programs={"auto": valued({"C": verdict})}))
+    assert text in printed(capsys, record(programs={"auto": valued({"C": verdict})}))
 
 
 def test_elements_undecided_in_every_program_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     both = {"auto": valued({"C": places("floor")}), "vmap": valued({"C": places("floor")})}
-    assert "\n12 of 64 elements" in told(capsys, record(programs=both))
-    one = {"auto": valued({"C": output()}), "vmap": valued({"C": places("floor", count=2)})}
-    assert "\nvmap: 2 of 64 elements" in told(capsys, record(programs=one))
+    assert "\n12 of 64 elements" in printed(capsys, record(programs=both))
+    vmap_only = {"auto": valued({"C": output()}), "vmap": valued({"C": places("floor", count=2)})}
+    assert "\nvmap: 2 of 64 elements" in printed(capsys, record(programs=vmap_only))
 
 
 def test_an_exact_output_notices_all_but_undecided_elements(capsys: pytest.CaptureFixture[str]) -> None:
     undecided = places("floor") | {"power": 0.0}
-    assert "all but undecided" in told(capsys, record(programs={"auto": valued({"C": undecided})}))
+    assert "all but undecided" in printed(capsys, record(programs={"auto": valued({"C": undecided})}))
 
 
 KNOWN = {
@@ -262,7 +262,7 @@ def test_known_failures_and_programs_left_out_of_agreement_are_reported(
     left_out = {"C": ["auto"]}
     other = {"agreement": {"status": "not_run", "reason": "C of auto", "left_out": left_out}}
     programs = {"auto": passed(status="known", checks={"value": KNOWN}), "vmap": passed(checks=other)}
-    assert told(capsys, record(status="known", programs=programs)).splitlines()[-5:] == [
+    assert printed(capsys, record(status="known", programs=programs)).splitlines()[-5:] == [
         "auto: value failed, as expect.wrong says",
         "  vmap and the oracle agree, auto alone is wrong: the compiler",
         "  C differs from graph's oracle at 9 of 64 elements, on device 2; "
@@ -275,7 +275,7 @@ def test_known_failures_and_programs_left_out_of_agreement_are_reported(
 def test_known_failures_are_distinguished_from_others(capsys: pytest.CaptureFixture[str]) -> None:
     mended = {**KNOWN["outputs"]["C"], "status": "failed", "wrong": 0, "reason": "it is right with jax 0.13.0"}
     value = {**KNOWN, "status": "failed", "diagnosis": [], "outputs": {**KNOWN["outputs"], "D": mended}}
-    out = told(capsys, record(status="failed", programs={"auto": passed(status="failed", checks={"value": value})}))
+    out = printed(capsys, record(status="failed", programs={"auto": passed(status="failed", checks={"value": value})}))
     assert out.splitlines()[-4:] == [
         "auto: value failed",
         "  C differs from graph's oracle at 9 of 64 elements, on device 2; "
@@ -287,7 +287,7 @@ def test_known_failures_are_distinguished_from_others(capsys: pytest.CaptureFixt
 
 def test_a_program_that_died_is_in_the_table_and_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     died = {"status": "error", "error": "the process was ended by SIGABRT", "checks": {}}
-    out = told(capsys, record(status="error", programs={"auto": passed(), "vmap": died}))
+    out = printed(capsys, record(status="error", programs={"auto": passed(), "vmap": died}))
     assert "vmap     error   –       –       –              –            –        –\n" in out
     assert "vmap: the process was ended by SIGABRT\n" in out
     assert out.endswith("error: 1 of 2 programs passed; /runs/mine/0/result.json\n")
@@ -295,7 +295,7 @@ def test_a_program_that_died_is_in_the_table_and_says_how(capsys: pytest.Capture
 
 def test_a_program_that_died_first_does_not_hide_the_others_checks(capsys: pytest.CaptureFixture[str]) -> None:
     died = {"status": "error", "error": "dead", "checks": {}}
-    assert "program  status  value   layout" in told(capsys, record(programs={"auto": died, "vmap": passed()}))
+    assert "program  status  value   layout" in printed(capsys, record(programs={"auto": died, "vmap": passed()}))
 
 
 def test_an_invalid_experiment_has_its_message_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,16 +307,16 @@ def test_an_invalid_experiment_has_its_message_on_standard_error(capsys: pytest.
 
 
 def test_warnings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "warning: all zero\n" in told(capsys, record(warnings=["all zero"]))
+    assert "warning: all zero\n" in printed(capsys, record(warnings=["all zero"]))
 
 
 def test_a_point_of_a_sweep_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, record(overrides=["+experiment=mine", "mesh=x2"]), brief=True)
+    out = printed(capsys, record(overrides=["+experiment=mine", "mesh=x2"]), brief=True)
     assert out == "[0] passed  experiment=mine mesh=x2\n"
 
 
 def test_square_brackets_are_text_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "[bold]mesh.shape=[4,2]" in told(capsys, record(overrides=["[bold]mesh.shape=[4,2]"]), brief=True)
+    assert "[bold]mesh.shape=[4,2]" in printed(capsys, record(overrides=["[bold]mesh.shape=[4,2]"]), brief=True)
 
 
 class Terminal(io.StringIO):
@@ -346,14 +346,14 @@ def test_on_a_terminal_there_are_colours(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_terminal_gets_no_line_that_is_wider_than_it_is(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     terminal = a_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", str(columns))
-    found = record(warnings=["a warning of many words " * 9], summary="What it shows, " * 9)
-    report.run(built(found), FOLDER, brief=False)
+    fields = record(warnings=["a warning of many words " * 9], summary="What it shows, " * 9)
+    report.run(built(fields), FOLDER, brief=False)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
     assert max(map(len, lines)) <= columns
     assert lines[-1].endswith("/runs/mine/0/result.json")
     text = " ".join(" ".join(lines).split())
-    for told in ("3.0e-06 rms", "0.10 ms", ("a warning of many words " * 9).strip()):
-        assert told in text
+    for phrase in ("3.0e-06 rms", "0.10 ms", ("a warning of many words " * 9).strip()):
+        assert phrase in text
 
 
 def test_brackets_on_a_terminal_are_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,20 +364,20 @@ def test_brackets_on_a_terminal_are_text_too(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_log_has_everything() -> None:
     every = [collective(of=f"v{k}") for k in range(30)]
-    found = record(programs={"auto": passed(collectives=every)}, error="mine.yaml:1:1\n  wrong")
-    story = report.story(built(found), FOLDER)
+    fields = record(programs={"auto": passed(collectives=every)}, error="mine.yaml:1:1\n  wrong")
+    story = report.story(built(fields), FOLDER)
     assert all(f" v{k} " in story for k in range(30))
     assert "mine.yaml:1:1\n  wrong\n" in story
     assert story.endswith("passed: 1 of 1 programs passed; /runs/mine/0/result.json\n")
 
 
 def test_a_long_table_of_collectives_says_how_many_rows_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
-    for count, rest in ((24, None), (25, "… and 1 more row,"), (30, "… and 6 more rows,")):
+    for count, remainder in ((24, None), (25, "… and 1 more row,"), (30, "… and 6 more rows,")):
         every = [collective(of=f"v{k}") for k in range(count)]
-        out = told(capsys, record(programs={"auto": passed(collectives=every)}))
+        out = printed(capsys, record(programs={"auto": passed(collectives=every)}))
         assert len([line for line in out.splitlines() if line.startswith("all-gather")]) == 24
-        assert ("… and" in out) == (rest is not None)
-        assert rest is None or f"{rest} which are in runner.log and in result.json\n" in out
+        assert ("… and" in out) == (remainder is not None)
+        assert remainder is None or f"{remainder} which are in runner.log and in result.json\n" in out
 
 
 def collective(of: str) -> dict[str, Any]:
@@ -393,16 +393,16 @@ def holding(shape: list[int], values: Any, dtype: str = "float32") -> dict[str, 
 
 def test_small_outputs_are_printed_as_numpy_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     same = {"auto": holding([2, 2], [[1.5, 2.0], [3.0, 4.0]]), "vmap": holding([2, 2], [[1.5, 2.0], [3.0, 4.0]])}
-    assert "\nC\n[[1.5 2. ]\n [3.  4. ]]\n\nprogram" in told(capsys, record(programs=same))
-    assert "C\n" not in told(capsys, record(programs={"auto": holding([65], [0.0] * 65)}))
-    assert "C\n" not in told(capsys, record(programs={"auto": holding([2], None)}))
+    assert "\nC\n[[1.5 2. ]\n [3.  4. ]]\n\nprogram" in printed(capsys, record(programs=same))
+    assert "C\n" not in printed(capsys, record(programs={"auto": holding([65], [0.0] * 65)}))
+    assert "C\n" not in printed(capsys, record(programs={"auto": holding([2], None)}))
     complex_ = holding([1], [{"real": 1.0, "imag": 2.0}], "complex64")
-    assert "\nC\n[1.+2.j]\n" in told(capsys, record(programs={"auto": complex_}))
+    assert "\nC\n[1.+2.j]\n" in printed(capsys, record(programs={"auto": complex_}))
 
 
 def test_differing_values_are_printed_by_program_and_last_digits_noted(capsys: pytest.CaptureFixture[str]) -> None:
     programs = {"auto": holding([1], [0.5]), "explicit": holding([1], [0.50000006]), "vmap": holding([1], [0.75])}
-    out = told(capsys, record(programs=programs))
+    out = printed(capsys, record(programs=programs))
     assert "\nC of auto and explicit, as auto has it; the last digits differ in explicit\n[0.5]\n" in out
     assert "\nC of vmap\n[0.75]\n" in out
 
@@ -438,19 +438,19 @@ def drawn(names: str) -> dict[str, Any]:
 )
 def test_show_says_what_is_drawn_and_printed(capsys: pytest.CaptureFixture[str], show: Any, names: list[str]) -> None:
     report.run(built(drawn("ABC")), FOLDER, brief=False, show=show)
-    found = re.findall(r"(?:^| {4})(mesh|A, C|[ABC])(?=  \S| {5,}|\n)", capsys.readouterr().out, re.MULTILINE)
-    assert found == names
+    shown = re.findall(r"(?:^| {4})(mesh|A, C|[ABC])(?=  \S| {5,}|\n)", capsys.readouterr().out, re.MULTILINE)
+    assert shown == names
 
 
 def test_many_layouts_are_listed_as_text_and_the_log_draws_them_all(capsys: pytest.CaptureFixture[str]) -> None:
-    found = drawn("ABCDEFGHIJKL")
-    out = told(capsys, found)
+    fields = drawn("ABCDEFGHIJKL")
+    out = printed(capsys, fields)
     pictured = out.split("program ")[0]
     assert len(pictured.splitlines()) < 70
     assert pictured.count("┌") < 9
     assert "K  float32[4, 44]  P('x', None)  shard [2, 44]  352 B per device\n" in pictured
     assert "show=all draws every one\n" in pictured
-    story = report.story(built(found), FOLDER)
+    story = report.story(built(fields), FOLDER)
     assert story.count("┌") == 12
     assert "not drawn" not in story
 

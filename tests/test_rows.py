@@ -196,8 +196,8 @@ def test_an_operation_is_linear_in_the_operands_that_its_row_says(name: str) -> 
 @pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.over is not None and row.over.linear])
 def test_a_collective_that_adds_up_is_linear(name: str) -> None:
     row, (x, y) = OPERATIONS[name], np.arange(16.0).reshape(2, 2, 2, 2)
-    for both, one, other in zip(*(row.numpy(X, list(each), "x") for each in (x + y, x, y)), strict=True):
-        np.testing.assert_array_equal(both, one + other)
+    for of_sum, of_x, of_y in zip(*(row.numpy(X, list(each), "x") for each in (x + y, x, y)), strict=True):
+        np.testing.assert_array_equal(of_sum, of_x + of_y)
 
 
 @pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.reduces])
@@ -263,7 +263,7 @@ OTHERWISE = {
 
 def calls(row: Operation) -> list[Apply]:
     assert row.over is not None
-    given = [f"x, 'x', {rest}" for rest in row.over.calls] or [OTHERWISE[row.name]]
+    given = [f"x, 'x', {trailing}" for trailing in row.over.calls] or [OTHERWISE[row.name]]
     terms = (parse(f"{row.name}({arguments})").term for arguments in given)
     return [term for term in terms if isinstance(term, Apply)]
 
@@ -311,10 +311,10 @@ def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operat
     )
     given = jax.ShapeDtypeStruct((8, 8, 8), np.float32), jax.ShapeDtypeStruct((8,), np.int32)
     traced = jax.make_jaxpr(mapped)(*given)
-    found = {each.primitive.name for each in equations(traced.jaxpr)} & nodes.PRIMITIVES
-    assert found
+    primitives = {each.primitive.name for each in equations(traced.jaxpr)} & nodes.PRIMITIVES
+    assert primitives
     assert row.over is not None
-    assert found <= set(row.over.primitives)
+    assert primitives <= set(row.over.primitives)
 
 
 def test_every_limit_is_checked_and_used_by_some_row() -> None:

@@ -76,10 +76,10 @@ def composed(at: Path, *overrides: str) -> Experiment:
 
 def refused(at: Path, *overrides: str) -> str:
     """Return the message of the refusal, without the folder in its places."""
-    found = compose("mine", at, overrides)
+    composition = compose("mine", at, overrides)
     with pytest.raises(InvalidExperiment) as caught:
-        read(found.plain)
-    return found.sources.report(caught.value.fault).replace(f"{at}/", "")
+        read(composition.plain)
+    return composition.sources.report(caught.value.fault).replace(f"{at}/", "")
 
 
 def test_every_spec_may_have_logical_names(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_the_first_rule_whose_axes_are_free_wins(rules: Any, names: list[str], s
     assert assigned(rules, names, allowed=frozenset("pq")).spec == Spec.of(spec)
 
 
-def assigned(rules: list[tuple[str, tuple[str, ...]]], names: list[Any], **rest: Any) -> Logical:
+def assigned(rules: list[tuple[str, tuple[str, ...]]], names: list[Any], **options: Any) -> Logical:
     mesh = Mesh(("a", "b", "c"), (2, 2, 2))
     ordered = tuple(LogicalAxisRule(name, axes, ("rules", i)) for i, (name, axes) in enumerate(rules))
-    return Rules(ordered, **rest).assign(names, mesh, ("here",))
+    return Rules(ordered, **options).assign(names, mesh, ("here",))
 
 
 AXES = st.lists(st.sampled_from("abc"), unique=True, max_size=2).map(tuple)
@@ -142,16 +142,16 @@ AXES = st.lists(st.sampled_from("abc"), unique=True, max_size=2).map(tuple)
     st.lists(st.sampled_from("pqr"), unique=True, min_size=1, max_size=3),
 )
 def test_a_rule_is_taken_or_dropped_for_a_reason(rules: list[tuple[str, tuple[str, ...]]], names: list[str]) -> None:
-    found = assigned(rules, names, allowed=frozenset("pqr"))
-    assert len(set(found.spec.axes)) == len(found.spec.axes)
-    taken = {rule.key[1]: rule for rule in found.rules if rule}
-    for rule in (*taken.values(), *found.dropped):
+    logical = assigned(rules, names, allowed=frozenset("pqr"))
+    assert len(set(logical.spec.axes)) == len(logical.spec.axes)
+    taken = {rule.key[1]: rule for rule in logical.rules if rule}
+    for rule in (*taken.values(), *logical.dropped):
         earlier = {axis for at, other in taken.items() for axis in other.axes if at < rule.key[1]}  # type: ignore[operator]
-        assert (rule in found.dropped) == bool(earlier & set(rule.axes))
+        assert (rule in logical.dropped) == bool(earlier & set(rule.axes))
     for i, name in enumerate(names):
         own = [at for at, (of, _) in enumerate(rules) if of == name]
-        dropped = [rule.key[1] for rule in found.dropped if rule.name == name]
-        chosen = found.rules[i]
+        dropped = [rule.key[1] for rule in logical.dropped if rule.name == name]
+        chosen = logical.rules[i]
         assert own[: len(dropped)] == dropped
         assert own[len(dropped) :][:1] == ([chosen.key[1]] if chosen else [])
 
@@ -243,9 +243,9 @@ def test_the_record_and_the_terminal_show_the_resolved_specs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     at = folder(tmp_path)
-    found = compose("mine", at, ["program=auto"])
+    composition = compose("mine", at, ["program=auto"])
     (tmp_path / "out").mkdir()
-    record = flow.run(found.plain, tmp_path / "out", lambda: found.sources)
+    record = flow.run(composition.plain, tmp_path / "out", lambda: composition.sources)
     assert record.status == "passed"
     written = json.loads((tmp_path / "out" / "result.json").read_text())["logical"]["arrays.w.spec"]
     place = f"{at}/rules/ours.yaml:3:5"
@@ -254,8 +254,8 @@ def test_the_record_and_the_terminal_show_the_resolved_specs(
     assert written["spec"] == ["x", "y"]
     assert written["rules"][0] == rule
     report.run(record, tmp_path / "out", brief=False)
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"[embed, mlp] P('x', 'y') w embed → x ({place}); mlp → y" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"[embed, mlp] P('x', 'y') w embed → x ({place}); mlp → y" in printed
 
 
 def test_programs_are_written_with_the_mesh_axes(tmp_path: Path) -> None:

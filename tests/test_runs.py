@@ -36,18 +36,18 @@ def write(folder: str, status: str = "passed", time: str = "2026-01-01T00:00:00+
     return path
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[str]:
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[str]:
     """Return the lines that a command prints."""
     assert runs.main(arguments) == status
-    told = capsys.readouterr()
-    return (told.out + told.err).splitlines()
+    captured = capsys.readouterr()
+    return (captured.out + captured.err).splitlines()
 
 
 def test_runs_and_sweeps_are_listed_the_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
     write("outputs/case/new", "failed", "2026-03-01T00:00:00+00:00")
     write("outputs/case/old")
     swept.write(Path("outputs/case/sweep"), 11)
-    lines = said(capsys)
+    lines = printed(capsys)
     assert [line.split()[0] for line in lines[1:4]] == ["outputs/case/old", "outputs/case/sweep", "outputs/case/new"]
     assert lines[0].split() == ["folder", "experiment", "began", "(UTC)", "points", "status", "size", "overrides"]
     assert lines[1].split()[:6] == ["outputs/case/old", "case", "2026-01-01", "00:00:00", "–", "passed"]
@@ -71,7 +71,7 @@ def test_a_listing_can_be_filtered(capsys: pytest.CaptureFixture[str], arguments
     write("outputs/a")
     write("outputs/b", "failed", "2026-01-02T00:00:00+00:00")
     write("outputs/c", time="2026-01-03T00:00:00+00:00", name="other")
-    lines = said(capsys, "--json", *arguments)
+    lines = printed(capsys, "--json", *arguments)
     assert [Path(json.loads(line)["folder"]).name for line in lines] == names
 
 
@@ -93,7 +93,7 @@ def test_a_listing_can_be_filtered(capsys: pytest.CaptureFixture[str], arguments
 def test_an_invalid_filter_is_one_message_and_status_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert said(capsys, *arguments, status=2) == [message]
+    assert printed(capsys, *arguments, status=2) == [message]
 
 
 # Deleting.
@@ -111,7 +111,7 @@ def test_a_run_and_a_sweep_are_deleted_with_all_their_files(capsys: pytest.Captu
     for file in ("hlo_auto.txt", "program_auto.py", "runner.log", "shardings.svg", ".hydra/config.yaml"):
         (run / file).write_text("")
     manifest.end(run)
-    assert said(capsys, "outputs/case", "--delete", "--yes")[-1] == "2 deleted"
+    assert printed(capsys, "outputs/case", "--delete", "--yes")[-1] == "2 deleted"
     assert list(Path("outputs/case").iterdir()) == []
 
 
@@ -126,7 +126,7 @@ def test_a_folder_with_a_foreign_file_is_kept_whole(capsys: pytest.CaptureFixtur
     run = write("outputs/case/run")
     (run / stranger).parent.mkdir(parents=True, exist_ok=True)
     (run / stranger).write_text("mine")
-    lines = said(capsys, "outputs", "--delete", "--yes", status=1)
+    lines = printed(capsys, "outputs", "--delete", "--yes", status=1)
     assert any(line.startswith("outputs/case/run stays: no run wrote outputs/case/run/") for line in lines)
     assert "0 deleted, 1 left" in lines
     assert (run / stranger).read_text() == "mine"
@@ -137,14 +137,14 @@ def test_a_link_is_never_followed_nor_what_it_leads_to_deleted(capsys: pytest.Ca
     kept = write("elsewhere/run")
     Path("outputs").mkdir()
     Path("outputs/linked").symlink_to(kept.resolve(), target_is_directory=True)
-    assert said(capsys, "outputs") == ["no runs"]
+    assert printed(capsys, "outputs") == ["no runs"]
     run = write("outputs/run")
     (run / "program_auto.py").symlink_to((kept / "result.json").resolve())
-    said(capsys, "outputs", "--delete", "--yes", status=1)
+    printed(capsys, "outputs", "--delete", "--yes", status=1)
     assert (run / "result.json").is_file()
     (run / "program_auto.py").unlink()
     (run / "verification").symlink_to(kept.resolve(), target_is_directory=True)
-    said(capsys, "outputs", "--delete", "--yes", status=1)
+    printed(capsys, "outputs", "--delete", "--yes", status=1)
     assert (run / "result.json").is_file()
     assert (kept / "result.json").is_file()
 
@@ -158,7 +158,7 @@ def test_a_foreign_result_json_is_no_run(capsys: pytest.CaptureFixture[str]) -> 
         Path(f"outputs/{name}").mkdir(parents=True)
         Path(f"outputs/{name}/result.json").write_text(text)
     no_record = "  not a record: it has no 'schema', 'status', 'experiment' and 'overrides'"
-    assert said(capsys, "outputs", "--delete", "--yes") == [
+    assert printed(capsys, "outputs", "--delete", "--yes") == [
         *("no runs", "outputs/a/result.json", no_record, "outputs/b/result.json", no_record),
         *("outputs/c/result.json", "  not JSON: Expecting value: line 1 column 1 (char 0)"),
     ]
@@ -168,7 +168,7 @@ def test_a_foreign_result_json_is_no_run(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_record_that_is_damaged_further_down_is_listed_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     damaged, record_ = write("outputs/damaged") / "result.json", write("outputs/right") / "result.json"
     damaged.write_text(damaged.read_text().replace('"arrays"', '"arays"'))
-    lines = said(capsys)
+    lines = printed(capsys)
     assert [line.split()[0] for line in lines[1:3]] == ["outputs/damaged", "outputs/right"]
     assert lines[-2:] == [
         "outputs/damaged/result.json",
@@ -176,7 +176,7 @@ def test_a_record_that_is_damaged_further_down_is_listed_and_named(capsys: pytes
     ]
     # One of another schema is read as far as the schemas agree.
     damaged.write_text(record_.read_text().replace(f'"schema": {SCHEMA}', '"schema": 2').replace('"arrays"', '"arays"'))
-    assert "result.json" not in "\n".join(said(capsys))
+    assert "result.json" not in "\n".join(printed(capsys))
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
@@ -190,7 +190,7 @@ def test_without_yes_the_user_is_asked(
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    said(capsys, "outputs", "--delete", status=left)
+    printed(capsys, "outputs", "--delete", status=left)
     assert len(shelf.entries(Path("outputs"))) == left
 
 
@@ -199,8 +199,8 @@ def test_without_a_terminal_nothing_is_deleted(
 ) -> None:
     write("outputs/run")
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    told = said(capsys, "outputs", "--delete", status=2)
-    assert told[-1] == "--delete asks first, and standard input is not a terminal; --yes deletes without asking"
+    lines = printed(capsys, "outputs", "--delete", status=2)
+    assert lines[-1] == "--delete asks first, and standard input is not a terminal; --yes deletes without asking"
     assert len(shelf.entries(Path("outputs"))) == 1
 
 
@@ -210,9 +210,9 @@ def test_every_file_of_real_runs_and_sweeps_is_recognized(here: Path) -> None:
     assert run.returncode == 0, run.stderr
     swept_by_hand = ("-m", "+experiment=case3_allreduce", "program=auto", "dims.J=4,8")
     assert run_whole(*swept_by_hand, folder=here, **environment).returncode == 0
-    found = shelf.entries(here / "outputs")
-    assert [entry.sweep for entry in found] == [False, True]
-    for entry in found:
+    entries = shelf.entries(here / "outputs")
+    assert [entry.sweep for entry in entries] == [False, True]
+    for entry in entries:
         assert report.main([str(entry.folder)]) == 0
         assert shelf.strangers(entry) == []
 
@@ -250,8 +250,8 @@ def test_a_point_whose_record_cannot_be_read_costs_only_itself(capsys: pytest.Ca
     swept.write(Path("sweep"), 3)
     Path("sweep/1/result.json").write_text('{"schema": 1}')
     assert report.main(["sweep"]) == 0
-    told = capsys.readouterr()
-    assert "an older version of shardproof wrote it" in told.err
+    captured = capsys.readouterr()
+    assert "an older version of shardproof wrote it" in captured.err
     page = Path("sweep/report.html").read_text("utf-8")
     assert "an older version of shardproof wrote it" in page
     assert page.count("<tr data-p=") == 2
@@ -297,11 +297,11 @@ def test_a_page_may_be_elsewhere_and_leads_to_the_run_folder() -> None:
 
 def test_a_run_of_an_earlier_version_is_listed_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
     run = write("outputs/run")
-    told = json.loads((run / "result.json").read_text("utf-8"))
-    (run / "result.json").write_text(json.dumps(told | {"schema": 1}))
+    plain = json.loads((run / "result.json").read_text("utf-8"))
+    (run / "result.json").write_text(json.dumps(plain | {"schema": 1}))
     (run / manifest.FILE).unlink()
-    assert len(said(capsys, "--json")) == 1
-    assert said(capsys, "outputs", "--delete", "--yes", status=1)[-2:] == [
+    assert len(printed(capsys, "--json")) == 1
+    assert printed(capsys, "outputs", "--delete", "--yes", status=1)[-2:] == [
         "0 deleted, 1 left",
         "outputs/run stays: it has no manifest.json, so nothing says what a run wrote there; remove it yourself",
     ]
@@ -319,7 +319,7 @@ def test_a_file_that_is_called_as_one_of_ours_is_not_ours(capsys: pytest.Capture
     run = write("outputs/run")
     (run / name).parent.mkdir(exist_ok=True)
     (run / name).write_text("mine")
-    lines = said(capsys, "outputs", "--delete", "--yes", status=1)
+    lines = printed(capsys, "outputs", "--delete", "--yes", status=1)
     assert f"outputs/run stays: no run wrote outputs/run/{name}, or it changed since" in lines
     assert (run / name).read_text() == "mine"
     assert (run / "result.json").is_file()
@@ -330,7 +330,7 @@ def test_a_changed_file_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     (run / "program_auto.py").write_text("as it was written")
     manifest.end(run)
     (run / "program_auto.py").write_text("with my notes")
-    lines = said(capsys, "outputs", "--delete", "--yes", status=1)
+    lines = printed(capsys, "outputs", "--delete", "--yes", status=1)
     assert "outputs/run stays: no run wrote outputs/run/program_auto.py, or it changed since" in lines
 
 
@@ -339,9 +339,9 @@ def test_a_log_may_have_grown_since(capsys: pytest.CaptureFixture[str]) -> None:
     (run / "runner.log").write_text("as it was written\n")
     manifest.end(run)
     (run / "runner.log").write_text("otherwise\n")
-    assert said(capsys, "outputs", "--delete", "--yes", status=1)
+    assert printed(capsys, "outputs", "--delete", "--yes", status=1)
     (run / "runner.log").write_text("as it was written\nand a launcher's last word\n")
-    assert said(capsys, "outputs", "--delete", "--yes")[-1] == "1 deleted"
+    assert printed(capsys, "outputs", "--delete", "--yes")[-1] == "1 deleted"
 
 
 def test_a_record_without_a_manifest_makes_no_folder_ours(capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,7 +350,7 @@ def test_a_record_without_a_manifest_makes_no_folder_ours(capsys: pytest.Capture
     mine.mkdir(parents=True)
     for name in ("result.json", *(name for name in LIKE_OURS if "/" not in name)):
         (mine / name).write_bytes((run / "result.json").read_bytes())
-    said(capsys, "outputs", "--delete", "--yes", status=1)
+    printed(capsys, "outputs", "--delete", "--yes", status=1)
     assert len(list(mine.iterdir())) == 6
 
 
@@ -360,7 +360,7 @@ def test_a_folder_named_by_digits_is_no_sweep(capsys: pytest.CaptureFixture[str]
     Path("outputs/notes.txt").write_text("mine")
     Path("outputs/2026").mkdir()
     Path("outputs/2026/photo.jpg").write_text("mine")
-    assert said(capsys, "outputs", "--delete", "--yes")[-1] == "2 deleted"
+    assert printed(capsys, "outputs", "--delete", "--yes")[-1] == "2 deleted"
     assert sorted(path.name for path in Path("outputs").iterdir()) == ["2026", "notes.txt"]
 
 
@@ -369,7 +369,7 @@ def test_a_sweep_is_deleted_with_its_own_points_only(capsys: pytest.CaptureFixtu
     swept.write(Path("outputs/sweep"), 2)
     (Path("outputs/sweep") / name).parent.mkdir(parents=True, exist_ok=True)
     (Path("outputs/sweep") / name).write_text("mine")
-    lines = said(capsys, "outputs", "--delete", "--yes", status=1)
+    lines = printed(capsys, "outputs", "--delete", "--yes", status=1)
     named = {"7/photo.jpg": "7", "7/result.json": "7", "0/7/a": "0/7"}.get(name, name)
     assert any(line.startswith(f"outputs/sweep stays: no run wrote outputs/sweep/{named},") for line in lines)
     assert len(list(Path("outputs/sweep").rglob("result.json"))) >= 2
@@ -380,9 +380,9 @@ def test_a_killed_run_is_deleted_with_its_partial_files(capsys: pytest.CaptureFi
     manifest.again(run)
     (run / "hlo_auto.txt").write_text("…")
     (run / "notes.txt").write_text("mine")
-    assert "no run wrote outputs/run/notes.txt," in said(capsys, "outputs", "--delete", "--yes", status=1)[-1]
+    assert "no run wrote outputs/run/notes.txt," in printed(capsys, "outputs", "--delete", "--yes", status=1)[-1]
     (run / "notes.txt").unlink()
-    assert said(capsys, "outputs", "--delete", "--yes")[-1] == "1 deleted"
+    assert printed(capsys, "outputs", "--delete", "--yes")[-1] == "1 deleted"
 
 
 @pytest.mark.parametrize("named", [".", "../run", "good/..", "./", "../linked"])
@@ -395,10 +395,10 @@ def test_a_run_is_deleted_by_any_path_to_its_folder(
     monkeypatch.chdir("outputs/run")
     if named == "good/..":
         Path("good").mkdir()
-        assert "no run wrote" in said(capsys, named, "--delete", "--yes", status=1)[-1]
+        assert "no run wrote" in printed(capsys, named, "--delete", "--yes", status=1)[-1]
         assert Path("good").is_dir()
     else:
-        assert said(capsys, named, "--delete", "--yes")[-1] == "1 deleted"
+        assert printed(capsys, named, "--delete", "--yes")[-1] == "1 deleted"
         assert not (beside.parent / "run").exists()
     assert (here / beside / "result.json").is_file()
 
@@ -432,8 +432,8 @@ def test_a_page_follows_a_link_and_refuses_non_files(capsys: pytest.CaptureFixtu
     os.mkfifo("pipe.html")
     for name in ("pipe.html", "/dev/null", "elsewhere"):
         assert report.main(["run", "-o", name]) == 2
-        said = f"-o {name}: this is not a regular file\n"
-        assert capsys.readouterr().err == said
+        message = f"-o {name}: this is not a regular file\n"
+        assert capsys.readouterr().err == message
     assert stat.S_ISFIFO(os.stat("pipe.html").st_mode)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     with pytest.raises(OSError, match="it is not a file, so it is left as it is"):

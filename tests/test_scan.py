@@ -123,8 +123,8 @@ def test_recomputed_operations_are_counted(tmp_path: Path) -> None:
 def test_a_collective_in_a_scan_counts_as_often_as_it_runs(tmp_path: Path) -> None:
     outcome = run(changed(GRAD, ""), tmp_path, program="shard_map")
     assert outcome.failures() == []
-    found = outcome.record.compiled["shard_map"].collectives or []
-    assert executions.by_kind((c.kind, c.count, c.branches) for c in found)["all-gather"] == 1 + 3 + 3
+    collectives = outcome.record.compiled["shard_map"].collectives or []
+    assert executions.by_kind((c.kind, c.count, c.branches) for c in collectives)["all-gather"] == 1 + 3 + 3
 
 
 def test_a_mistake_in_the_order_of_slices_is_noticed(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_the_index_is_scanned_only_if_it_is_read() -> None:
 
 def test_a_repeat_without_carries_stacks_its_results() -> None:
     text = "arrays: {A: {shape: [3, 4]}}\ngraph: {m: {repeat: 3, over: {a: A}, body: {b: a * 2}, stack: {all: b}}}\n"
-    one = experiment(text + "outputs: {m.all: []}")
-    assert "_, (m_all,) = jax.lax.scan(m, (), (A,))" in written(one, "auto")
-    values = interpret(one, "graph", {"A": np.arange(12.0).reshape(3, 4)}).values
+    stacked = experiment(text + "outputs: {m.all: []}")
+    assert "_, (m_all,) = jax.lax.scan(m, (), (A,))" in written(stacked, "auto")
+    values = interpret(stacked, "graph", {"A": np.arange(12.0).reshape(3, 4)}).values
     assert (values["m.all"][0] == 2 * np.arange(12.0).reshape(3, 4)).all()
 
 
@@ -177,9 +177,9 @@ def test_the_checkpoint_policies_are_jaxs() -> None:
 def test_a_checkpoint_is_formatted_as_written(written_: object) -> None:
     from runner.experiment.checkpoints import read_checkpoint
 
-    found = read_checkpoint(written_, ())
-    assert isinstance(found, Checkpoint)
-    assert found.written == written_
+    checkpoint = read_checkpoint(written_, ())
+    assert isinstance(checkpoint, Checkpoint)
+    assert checkpoint.written == written_
 
 
 FAULTS = {

@@ -84,7 +84,7 @@ def seed(name: str) -> Seed:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "sentence"),
     [
         (
             "stale_weight",
@@ -107,11 +107,11 @@ def seed(name: str) -> Seed:
         ),
     ],
 )
-def test_a_diagnosis_names_the_users_line(name: str, said: str, tmp_path: Path) -> None:
+def test_a_diagnosis_names_the_users_line(name: str, sentence: str, tmp_path: Path) -> None:
     wrong = seed(name)
     experiment = read_seed(wrong, tmp_path)
     (frame,) = {frame for frame in experiment.frames["per_device"].values() if str(frame).startswith(wrong.place)}
-    assert message(experiment, tmp_path) == said.replace("PLACE", str(frame))
+    assert message(experiment, tmp_path) == sentence.replace("PLACE", str(frame))
 
 
 def test_a_run_reports_the_users_line(tmp_path: Path) -> None:

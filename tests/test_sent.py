@@ -81,9 +81,9 @@ def scanned(length: int) -> tuple[Cost, str]:
         return jax.lax.scan(outer, w, None, length=length)[0]
 
     compiled = jax.jit(layers).lower(jax.ShapeDtypeStruct((16, 16), jnp.float32)).compile()
-    found = compiled.cost_analysis()
-    assert found is not None
-    return Cost(flops=found["flops"], bytes_accessed=found["bytes accessed"]), str(compiled.as_text())
+    analysis = compiled.cost_analysis()
+    assert analysis is not None
+    return Cost(flops=analysis["flops"], bytes_accessed=analysis["bytes accessed"]), str(compiled.as_text())
 
 
 PRODUCT = 2 * 16**3
@@ -91,20 +91,20 @@ PRODUCT = 2 * 16**3
 
 def test_a_scan_of_layers_counts_each_of_them() -> None:
     cost, text = scanned(5)
-    told = with_loops(cost, text)
-    assert told.flops == cost.flops
+    totals = with_loops(cost, text)
+    assert totals.flops == cost.flops
     assert cost.flops is not None
     assert cost.flops < 2 * PRODUCT
-    assert told.total_flops == pytest.approx(15 * PRODUCT, rel=0.01)
-    assert told.total_bytes_accessed is not None
+    assert totals.total_flops == pytest.approx(15 * PRODUCT, rel=0.01)
+    assert totals.total_bytes_accessed is not None
     # Each of the products reads two arrays and writes one.
-    assert told.total_bytes_accessed > 15 * 3 * 16 * 16 * 4
+    assert totals.total_bytes_accessed > 15 * 3 * 16 * 16 * 4
 
 
 def test_without_loops_the_cost_is_the_compilers() -> None:
     cost = Cost(flops=8.0, bytes_accessed=16.0)
-    told = with_loops(cost, "ENTRY %main () -> f32[] {\n  ROOT %c = f32[] constant(0)\n}\n")
-    assert (told.total_flops, told.total_bytes_accessed, told.total_unknown) == (8.0, 16.0, None)
+    totals = with_loops(cost, "ENTRY %main () -> f32[] {\n  ROOT %c = f32[] constant(0)\n}\n")
+    assert (totals.total_flops, totals.total_bytes_accessed, totals.total_unknown) == (8.0, 16.0, None)
 
 
 def test_a_loop_of_unknown_length_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,10 +112,10 @@ def test_a_loop_of_unknown_length_is_said(monkeypatch: pytest.MonkeyPatch) -> No
         return jax.lax.while_loop(lambda c: c.sum() < 100.0, lambda c: c @ c, x)
 
     compiled = jax.jit(until).lower(jax.ShapeDtypeStruct((16, 16), jnp.float32)).compile()
-    told = with_loops(Cost(flops=1.0), str(compiled.as_text()))
-    assert told.total_flops is None
-    assert told.total_unknown is not None
-    assert told.total_unknown.startswith("how often the loop while")
+    totals = with_loops(Cost(flops=1.0), str(compiled.as_text()))
+    assert totals.total_flops is None
+    assert totals.total_unknown is not None
+    assert totals.total_unknown.startswith("how often the loop while")
     monkeypatch.setattr("runner.worker.cost.module_cost", lambda _: "XLA's cost analysis cannot be asked")
     assert with_loops(*scanned(5)).total_unknown == "XLA's cost analysis cannot be asked"
 
@@ -132,9 +132,9 @@ def test_no_part_of_a_module_is_analysed_as_a_schedule(monkeypatch: pytest.Monke
 
 
 def test_a_missing_cost_analysis_gives_a_sentence() -> None:
-    told = versions.module_cost("no module")
-    assert isinstance(told, str)
-    assert told.startswith("XLA's cost analysis is not available for a part of a module here: ")
+    reason = versions.module_cost("no module")
+    assert isinstance(reason, str)
+    assert reason.startswith("XLA's cost analysis is not available for a part of a module here: ")
 
 
 # Requested, planned and compiled collectives.
@@ -165,8 +165,8 @@ expect:
 
 
 def test_expectations_may_be_about_lowered_and_planned_collectives(tmp_path: Path) -> None:
-    found = harness.run(RING, tmp_path).record
-    checks = {name: program.checks for name, program in found.programs.items()}
+    record = harness.run(RING, tmp_path).record
+    checks = {name: program.checks for name, program in record.programs.items()}
     assert {name: each.lowered_collectives.status for name, each in checks.items() if each.lowered_collectives} == {
         "auto": "not_run", "constraint": "not_run", "explicit": "not_run", "vmap": "not_run",
         "derived": "passed", "shard_map": "passed",
@@ -175,28 +175,28 @@ def test_expectations_may_be_about_lowered_and_planned_collectives(tmp_path: Pat
         "auto": "passed", "constraint": "passed", "explicit": "passed", "vmap": "not_run",
         "derived": "passed", "shard_map": "passed",
     }  # fmt: skip
-    mine = found.compiled["shard_map"]
+    mine = record.compiled["shard_map"]
     assert mine.lowered is not None
     (permute,) = mine.lowered
     assert (permute.line, permute.axes, permute.count, permute.bytes_sent) == ("ring.held", ("x",), 2, 64)
     assert mine.bytes_sent == 128
-    assert found.compiled["vmap"].lowered is None
-    assert found.compiled["vmap"].plan is None
+    assert record.compiled["vmap"].lowered is None
+    assert record.compiled["vmap"].plan is None
     assert checks["shard_map"].lowered_max_bytes_per_device is not None
     assert checks["shard_map"].lowered_max_bytes_per_device.status == "passed"
 
 
 def test_unexpected_lowered_collectives_fail(tmp_path: Path) -> None:
     expected = {"lowered": {"collectives": {"all-gather": 1}, "max_bytes_per_device": 127}}
-    found = harness.run(RING, tmp_path, expect=expected, program="shard_map").record.programs["shard_map"].checks
-    assert found.lowered_collectives is not None
-    assert found.lowered_collectives.reason == "expected 1 all-gather, found 2 collective-permute"
-    assert found.lowered_collectives.details == [
+    checks = harness.run(RING, tmp_path, expect=expected, program="shard_map").record.programs["shard_map"].checks
+    assert checks.lowered_collectives is not None
+    assert checks.lowered_collectives.reason == "expected 1 all-gather, found 2 collective-permute"
+    assert checks.lowered_collectives.details == [
         "no all-gather was asked for",
         "2 × collective-permute of ring.held over x: a device sends 64 B",
     ]
-    assert found.lowered_max_bytes_per_device is not None
-    assert found.lowered_max_bytes_per_device.reason == (
+    assert checks.lowered_max_bytes_per_device is not None
+    assert checks.lowered_max_bytes_per_device.reason == (
         "each device sends 128 bytes for collectives, on a ring (128 B), more than 127"
     )
 
@@ -204,7 +204,7 @@ def test_unexpected_lowered_collectives_fail(tmp_path: Path) -> None:
 def test_without_a_plan_a_planned_expectation_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.worker.plan.propagated", lambda _: "Shardy cannot be asked")
     expected = {"planned": {"no_collectives": True}}
-    found = harness.run(RING, tmp_path, expect=expected, program="shard_map").record.programs["shard_map"].checks
-    assert found.planned_no_collectives is not None
-    assert found.planned_no_collectives.status == "failed"
-    assert found.planned_no_collectives.reason == "Shardy cannot be asked"
+    checks = harness.run(RING, tmp_path, expect=expected, program="shard_map").record.programs["shard_map"].checks
+    assert checks.planned_no_collectives is not None
+    assert checks.planned_no_collectives.status == "failed"
+    assert checks.planned_no_collectives.reason == "Shardy cannot be asked"

@@ -102,8 +102,8 @@ def test_reshards_with_the_fewest_bytes_per_device_are_tried_first() -> None:
 
 def test_an_indivisible_dimension_is_not_sharded() -> None:
     long, short = OperandLayout(spec("y"), (8,), 4), OperandLayout(spec("."), (6,), 4)
-    found = list(candidates(equation("A + B"), [long, short], MESH, None))
-    assert found == [Repair(operands={0: spec(".")})]
+    repairs = list(candidates(equation("A + B"), [long, short], MESH, None))
+    assert repairs == [Repair(operands={0: spec(".")})]
 
 
 entries = st.sampled_from(["x", "y", "."])

@@ -41,11 +41,11 @@ def compiled(operand: Any, data: int = 0, factor: str = "* 2") -> CompiledModule
     """Return the compilation of a program, which is run too."""
     text = TEXT.replace("DATA", str(data)).replace("FACTOR", factor)
     function = jax.jit(lambda x: (eval(f"x {factor}"),))
-    run, found = shared.compiled(
+    run, compilation = shared.compiled(
         text, function, (operand,), lambda: compile_program(Program.AUTO, function, (operand,))
     )
     assert (run(operand)[0] == eval(f"operand {factor}")).all()
-    return found
+    return compilation
 
 
 def test_programs_with_other_data_share_the_compilation_and_its_seconds() -> None:

@@ -32,9 +32,9 @@ def test_the_first_axes_of_a_mesh_go_over_the_network(
 
 
 def test_slices_are_several_of_one_topology() -> None:
-    found = topology.parse("v5p:2x2x1", "cpu", 3)
-    assert (found.name, found.devices) == ("3 × v5p:2x2x1", 12)
-    assert found.arguments == {"platform": "tpu", "topology_name": "v5p:2x2x1", "num_slices": 3}
+    slices = topology.parse("v5p:2x2x1", "cpu", 3)
+    assert (slices.name, slices.devices) == ("3 × v5p:2x2x1", 12)
+    assert slices.arguments == {"platform": "tpu", "topology_name": "v5p:2x2x1", "num_slices": 3}
     assert "num_slices" not in topology.parse("v5p:2x2x1", "cpu").arguments
 
 
@@ -109,8 +109,8 @@ def test_an_estimate_has_the_slices_of_the_target() -> None:
     ],
 )
 def test_the_groups_of_a_transfer_between_slices(text: str, groups: list[list[int]] | None) -> None:
-    found = megascale.groups(text, IDS)
-    assert (None if found is None else found.tolist()) == groups
+    parsed = megascale.groups(text, IDS)
+    assert (None if parsed is None else parsed.tolist()) == groups
 
 
 def test_a_module_stands_for_every_slice() -> None:
@@ -145,20 +145,25 @@ _xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"MAR
 def test_a_transfer_between_slices_has_the_kind_of_its_collective(mark: str, inserted: bool) -> None:
     experiment = harness.experiment(TEXT)
     module = hlo.read(MODULE.replace("MARK", mark))
-    found = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), IDS)
-    (one,) = found.entries
-    assert (one.kind, one.axes, one.inserted, one.reduction) == ("all-reduce", ["s"], inserted, "sum")
-    assert (one.bytes_in, one.bytes_out, one.bytes_sent, one.count) == (4096, 4096, 4096, 1)
-    assert one.asynchronous
-    assert not found.missing
+    reading = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), IDS)
+    (collective,) = reading.entries
+    assert (collective.kind, collective.axes, collective.inserted, collective.reduction) == (
+        "all-reduce",
+        ["s"],
+        inserted,
+        "sum",
+    )
+    assert (collective.bytes_in, collective.bytes_out, collective.bytes_sent, collective.count) == (4096, 4096, 4096, 1)
+    assert collective.asynchronous
+    assert not reading.missing
 
 
 def test_an_unknown_group_of_a_transfer_is_reported() -> None:
     experiment = harness.experiment(TEXT)
     module = hlo.read(MODULE.replace("MARK", ""))
-    found = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), [])
-    assert found.entries[0].axes is None
-    assert "which devices send connects could not be read: {1,2}x{0:3}" in found.unknown
+    reading = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), [])
+    assert reading.entries[0].axes is None
+    assert "which devices send connects could not be read: {1,2}x{0:3}" in reading.unknown
 
 
 SLICES = """
@@ -195,9 +200,11 @@ def test_a_module_compiled_for_two_slices_is_read(tmp_path: Path) -> None:
     outcome = harness.run(SLICES, tmp_path)
     assert outcome.record.status == "passed"
     program = outcome.record.compiled["shard_map"]
-    found = sorted((one.kind, *(one.axes or ()), one.bytes_sent) for one in program.collectives or ())
+    sent = sorted(
+        (collective.kind, *(collective.axes or ()), collective.bytes_sent) for collective in program.collectives or ()
+    )
     size = 256 * 512 * 4
-    assert found == [
+    assert sent == [
         ("all-gather", "s", size),
         ("all-reduce", "s", size),
         ("all-reduce", "x", size),

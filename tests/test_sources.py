@@ -224,8 +224,8 @@ def test_experiments_are_listed_with_their_summaries_the_first_folder_winning(tm
         path = tmp_path / folder / "experiment" / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    found = [(name, summary) for name, summary, _ in listing([tmp_path / "one", tmp_path / "two", tmp_path / "none"])]
-    assert found == [("b", "two lines"), ("c", "(this file cannot be read)"), ("group/a", "")]
+    listed = [(name, summary) for name, summary, _ in listing([tmp_path / "one", tmp_path / "two", tmp_path / "none"])]
+    assert listed == [("b", "two lines"), ("c", "(this file cannot be read)"), ("group/a", "")]
 
 
 # The layers of a configuration.
@@ -257,13 +257,13 @@ def layered(folder: Path, choices: dict[str, str]) -> list[tuple[str, tuple[str,
 
 
 def test_a_group_is_below_its_name_and_the_experiment_is_merged_last(tmp_path: Path) -> None:
-    found = layered(tmp_path, {"experiment": "parent", "mesh": "x2", "target": "cpu", "hydra/output": "default"})
-    assert found == [("config", ()), ("mesh/x2"[5:], ("mesh",)), ("cpu", ("target",)), ("parent", ())]
+    listed = layered(tmp_path, {"experiment": "parent", "mesh": "x2", "target": "cpu", "hydra/output": "default"})
+    assert listed == [("config", ()), ("mesh/x2"[5:], ("mesh",)), ("cpu", ("target",)), ("parent", ())]
 
 
 def test_a_file_is_merged_after_its_bases(tmp_path: Path) -> None:
-    found = layered(tmp_path, {"experiment": "child"})
-    assert found == [("config", ()), ("x4", ("mesh",)), ("parent", ()), ("child", ())]
+    listed = layered(tmp_path, {"experiment": "child"})
+    assert listed == [("config", ()), ("x4", ("mesh",)), ("parent", ()), ("child", ())]
 
 
 def test_a_file_based_on_itself_terminates(tmp_path: Path) -> None:

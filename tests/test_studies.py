@@ -58,8 +58,8 @@ def test_a_page_may_have_several_tables() -> None:
 | 512 | 1 | 2 |
 """
     assert cells(PAGE + other) == {**cells(PAGE), ("S 512", "bytes_sent a"): "1", ("S 512", "bytes_sent b"): "2"}
-    found = (PAGE + other).replace("| 512 | 1 | 2 |", "| 512 | 1 | 3 |")
-    assert experiments.differences(PAGE + other, found) == ["S 512, bytes_sent b: 3; the answer has 2"]
+    changed = (PAGE + other).replace("| 512 | 1 | 2 |", "| 512 | 1 | 3 |")
+    assert experiments.differences(PAGE + other, changed) == ["S 512, bytes_sent b: 3; the answer has 2"]
 
 
 def test_a_reproduced_answer_holds() -> None:
@@ -67,13 +67,13 @@ def test_a_reproduced_answer_holds() -> None:
 
 
 def test_every_differing_cell_is_reported() -> None:
-    found = PAGE.replace("[x, y] |", "[x, null] |").replace("| [y, x] | [y, null] | failed |\n", "")
-    assert experiments.differences(PAGE, found) == [
+    changed = PAGE.replace("[x, y] |", "[x, null] |").replace("| [y, x] | [y, null] | failed |\n", "")
+    assert experiments.differences(PAGE, changed) == [
         "A [x, null], B [null, y]: [x, null]; the answer has [x, y]",
         "A [y, x], B [x, null]: nothing; the answer has [y, null]",
         "A [y, x], B [null, y]: nothing; the answer has failed",
     ]
-    assert experiments.differences(found, PAGE)[1] == "A [y, x], B [x, null]: [y, null]; the answer has nothing"
+    assert experiments.differences(changed, PAGE)[1] == "A [y, x], B [x, null]: [y, null]; the answer has nothing"
 
 
 def test_the_answer_of_each_sweep_says_how_its_table_was_made() -> None:
@@ -97,9 +97,9 @@ def test_a_measure_by_two_keys(tmp_path: Path) -> None:
     rows = ["dims.B,rules,status,estimate_s", "8,fsdp,passed,0.001234", "8,tensor,passed,0.00101"]
     rows += ["16,fsdp,passed,0.0012", "16,tensor,failed,0.0001"]
     (tmp_path / "results.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    found = pivot.table(tmp_path, "dims.B", "rules", "estimate_s")
-    assert found == PIVOTED
-    assert experiments.differences(PIVOTED.replace("0.001 | tensor", "0.002 | fsdp"), found) == [
+    table = pivot.table(tmp_path, "dims.B", "rules", "estimate_s")
+    assert table == PIVOTED
+    assert experiments.differences(PIVOTED.replace("0.001 | tensor", "0.002 | fsdp"), table) == [
         "dims.B 8, estimate_s tensor: 0.001; the answer has 0.002",
         "dims.B 8, estimate_s least: tensor; the answer has fsdp",
     ]
@@ -109,8 +109,8 @@ def test_several_columns_with_the_least_are_listed(tmp_path: Path) -> None:
     rows = ["case,program,status,bytes_sent", *(f"1,{name},passed,64" for name in "abc"), "2,a,passed,64"]
     rows += ["2,b,passed,32", "2,c,passed,32", *(f"3,{name},failed,1" for name in "abc")]
     (tmp_path / "results.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    found = pivot.table(tmp_path, "case", "program", "bytes_sent").splitlines()[2:]
-    assert [row.split(" | ")[-1] for row in found] == ["alike |", "b, c |", "– |"]
+    lines = pivot.table(tmp_path, "case", "program", "bytes_sent").splitlines()[2:]
+    assert [row.split(" | ")[-1] for row in lines] == ["alike |", "b, c |", "– |"]
 
 
 # Sweeps that are timed.
@@ -136,17 +136,17 @@ def test_a_measure_is_ranked_against_the_clock() -> None:
 
 def test_the_regret_of_equally_ranked_points_is_their_mean(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text(RESULTS, encoding="utf-8")
-    found = rank.answers(tmp_path)
-    assert found["the estimate"].regret == 0.0
-    assert found["bytes sent"].regret == pytest.approx(0.25)
-    assert (found["flops"].tau, found["flops"].regret) == (pytest.approx(-2 / 3), 1.0)
-    assert found["a lot"].regret == pytest.approx(0.75)
+    ranking = rank.answers(tmp_path)
+    assert ranking["the estimate"].regret == 0.0
+    assert ranking["bytes sent"].regret == pytest.approx(0.25)
+    assert (ranking["flops"].tau, ranking["flops"].regret) == (pytest.approx(-2 / 3), 1.0)
+    assert ranking["a lot"].regret == pytest.approx(0.75)
     again = tmp_path / "again"
     again.mkdir()
     (again / "results.csv").write_text(RESULTS.replace("1.0,2.0", "1.0,3.3"), encoding="utf-8")
-    found = rank.answers(tmp_path, again)
-    assert found["the clock itself"].tau == pytest.approx(2 / 3)
-    assert found["the clock itself"].regret == pytest.approx(0.1)
+    ranking = rank.answers(tmp_path, again)
+    assert ranking["the clock itself"].tau == pytest.approx(2 / 3)
+    assert ranking["the clock itself"].regret == pytest.approx(0.1)
     (again / "results.csv").write_text(RESULTS.replace("3,passed,8,1,1,1.5,4.0\n", ""), encoding="utf-8")
     with pytest.raises(ValueError, match=r"have not the same points$"):
         rank.answers(tmp_path, again)
@@ -156,16 +156,16 @@ def test_the_regret_of_equally_ranked_points_is_their_mean(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("tau", "regret", "told"),
+    ("tau", "regret", "messages"),
     [
         ("0.5", "20", []),
         ("0.7", "20", ["by the estimate, τ is 0.60, less than 0.7"]),
         ("0.5", "9", ["by the estimate, the regret is 10%, more than 9 %"]),
     ],
 )
-def test_a_timed_answer_holds_within_bounds(tau: str, regret: str, told: list[str]) -> None:
-    found = {"the estimate": Ranked(0.6, 0.1), "bytes sent": Ranked(0.1, 9.0)}
-    assert experiments.beyond(BOUNDS.format(tau=tau, regret=regret), found) == told
+def test_a_timed_answer_holds_within_bounds(tau: str, regret: str, messages: list[str]) -> None:
+    ranking = {"the estimate": Ranked(0.6, 0.1), "bytes sent": Ranked(0.1, 9.0)}
+    assert experiments.beyond(BOUNDS.format(tau=tau, regret=regret), ranking) == messages
 
 
 # Wrong answers.
@@ -231,8 +231,8 @@ def test_a_script_that_is_as_wrong_as_is_known_holds(script: Path, does: str, ot
 def test_a_script_that_is_wrong_again_is_reported(script: Path) -> None:
     again = script.with_name("mended.py")
     again.write_text("import sys\nprint('WRONG')\nsys.exit(1)\n", encoding="utf-8")
-    told = "mended.py is wrong; wrong_answers/README.md has it right with jax 0.12.0"
-    assert experiments._script(again) == [told]
+    message = "mended.py is wrong; wrong_answers/README.md has it right with jax 0.12.0"
+    assert experiments._script(again) == [message]
 
 
 # The command.

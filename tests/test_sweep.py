@@ -113,11 +113,11 @@ def test_a_failure_costs_only_its_point_and_resume_runs_only_failures(folder: Pa
     done = sweep(folder, "-m", "--config-dir", "conf", f"+experiment={','.join(names)}", "hydra.sweep.dir=out")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "20 points: 16 passed, 1 invalid, 3 error; out\n" in done.stdout
-    found = {name: recorded(folder / "out" / str(point)) for point, name in enumerate(names)}
-    assert {name for name in names if found[name]["status"] != "passed"} == set(BAD)
-    assert "no key 'nosuch'" in found["invalid"]["error"]
+    records = {name: recorded(folder / "out" / str(point)) for point, name in enumerate(names)}
+    assert {name for name in names if records[name]["status"] != "passed"} == set(BAD)
+    assert "no key 'nosuch'" in records["invalid"]["error"]
     for name, how in (("crash", "SIGABRT"), ("kill", "SIGKILL"), ("hang", "no result after the timeout of 2 s")):
-        assert how in found[name]["error"]
+        assert how in records[name]["error"]
     flat = rows(folder / "out")
     assert [row["status"] for row in flat if row["experiment"].startswith("good")] == ["passed"] * 16
     assert [json.loads(line)["status"] for line in (folder / "out" / "results.jsonl").read_text().splitlines()] == [
@@ -224,11 +224,11 @@ def test_all_means_every_layout_and_equivalent_points_run_once(tmp_path: Path) -
     words = ("mesh.shape=all", "arrays.A.spec=all", "arrays.B.spec=[null,null]", "program=auto")
     done = run_command("-m", *CASE, *words, f"hydra.sweep.dir={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = rows(tmp_path)
+    points = rows(tmp_path)
     # A[4, 4] on 4×1 and 1×4: replicated, or sharded over the axis of four along either dimension; on 2×2 eleven ways.
-    assert [row["mesh.shape"] for row in found] == ["[4,1]"] * 3 + ["[2,2]"] * 11 + ["[1,4]"] * 3
-    assert len({(row["mesh.shape"], row["arrays.A.spec"]) for row in found}) == 17
-    same = {int(row["point"]): int(row["same_as"]) for row in found if row["same_as"]}
+    assert [row["mesh.shape"] for row in points] == ["[4,1]"] * 3 + ["[2,2]"] * 11 + ["[1,4]"] * 3
+    assert len({(row["mesh.shape"], row["arrays.A.spec"]) for row in points}) == 17
+    same = {int(row["point"]): int(row["same_as"]) for row in points if row["same_as"]}
     assert len(same) == 3 + 5
     assert {int(path.name) for path in tmp_path.iterdir() if path.is_dir()} == set(range(17)) - set(same)
     assert "8 of them equal another point up to a symmetry of the mesh" in done.stdout

@@ -182,12 +182,12 @@ def test_a_sum_of_a_hundred_terms_is_not_too_deep() -> None:
 def test_any_text_gives_an_expression_or_a_fault_inside_it(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = outcome(text)
-    if isinstance(found, SyntaxFault):
-        assert found.message
-        assert 0 <= found.start < found.end <= max(len(on_one_line(text)), 1)
+        parsed = outcome(text)
+    if isinstance(parsed, SyntaxFault):
+        assert parsed.message
+        assert 0 <= parsed.start < parsed.end <= max(len(on_one_line(text)), 1)
     else:
-        assert found.text == on_one_line(text)
+        assert parsed.text == on_one_line(text)
 
 
 @pytest.mark.parametrize("text", ["__import__('os').system('true')", "open('x')", "exec('1')", "print(1)"])

@@ -78,10 +78,10 @@ def test_nothing_is_lost_and_no_line_is_too_wide(rows: list[list[str]]) -> None:
     for room in (30, 40, 80):
         lines = printed(head, rows, room)
         assert max(map(len, lines)) <= room
-        found = re.findall("[a-h]+", " ".join(lines))
+        letters = re.findall("[a-h]+", " ".join(lines))
         for row in rows:
             for cell in row[1:]:
-                assert all(word in found for word in cell.split())
+                assert all(word in letters for word in cell.split())
 
 
 @pytest.mark.parametrize("room", [None, 20])

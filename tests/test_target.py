@@ -115,7 +115,7 @@ def name(step: Step) -> str:
     return step.program if step.work is StepWork.RUN else f"{step.work} {step.program}"
 
 
-def told(events: list[Event]) -> list[str]:
+def described(events: list[Event]) -> list[str]:
     return [" ".join([type(event).__name__.lower(), *_step(event)]) for event in events]
 
 
@@ -127,12 +127,12 @@ def errors(events: list[Event]) -> dict[str, str]:
     return {name(event.step): event.error for event in events if isinstance(event, Finished) and event.error}
 
 
-ALL = ["types", *(f"{what} {name(step)}" for step in STEPS for what in ("started", "finished")), "log"]
+ALL = ["types", *(f"{stage} {name(step)}" for step in STEPS for stage in ("started", "finished")), "log"]
 
 
 def test_a_worker_that_does_everything() -> None:
     events, workers = hear(TYPES + "finish(*steps)")
-    assert told(events) == ALL
+    assert described(events) == ALL
     assert errors(events) == {}
     assert len(workers.started) == 1
 
@@ -152,7 +152,7 @@ def test_a_crash_is_recorded_and_the_others_run(crash: str) -> None:
     statement, how = CRASHES[crash]
     body = f"{TYPES}finish(steps[0]); say('started', step=steps[1])\nprint('last words', file=sys.stderr)\n{statement}"
     events, workers = hear(body, TYPES + "finish(*steps)")
-    assert [line for line in told(events) if line != "log"] == ALL[:-1]
+    assert [line for line in described(events) if line != "log"] == ALL[:-1]
     assert list(errors(events)) == ["shard_map"]
     assert errors(events)["shard_map"].startswith(f"{how}; its last output:\nlast words")
     assert len(workers.started) == 2
@@ -162,7 +162,7 @@ def test_a_crash_in_every_program_ends() -> None:
     events, workers = hear(TYPES + "say('started', step=steps[0]); os.abort()")
     assert list(errors(events)) == [name(step) for step in STEPS]
     assert len(workers.started) == 3
-    assert told(events).count("types") == 1
+    assert described(events).count("types") == 1
 
 
 def test_a_hang_is_ended_and_the_others_run() -> None:
@@ -173,7 +173,7 @@ def test_a_hang_is_ended_and_the_others_run() -> None:
     assert errors(events) == {
         "auto": "no result after the timeout of 2 s, while auto was being done; its last output:\nwaiting"
     }
-    assert told(events)[-2:] == ["finished vmap", "log"]
+    assert described(events)[-2:] == ["finished vmap", "log"]
 
 
 def test_a_worker_that_closes_its_output_but_stays_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_a_worker_that_closes_its_output_but_stays_is_ended(monkeypatch: pytest.
 )
 def test_output_that_is_no_event_is_kept_in_the_log(garbage: str) -> None:
     events, _ = hear(f"{garbage}\nsys.stdout.flush()\n{TYPES}finish(*steps)")
-    assert told(events) == ALL
+    assert described(events) == ALL
 
 
 def test_half_an_event_counts_as_last_words() -> None:
@@ -201,7 +201,7 @@ def test_a_worker_that_dies_before_its_job_says_how() -> None:
     worker = Worker([sys.executable, "-S", "-c", "import sys; sys.exit('no jax here')"])
     worker._process.wait()
     events = list(listen(worker, {**JOB, "padding": "x" * 100_000}, 30.0))
-    assert told(events) == ["log", "died"]
+    assert described(events) == ["log", "died"]
     assert events[1] == Died(error="the process ended with status 1; its last output:\nno jax here")
 
 
@@ -213,16 +213,16 @@ def test_a_worker_that_dies_between_two_programs_is_an_error_of_the_run() -> Non
 def test_programs_that_are_not_supported_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.link.process.PARTING", 0.2)
     events, _ = hear("types({'vmap': 'why'}); finish(*steps[:2]); time.sleep(60)")
-    assert told(events)[-2:] == ["finished shard_map", "log"]
+    assert described(events)[-2:] == ["finished shard_map", "log"]
     nothing, _ = hear("types({n['program']: 'why' for n in steps}); time.sleep(60)")
-    assert told(nothing) == ["types", "log"]
+    assert described(nothing) == ["types", "log"]
 
 
 def test_an_invalid_experiment_is_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.link.process.PARTING", 0.2)
     fault = Fault(("arrays", "A", "spec", 1), "wrong", "a + b", 4, 5)
     events, _ = hear(f"print({encoded(Invalid(fault=fault))!r}, flush=True); time.sleep(60)")
-    assert told(events) == ["invalid", "log"]
+    assert described(events) == ["invalid", "log"]
     assert events[0] == Invalid(fault=fault)
 
 
@@ -255,7 +255,7 @@ def test_the_end_of_the_last_output_is_kept() -> None:
 
 
 def test_a_timeout_may_be_endless() -> None:
-    assert told(hear(TYPES + "finish(*steps)", timeout=math.inf)[0]) == ALL
+    assert described(hear(TYPES + "finish(*steps)", timeout=math.inf)[0]) == ALL
 
 
 def test_an_unused_worker_can_be_closed() -> None:
@@ -358,7 +358,7 @@ def several(jobs: int, body: str, resident: str = "1", ahead: bool = True) -> tu
 
 def test_one_process_does_all_jobs_and_each_has_its_log() -> None:
     heard, workers = several(3, "types(); finish(*steps); done()")
-    assert [told(events) for events in heard] == [ALL] * 3
+    assert [described(events) for events in heard] == [ALL] * 3
     assert [events[-1] for events in heard] == [Log(text=f"job j{n}\n") for n in range(3)]
     assert len(workers.started) == 1
 
@@ -367,15 +367,15 @@ def test_the_jobs_that_wait_go_to_the_process_that_follows_one_that_died() -> No
     body = "types(); finish(steps[0]); (job['name'] == 'j0' and first and len(steps) == 3 and os.abort()); "
     body += "finish(*steps[1:]); done()"
     heard, workers = several(3, body)
-    assert [line for line in told(heard[0]) if line != "log"] == ["types", "started auto", "finished auto", "died"]
-    assert [told(events) for events in heard[1:]] == [ALL] * 2
+    assert [line for line in described(heard[0]) if line != "log"] == ["types", "started auto", "finished auto", "died"]
+    assert [described(events) for events in heard[1:]] == [ALL] * 2
     assert len(workers.started) == 2
 
 
 def test_a_process_that_grew_is_replaced() -> None:
     grown = "(1 if first else 1 << 31)"
     heard, workers = several(4, "types(); finish(*steps); done()", resident=grown, ahead=False)
-    assert [told(events) for events in heard] == [ALL] * 4
+    assert [described(events) for events in heard] == [ALL] * 4
     assert len(workers.started) == 2
 
 
@@ -384,7 +384,7 @@ def test_jobs_of_another_kind_have_a_process_of_their_own() -> None:
     kept = Kept(start=workers)
     try:
         for kind in ("cpu", "gpu", "cpu"):
-            assert told(list(kept.submit({**JOB, "name": kind}, kind, 20.0))) == ALL
+            assert described(list(kept.submit({**JOB, "name": kind}, kind, 20.0))) == ALL
     finally:
         kept.close()
     assert len(workers.started) == 2
@@ -448,9 +448,9 @@ def test_arrays_of_any_dtype_and_order_are_handed_over_bit_by_bit(tmp_path: Path
     matrix = np.arange(6).reshape(2, 3).astype(kind)
     given = [matrix, matrix.T, matrix[:, 1], matrix[0, 1], matrix[:0], matrix]
     handover.leave(tmp_path / "a.bin", given)
-    found = handover.collect(tmp_path / "a.bin")
-    assert [raw.tobytes() for raw in found] == [value.tobytes() for value in given]
-    assert np.array_equal(found[1].view(kind).reshape(3, 2), matrix.T)
+    collected = handover.collect(tmp_path / "a.bin")
+    assert [raw.tobytes() for raw in collected] == [value.tobytes() for value in given]
+    assert np.array_equal(collected[1].view(kind).reshape(3, 2), matrix.T)
     assert os.listdir(tmp_path) == []
 
 

@@ -20,7 +20,7 @@ from runner.link.target import program_run, traced_values
 from runner.link.together import Together, folder, put_together
 from runner.link.workers import Workers
 from tests.evidence import timing
-from tests.test_target import ALL, JOB, SCRIPT, TYPES, assert_gone, errors, told
+from tests.test_target import ALL, JOB, SCRIPT, TYPES, assert_gone, described, errors
 
 COUNT = 2
 NUMBER = "number = int(sys.argv[-3])\n"
@@ -63,14 +63,14 @@ GOOD = TYPES + "finish(*steps)" + EACH
 
 def test_events_of_all_processes_are_merged() -> None:
     events, crews = hear(GOOD)
-    assert told(events) == ALL
+    assert described(events) == ALL
     assert errors(events) == {}
     assert len(crews.started) == COUNT
 
 
 def test_a_slow_process_is_waited_for() -> None:
     events, _ = hear(TYPES + "time.sleep(0.5 * number); finish(*steps)" + EACH)
-    assert told(events) == ALL
+    assert described(events) == ALL
 
 
 DEATHS = {
@@ -88,7 +88,7 @@ def test_the_end_of_one_process_ends_all_and_new_ones_do_the_rest(death: str, nu
     body = f"{TYPES}finish(steps[0]); say('started', step=steps[1]){alone}\ntime.sleep(60)"
     events, crews = hear(body, GOOD)
     assert errors(events) == {"shard_map": f"process {number} of 2 {how}; its last output:\nmy words"}
-    assert [line for line in told(events) if line != "log"] == ALL[:-1]
+    assert [line for line in described(events) if line != "log"] == ALL[:-1]
     assert len(crews.started) == 2 * COUNT
 
 
@@ -139,7 +139,7 @@ def test_idle_processes_of_another_kind_are_ended() -> None:
     workers = Workers(start_together=crews)
     try:
         for kind in ("4 devices", "8 devices"):
-            assert told(list(workers.submit(JOB, kind, 30.0, COUNT)))[0] == "types"
+            assert described(list(workers.submit(JOB, kind, 30.0, COUNT)))[0] == "types"
             assert [worker._process.poll() is None for worker in crews.started[-COUNT:]] == [True] * COUNT
         assert len(crews.started) == 2 * COUNT
         assert [worker._process.poll() is None for worker in crews.started[:COUNT]] == [False] * COUNT

@@ -35,14 +35,14 @@ def apart(actual: Any, expected: Any, dtype: str, allowed: Tolerance = EXACT) ->
 @pytest.mark.parametrize("dtype", ["bool", "int4", "uint4", "int8", "uint8", "int32", "uint32", "int64", "uint64"])
 def test_exact_dtypes_differ_by_one(dtype: str) -> None:
     assert apart([0, 1, 1], np.array([0, 1, 1], np.int64), dtype, LOOSE).wrong == 0
-    found = apart([0, 1, 1], np.array([0, 0, 1], np.int64), dtype, Tolerance(9.0, 9.0))
-    assert (found.wrong, found.first, found.max_abs) == (1, (1,), 1.0)
+    comparison = apart([0, 1, 1], np.array([0, 0, 1], np.int64), dtype, Tolerance(9.0, 9.0))
+    assert (comparison.wrong, comparison.first, comparison.max_abs) == (1, (1,), 1.0)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
 def test_integers_beyond_2_to_the_53_are_told_apart(dtype: str) -> None:
-    found = apart([2**60 + 1, 5], np.array([2**60, 5], dtype), dtype)
-    assert (found.wrong, found.max_abs) == (1, 1.0)
+    comparison = apart([2**60 + 1, 5], np.array([2**60, 5], dtype), dtype)
+    assert (comparison.wrong, comparison.max_abs) == (1, 1.0)
 
 
 def test_unsigned_differences_do_not_wrap() -> None:
@@ -51,8 +51,8 @@ def test_unsigned_differences_do_not_wrap() -> None:
 
 
 def test_nan_equals_nan_and_is_counted() -> None:
-    found = apart([math.nan, 1.0], [math.nan, 1.0], "float32")
-    assert (found.wrong, found.nans, found.max_abs) == (0, 1, 0.0)
+    comparison = apart([math.nan, 1.0], [math.nan, 1.0], "float32")
+    assert (comparison.wrong, comparison.nans, comparison.max_abs) == (0, 1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_nan_equals_nan_and_is_counted() -> None:
     [(math.nan, 1.0), (1.0, math.nan), (math.inf, 1.0), (1.0, math.inf), (math.inf, -math.inf), (math.nan, math.inf)],
 )
 def test_infinities_and_nan_equal_only_themselves(actual: float, expected: float) -> None:
-    found = apart([actual], [expected], "float32", Tolerance(9.0, 9.0))
-    assert (found.wrong, found.max_abs) == (1, math.inf)
+    comparison = apart([actual], [expected], "float32", Tolerance(9.0, 9.0))
+    assert (comparison.wrong, comparison.max_abs) == (1, math.inf)
 
 
 def test_infinities_are_equal() -> None:
@@ -76,8 +76,8 @@ def test_an_unsupported_infinity_is_nan_or_the_largest_number(got: float, wrong:
 def test_without_a_finite_draw_nothing_is_compared() -> None:
     beyond = Rounding(overflows=[np.array([True, True])])
     beside = Alternatives.of(beyond, lambda value: value[0])
-    found = difference(np.array([math.nan, 40.0], np.float32), np.array([1.0, 1.0]), "float32", LOOSE, beside)
-    assert (found.wrong, found.overflowing) == (0, 2)
+    comparison = difference(np.array([math.nan, 40.0], np.float32), np.array([1.0, 1.0]), "float32", LOOSE, beside)
+    assert (comparison.wrong, comparison.overflowing) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,19 @@ def test_another_shape_is_wrong_and_not_broadcast(actual: tuple[int, ...], expec
 
 
 def test_the_first_wrong_element_is_named() -> None:
-    found = apart([[1, 2], [3, 5]], [[1, 2], [3, 4]], "float32", LOOSE)
-    assert (found.wrong, found.size, found.first, found.max_abs, found.max_rel) == (1, 4, (1, 1), 1.0, 0.25)
+    comparison = apart([[1, 2], [3, 5]], [[1, 2], [3, 4]], "float32", LOOSE)
+    assert (comparison.wrong, comparison.size, comparison.first, comparison.max_abs, comparison.max_rel) == (
+        1,
+        4,
+        (1, 1),
+        1.0,
+        0.25,
+    )
 
 
 def test_the_worse_of_two_differences() -> None:
-    one, two = Difference(1.0, 0.1, 1, 4, (0,), 2), Difference(0.5, 0.7, 3, 8, (1,), 1)
-    assert one.joined(two) == Difference(1.0, 0.7, 4, 12, (0,), 3)
+    first, second = Difference(1.0, 0.1, 1, 4, (0,), 2), Difference(0.5, 0.7, 3, 8, (1,), 1)
+    assert first.joined(second) == Difference(1.0, 0.7, 4, 12, (0,), 3)
 
 
 def test_largest_is_finite() -> None:
@@ -154,8 +160,8 @@ def reference(
     given = experiment("outputs: {C: []}", arrays=arrays, graph={"C": graph}, seed=seed)
     made = data.make(given, Path())
     floats = {"C": {ANY: dtype}}
-    found = measure(given, "graph", made, floats)
-    return made, np.asarray(found.values["C"][0]), tolerance(dtype, found.rounding["C"])
+    oracle = measure(given, "graph", made, floats)
+    return made, np.asarray(oracle.values["C"][0]), tolerance(dtype, oracle.rounding["C"])
 
 
 @settings(max_examples=25, deadline=None)
@@ -240,16 +246,16 @@ def oracle_of(line: str) -> Oracle:
 
 
 def test_a_wider_dtype_keeps_what_a_narrow_one_lost() -> None:
-    found = oracle_of("astype(p, 'float32')")
-    assert found.undecided == ()
-    assert found.rounding["C"].error == pytest.approx(found.rounding["p"].error)
-    assert found.rounding["C"].error > 2**-9 * np.max(np.abs(found.values["p"][0]))
+    oracle = oracle_of("astype(p, 'float32')")
+    assert oracle.undecided == ()
+    assert oracle.rounding["C"].error == pytest.approx(oracle.rounding["p"].error)
+    assert oracle.rounding["C"].error > 2**-9 * np.max(np.abs(oracle.values["p"][0]))
 
 
 def test_a_cast_of_numbers_as_coarse_as_it_rounds_and_decides_nothing() -> None:
-    found = oracle_of("astype(astype(p, 'float32') * 1.25, 'bfloat16')")
-    assert found.undecided == ()
-    assert found.rounding["C"].error > found.rounding["p"].error
+    oracle = oracle_of("astype(astype(p, 'float32') * 1.25, 'bfloat16')")
+    assert oracle.undecided == ()
+    assert oracle.rounding["C"].error > oracle.rounding["p"].error
     fine = oracle_of("astype(astype(A, 'float32') @ astype(B, 'float32') * 1.25, 'bfloat16')")
     assert fine.rounding["C"].error < 2**-12
 
@@ -275,23 +281,28 @@ MANY = replace(SEVERAL, alternatives=(*SEVERAL.alternatives, np.array([1, 3, 6, 
 def test_an_undecided_element_is_what_a_decision_leads_to_or_is_counted(
     actual: list[int], wrong: int, between: int, excused: int, dtype: str
 ) -> None:
-    found = difference(np.asarray(actual, dtype), np.array([1, 3, 5, 7]), dtype, EXACT, FEW)
-    assert (found.wrong, found.undecided, found.between, found.excused) == (wrong, 2, between, excused)
+    comparison = difference(np.asarray(actual, dtype), np.array([1, 3, 5, 7]), dtype, EXACT, FEW)
+    assert (comparison.wrong, comparison.undecided, comparison.between, comparison.excused) == (
+        wrong,
+        2,
+        between,
+        excused,
+    )
 
 
 @pytest.mark.parametrize(("beside", "between", "excused"), [(FEW, 0, 1), (SEVERAL, 0, 1), (MANY, 1, 0)])
 def test_an_element_lies_between_only_where_decisions_lead_to_many_things(
     beside: Alternatives, between: int, excused: int
 ) -> None:
-    found = difference(np.array([1, 3, 6.5, 7], np.float32), np.array([1, 3, 5, 7]), "float32", EXACT, beside)
-    assert (found.between, found.excused) == (between, excused)
+    comparison = difference(np.array([1, 3, 6.5, 7], np.float32), np.array([1, 3, 5, 7]), "float32", EXACT, beside)
+    assert (comparison.between, comparison.excused) == (between, excused)
 
 
 def test_complex_numbers_lie_between_others_part_by_part() -> None:
     bounds = Alternatives(low=np.array([1 + 1j]), high=np.array([2 + 3j]))
     for actual, between, excused in ((1.5 + 2j, 1, 0), (1.5 + 4j, 0, 1)):
-        found = difference(np.array([actual]), np.array([1 + 1j]), "complex64", LOOSE, bounds)
-        assert (found.wrong, found.between, found.excused) == (0, between, excused)
+        comparison = difference(np.array([actual]), np.array([1 + 1j]), "complex64", LOOSE, bounds)
+        assert (comparison.wrong, comparison.between, comparison.excused) == (0, between, excused)
 
 
 @pytest.mark.parametrize(
@@ -314,8 +325,8 @@ def test_a_bound_is_carried_as_far_as_another(dtype: str, bound: Any, start: Any
 
 def test_an_overflowing_element_may_be_infinite_but_no_other_number() -> None:
     beyond = Alternatives(overflows=np.array([True, True, False]))
-    found = apart_beside([math.nan, 3.0, 1.0], [500.0, 500.0, 1.0], beyond)
-    assert (found.wrong, found.overflowing) == (1, 1)
+    comparison = apart_beside([math.nan, 3.0, 1.0], [500.0, 500.0, 1.0], beyond)
+    assert (comparison.wrong, comparison.overflowing) == (1, 1)
 
 
 @pytest.mark.parametrize(("dtype", "beyond"), [("float8_e4m3fn", -512.0), ("float16", 7e4)])
@@ -323,18 +334,18 @@ def test_overflowing_elements_do_not_affect_the_others(dtype: str, beyond: float
     overflows = Alternatives(overflows=np.array([True, False]))
     with np.errstate(over="ignore"):
         nothing = np.asarray([beyond, 1.0]).astype(dtypes.dtype(dtype).numpy)
-    found = difference(nothing, np.array([beyond, 1.0]), dtype, LOOSE, overflows)
-    assert (found.wrong, found.overflowing) == (0, 1)
-    found = difference(nothing[::-1], np.array([beyond, 1.0]), dtype, LOOSE, overflows)
-    assert (found.wrong, found.overflowing) == (2, 0)
+    comparison = difference(nothing, np.array([beyond, 1.0]), dtype, LOOSE, overflows)
+    assert (comparison.wrong, comparison.overflowing) == (0, 1)
+    comparison = difference(nothing[::-1], np.array([beyond, 1.0]), dtype, LOOSE, overflows)
+    assert (comparison.wrong, comparison.overflowing) == (2, 0)
 
 
 @pytest.mark.parametrize(("beyond", "wrong", "unforeseen"), [(100, 0, 1), (20, 1, 0)])
 def test_unforeseen_overflow_is_allowed_only_among_many(beyond: int, wrong: int, unforeseen: int) -> None:
     overflows = np.arange(200) < beyond
     actual = np.where(np.arange(200) <= beyond, math.inf, 1.0)
-    found = apart_beside(actual, np.ones(200), Alternatives(overflows=overflows))
-    assert (found.wrong, found.overflowing, found.unforeseen) == (wrong, beyond + unforeseen, unforeseen)
+    comparison = apart_beside(actual, np.ones(200), Alternatives(overflows=overflows))
+    assert (comparison.wrong, comparison.overflowing, comparison.unforeseen) == (wrong, beyond + unforeseen, unforeseen)
 
 
 def apart_beside(actual: Any, expected: Any, beside: Alternatives) -> Difference:
@@ -352,9 +363,9 @@ def whole_of(dtype: str, mistake: Callable[[np.ndarray], np.ndarray], exact: np.
         drawn = rounded(exact, dtype, Machine(seed=seed))
         rounding.take_in([exact], [drawn], lambda value: value[0])
     actual = mistake(exact).astype(dtypes.dtype(dtype).numpy).astype(np.float64)
-    found = as_a_whole(actual, exact, dtype, rounding)
-    assert found is not None
-    return found
+    whole = as_a_whole(actual, exact, dtype, rounding)
+    assert whole is not None
+    return whole
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
@@ -364,9 +375,9 @@ def test_rounding_averages_out(dtype: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "factor"), [("bfloat16", 1.004), ("float16", 1.0005), ("float8_e4m3fn", 1.06)])
 def test_a_scale_hidden_in_each_element_is_noticed_by_the_slope(dtype: str, factor: float) -> None:
-    found = whole_of(dtype, lambda exact: exact * factor)
-    assert "slope" in found.outside
-    assert found.power < factor - 1
+    whole = whole_of(dtype, lambda exact: exact * factor)
+    assert "slope" in whole.outside
+    assert whole.power < factor - 1
 
 
 def test_a_bias_of_a_column_is_noticed() -> None:
@@ -420,9 +431,9 @@ def test_a_shared_rounding_may_go_to_either_side(divisor: float, outside: list[s
     exact, drawn = normalised("bfloat16", 1 - 2**-8)
     for _ in range(4):
         rounding.take_in([exact], [drawn], lambda value: value[0])
-    found = as_a_whole(normalised("bfloat16", divisor)[1], exact, "bfloat16", rounding)
-    assert found is not None
-    assert found.outside[:1] == outside
+    whole = as_a_whole(normalised("bfloat16", divisor)[1], exact, "bfloat16", rounding)
+    assert whole is not None
+    assert whole.outside[:1] == outside
 
 
 def test_with_overflow_the_rest_is_still_checked_as_a_whole() -> None:
@@ -455,9 +466,9 @@ def many(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def test_of_many_elements_the_first_wrong_one_and_all_others_are_found() -> None:
     actual, expected = many()
-    found = difference(actual, expected, "float32", LOOSE)
-    assert (found.size, found.wrong, found.first, found.nans) == (105_000, 2, (1, 20, 5), 1)
-    assert found.max_abs == math.inf
+    comparison = difference(actual, expected, "float32", LOOSE)
+    assert (comparison.size, comparison.wrong, comparison.first, comparison.nans) == (105_000, 2, (1, 20, 5), 1)
+    assert comparison.max_abs == math.inf
 
 
 def test_many_elements_may_lie_in_any_order() -> None:
@@ -472,5 +483,5 @@ def test_many_integers_are_compared_exactly() -> None:
     expected = np.arange(50_000) + 2**60
     actual = expected.copy()
     actual[40_000] += 1
-    found = difference(actual, expected, "int64", EXACT)
-    assert (found.size, found.wrong, found.first, found.max_abs) == (50_000, 1, (40_000,), 1.0)
+    comparison = difference(actual, expected, "int64", EXACT)
+    assert (comparison.size, comparison.wrong, comparison.first, comparison.max_abs) == (50_000, 1, (40_000,), 1.0)

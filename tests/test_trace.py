@@ -28,7 +28,7 @@ from runner.reference import interpret
 from runner.show import trace
 from tests import harness
 from tests.command import EXPERIMENTS, REFUSED, ROOT, alone, run_command
-from tests.test_target import TYPES, asked, hear, told
+from tests.test_target import TYPES, asked, described, hear
 
 LINE = {"mesh": {"axes": ["i"], "shape": [4]}}
 
@@ -53,16 +53,16 @@ def ours(name: str) -> str:
     return (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def printed(found: Any) -> str:
-    return trace.plain(found.trace, found.mesh.axes, found.target.platform)
+def printed(run_record: Any) -> str:
+    return trace.plain(run_record.trace, run_record.mesh.axes, run_record.target.platform)
 
 
-def nodes(found: Any) -> dict[str, Any]:
-    return {node.name: node for node in found.trace.nodes}
+def nodes(run_record: Any) -> dict[str, Any]:
+    return {node.name: node for node in run_record.trace.nodes}
 
 
-def names(found: Record) -> list[str]:
-    return list(nodes(found))
+def names(run_record: Record) -> list[str]:
+    return list(nodes(run_record))
 
 
 def replace_oracle(monkeypatch: pytest.MonkeyPatch, operation: str, wrong: Any) -> None:
@@ -121,17 +121,17 @@ TUTORIAL = {
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", TUTORIAL)
 def test_the_tutorials_collectives_before_and_after(tmp_path: Path, name: str) -> None:
-    found = ran(ours(name), tmp_path, **LINE)
+    run_record = ran(ours(name), tmp_path, **LINE)
     before, after = TUTORIAL[name]
-    assert found.status == "passed"
-    assert found.trace.taken_from == "shard_map"
-    assert found.trace.same_outputs is True
-    node = nodes(found)["y"]
+    assert run_record.status == "passed"
+    assert run_record.trace.taken_from == "shard_map"
+    assert run_record.trace.same_outputs is True
+    node = nodes(run_record)["y"]
     assert node.collective == TracedCollective(operation=name.removeprefix("vector_"), axes=["i"])
     assert node.before == TracedValue(name="x", shape=[len(before[0])], dtype="int32", values=before)
     assert node.values == after
     assert node.agrees is True
-    text = printed(found)
+    text = printed(run_record)
     for when, values in (("BEFORE", before), ("AFTER", after)):
         first, second, *_ = (np.array(value) for value in values)
         on = "at mesh coordinates (i,) ="
@@ -140,7 +140,7 @@ def test_the_tutorials_collectives_before_and_after(tmp_path: Path, name: str) -
         assert text.split("\n\n", 1)[1] == ALL_GATHER
     again = record.read(tmp_path)
     assert printed(again) == text
-    assert again.trace == found.trace
+    assert again.trace == run_record.trace
 
 
 def test_the_command_prints_the_trace_as_plain_text(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ outputs: {B: []}
 
 @pytest.mark.parametrize("unroll", ["true", "false"])
 def test_every_step_of_a_loop_and_every_collective_inside_an_expression(tmp_path: Path, unroll: str) -> None:
-    found = ran(RINGS.replace("UNROLL", unroll), tmp_path, check_vma=False)
-    assert found.status == "passed", found.error
-    assert names(found) == [
+    run_record = ran(RINGS.replace("UNROLL", unroll), tmp_path, check_vma=False)
+    assert run_record.status == "passed", run_record.error
+    assert names(run_record) == [
         "total",
         "ring/carry/sum",
         *(f"ring[{i}].{name}" for i in (0, 1) for name in ("sent", "twice[0].v", "twice[1].v", "sum")),
@@ -183,7 +183,7 @@ def test_every_step_of_a_loop_and_every_collective_inside_an_expression(tmp_path
         "B/all_gather#0",
         "B",
     ]
-    shown = nodes(found)
+    shown = nodes(run_record)
     assert shown["ring[0].sent"].before.name == "A"
     assert shown["ring[1].sent"].before.name == "ring[0].sent"
     assert shown["ring[0].sent"].values == [[4, 5, 6, 7]] * 2 + [[0, 1, 2, 3]] * 2
@@ -194,10 +194,10 @@ def test_every_step_of_a_loop_and_every_collective_inside_an_expression(tmp_path
     assert shown["B/all_gather#0"].before.name == "B/psum#1"
     assert shown["B"].collective is None
     assert all(node.agrees for node in shown.values())
-    assert found.trace.same_outputs is True
-    assert found.trace.steps_one_by_one == ([] if unroll == "true" else ["ring"])
-    assert ("the steps of ring ran one by one" in printed(found)) == (unroll == "false")
-    text = printed(found)
+    assert run_record.trace.same_outputs is True
+    assert run_record.trace.steps_one_by_one == ([] if unroll == "true" else ["ring"])
+    assert ("the steps of ring ran one by one" in printed(run_record)) == (unroll == "false")
+    text = printed(run_record)
     assert "B/psum#0/before = " not in text
     head, values = text.split("B/psum#0 = psum(ring.sum + ring.sent * 2, 'x')\n")[1].split("BEFORE: ", 1)
     assert "│ 0+2 │" in head
@@ -208,7 +208,7 @@ def test_a_bug_in_the_interpreter_is_traced_to_the_first_value_that_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_oracle(monkeypatch, "psum", lambda mesh, x, axis_name, **_: [2 * value for value in x])
-    found = ran(
+    run_record = ran(
         """
 arrays: {A: {shape: [4], init: [1, 2, 3, 4], spec: [x]}}
 graph: {C: "2 * sum(A) + 1"}
@@ -222,7 +222,7 @@ outputs: {C: []}
         "the first value that differs between JAX and the SPMD interpreter is C/psum#0 = psum(local, 'x'), "
         "on devices 0-3, by at most 4"
     )
-    first = found.trace.first_difference
+    first = run_record.trace.first_difference
     assert first == FirstDifference(
         node="C/psum#0",
         expression="psum(local, 'x')",
@@ -230,27 +230,27 @@ outputs: {C: []}
         max_abs_error=4.0,
         text=sentence,
     )
-    assert [(name, node.agrees) for name, node in nodes(found).items()] == [
+    assert [(name, node.agrees) for name, node in nodes(run_record).items()] == [
         ("local", True),
         ("C/psum#0", False),
         ("C", False),
     ]
-    assert nodes(found)["C/psum#0"].expected == [6.0, 6.0, 14.0, 14.0]
+    assert nodes(run_record)["C/psum#0"].expected == [6.0, 6.0, 14.0, 14.0]
     for program in ("shard_map", "vmap"):
-        assert found.programs[program].checks.value.diagnosis == [
+        assert run_record.programs[program].checks.value.diagnosis == [
             "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong",
             sentence,
         ]
-    assert found.programs["auto"].status == "passed"
-    assert "by at most 4: the first value that does\nover " in printed(found)
-    assert "SPMD INTERPRETER: On CPU_0 at mesh coordinates (x, y) = (0, 0):\n6.0\n" in printed(found)
+    assert run_record.programs["auto"].status == "passed"
+    assert "by at most 4: the first value that does\nover " in printed(run_record)
+    assert "SPMD INTERPRETER: On CPU_0 at mesh coordinates (x, y) = (0, 0):\n6.0\n" in printed(run_record)
 
 
 def test_the_step_of_a_loop_that_differs_is_named_although_no_output_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_oracle(monkeypatch, "square", lambda x: np.where(x > 3, x + 1, x * x))
-    found = ran(
+    run_record = ran(
         """
 arrays: {A: {shape: [4], init: "full(2)", spec: [x]}}
 per_device:
@@ -260,16 +260,16 @@ outputs: {C: [x]}
 """,
         tmp_path,
     )
-    assert found.status == "passed"
-    assert found.trace.first_difference.node == "r[1].v"
-    assert found.warnings[-1] == found.trace.first_difference.text
-    assert found.warnings[-1].startswith(
+    assert run_record.status == "passed"
+    assert run_record.trace.first_difference.node == "r[1].v"
+    assert run_record.warnings[-1] == run_record.trace.first_difference.text
+    assert run_record.warnings[-1].startswith(
         "the first value that differs between JAX and the SPMD interpreter is r[1].v = square(v), on devices 0-3"
     )
 
 
 def test_large_values_are_compared_but_neither_recorded_nor_printed(tmp_path: Path) -> None:
-    found = ran(
+    run_record = ran(
         """
 arrays: {A: {shape: [40, 40], spec: [x]}}
 per_device: {s: "sum(A)", m: "A[:10, :20]", C: "psum(A, 'x')"}
@@ -277,14 +277,16 @@ outputs: {C: []}
 """,
         tmp_path,
     )
-    shown = nodes(found)
+    shown = nodes(run_record)
     assert shown["C"].values is None
     assert shown["C"].before.values is None
     assert shown["C"].agrees is True
     assert shown["C"].max_abs_error > 0
     assert np.shape(shown["m"].values) == (4, 10, 20)
-    assert "BEFORE: float32[20, 40] on each device: 800 elements, too many to print\n" in printed(found)
-    assert "float32[10, 20] on each device: 200 elements, too many to print; they are in the record\n" in printed(found)
+    assert "BEFORE: float32[20, 40] on each device: 800 elements, too many to print\n" in printed(run_record)
+    assert "float32[10, 20] on each device: 200 elements, too many to print; they are in the record\n" in printed(
+        run_record
+    )
 
 
 def test_a_trace_that_would_be_too_large_is_not_taken(tmp_path: Path) -> None:
@@ -293,19 +295,19 @@ arrays: {A: {shape: [1024, 512], init: "linspace(0, 1)", spec: [x]}}
 per_device: {B: A * 2, C: B + 1}
 outputs: {C: [x]}
 """
-    found = ran(text, tmp_path)
-    assert found.status == "passed"
-    assert found.trace.taken_from is None
-    assert found.trace.nodes == []
+    run_record = ran(text, tmp_path)
+    assert run_record.status == "passed"
+    assert run_record.trace.taken_from is None
+    assert run_record.trace.nodes == []
     reason = "its values have 2097152 elements on all devices together; a trace holds at most 1000000"
-    assert found.trace.reason == reason
-    assert found.warnings == [f"there is no trace: {reason}"]
-    assert printed(found) == f"no trace: {reason}\n"
+    assert run_record.trace.reason == reason
+    assert run_record.warnings == [f"there is no trace: {reason}"]
+    assert printed(run_record) == f"no trace: {reason}\n"
     assert not (tmp_path / "program_trace.py").exists()
 
 
 def test_the_steps_of_loops_with_too_many_of_them_are_left_out(tmp_path: Path) -> None:
-    found = ran(
+    run_record = ran(
         """
 arrays: {A: {shape: [4], spec: [x]}}
 per_device:
@@ -315,17 +317,17 @@ outputs: {C: []}
 """,
         tmp_path,
     )
-    assert found.status == "passed"
-    assert names(found) == ["r.v", "r.w", "C/psum#0", "C"]
-    assert nodes(found)["r.v"].expression == "after 400 steps"
-    assert nodes(found)["C/psum#0"].before.name == "r.v"
+    assert run_record.status == "passed"
+    assert names(run_record) == ["r.v", "r.w", "C/psum#0", "C"]
+    assert nodes(run_record)["r.v"].expression == "after 400 steps"
+    assert nodes(run_record)["C/psum#0"].before.name == "r.v"
     left_out = "the steps of r: with them the trace would have more than 500 values"
-    assert found.trace.left_out == [left_out]
-    assert f"not in the trace: {left_out}\n" in printed(found)
+    assert run_record.trace.left_out == [left_out]
+    assert f"not in the trace: {left_out}\n" in printed(run_record)
 
 
 def test_values_of_every_kind(tmp_path: Path) -> None:
-    found = ran(
+    run_record = ran(
         """
 arrays:
   A: {shape: [4], init: [1, 2, 3, 4], spec: [x]}
@@ -344,8 +346,8 @@ outputs: {C: [x]}
 """,
         tmp_path,
     )
-    assert found.status == "passed"
-    shown = nodes(found)
+    assert run_record.status == "passed"
+    shown = nodes(run_record)
     assert shown["k"].dtype == "uint32"
     assert shown["k"].shape == [2]
     assert shown["n"].values == [2] * 4
@@ -355,8 +357,8 @@ outputs: {C: [x]}
     assert shown["h"].values == [[np.inf, 1.0]] * 4
     assert shown["big"].values[2] == [True, True]
     assert all(node.agrees for node in shown.values())
-    assert found.trace.left_out == ["both: it is not an array"]
-    assert printed(record.read(tmp_path)) == printed(found)
+    assert run_record.trace.left_out == ["both: it is not an array"]
+    assert printed(record.read(tmp_path)) == printed(run_record)
 
 
 def test_only_the_first_sixteen_devices_are_printed(tmp_path: Path) -> None:
@@ -366,34 +368,34 @@ arrays: {A: {shape: [18], spec: [x]}}
 per_device: {C: A * 2}
 outputs: {C: [x]}
 """
-    found = ran(text, tmp_path)
-    assert len(nodes(found)["C"].values) == 18
-    assert "On CPU_15" in printed(found)
-    assert "On CPU_16" not in printed(found)
-    assert printed(found).endswith("\n\nand on 2 more devices, which are in the record\n")
+    run_record = ran(text, tmp_path)
+    assert len(nodes(run_record)["C"].values) == 18
+    assert "On CPU_15" in printed(run_record)
+    assert "On CPU_16" not in printed(run_record)
+    assert printed(run_record).endswith("\n\nand on 2 more devices, which are in the record\n")
 
 
 def test_the_program_of_the_trace_runs_alone(tmp_path: Path) -> None:
     ran(ours("vector_psum"), tmp_path, **LINE)
-    said = alone(tmp_path, "program_trace.py")
-    assert "y:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[22 20 12 17]\n" in said
-    assert "x:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[3 1 4 1]\n" in said
+    output = alone(tmp_path, "program_trace.py")
+    assert "y:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[22 20 12 17]\n" in output
+    assert "x:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[3 1 4 1]\n" in output
 
 
 def test_without_shard_map_the_traced_values_are_the_interpreters(tmp_path: Path) -> None:
-    found = ran(ours("vector_psum_scatter"), tmp_path, **LINE, program="vmap")
-    assert found.trace.taken_from == "interpreter"
-    assert nodes(found)["y"].values == [[22], [20], [12], [17]]
-    assert nodes(found)["y"].agrees is None
-    assert printed(found).startswith(
+    run_record = ran(ours("vector_psum_scatter"), tmp_path, **LINE, program="vmap")
+    assert run_record.trace.taken_from == "interpreter"
+    assert nodes(run_record)["y"].values == [[22], [20], [12], [17]]
+    assert nodes(run_record)["y"].agrees is None
+    assert printed(run_record).startswith(
         "trace: every value on every device, by the SPMD interpreter alone (program shard_map was not selected)\n"
     )
     assert not (tmp_path / "program_trace.py").exists()
 
 
 def test_without_trace_there_is_none(tmp_path: Path) -> None:
-    found = ran(ours("vector_psum"), tmp_path, **LINE, trace=False)
-    assert found.trace is None
+    run_record = ran(ours("vector_psum"), tmp_path, **LINE, trace=False)
+    assert run_record.trace is None
     assert not (tmp_path / "program_trace.py").exists()
 
 
@@ -402,28 +404,28 @@ def test_a_crashed_shard_map_is_not_run_again_for_its_trace(how: str) -> None:
     job = asked(Step(Program.SHARD_MAP), Step(Program.VMAP), Step(Program.SHARD_MAP, StepWork.TRACE))
     body = f"{TYPES}say('started', step=steps[0]); {how}"
     events, _ = hear(body, TYPES + "finish(*steps)", job=job, timeout=2.0)
-    assert [line for line in told(events) if line.startswith("started")] == ["started shard_map", "started vmap"]
+    assert [line for line in described(events) if line.startswith("started")] == ["started shard_map", "started vmap"]
 
 
 @pytest.mark.parametrize("programs", [["auto", "derived"], ["auto"]])
 def test_of_a_graph_alone_the_derived_lines_are_traced(tmp_path: Path, programs: list[str]) -> None:
-    found = ran(ours("case3_allreduce"), tmp_path, per_device={}, expect={}, program=programs, report=True)
-    assert (found.status, found.warnings) == ("passed", [])
-    assert list(found.programs) == programs
-    assert found.trace.taken_from == "derived"
-    assert found.trace.same_outputs is (True if "derived" in programs else None)
-    assert names(found) == ["C/psum#0/before", "C"]
-    node = nodes(found)["C"]
+    run_record = ran(ours("case3_allreduce"), tmp_path, per_device={}, expect={}, program=programs, report=True)
+    assert (run_record.status, run_record.warnings) == ("passed", [])
+    assert list(run_record.programs) == programs
+    assert run_record.trace.taken_from == "derived"
+    assert run_record.trace.same_outputs is (True if "derived" in programs else None)
+    assert names(run_record) == ["C/psum#0/before", "C"]
+    node = nodes(run_record)["C"]
     assert node.collective == TracedCollective(operation="psum", axes=["x"])
     # Device 0 has the first two columns of A and rows of B, device 2 the last two.
     a, b = np.arange(16).reshape(4, 4), np.arange(16, 32).reshape(4, 4)
     first, last = (a[:, half] @ b[half] for half in (slice(0, 2), slice(2, 4)))
     np.testing.assert_array_equal(node.before.values, [first, first, last, last])
     np.testing.assert_array_equal(node.values, [a @ b] * 4)
-    assert all(line.agrees for line in found.trace.nodes)
+    assert all(line.agrees for line in run_record.trace.nodes)
     title = "every value on every device, as derived computed it, compared with the SPMD interpreter's"
-    assert f"trace: {title}\n" in printed(found)
-    assert "CPU 2  x=1, y=0  │ 2 │  →  │ 0+2 │\n" in printed(found)
+    assert f"trace: {title}\n" in printed(run_record)
+    assert "CPU 2  x=1, y=0  │ 2 │  →  │ 0+2 │\n" in printed(run_record)
     assert "0+2" in (tmp_path / "collectives.svg").read_text(encoding="utf-8")
     assert f"E{title[1:]}." in (tmp_path / "report.html").read_text(encoding="utf-8").replace("&#x27;", "'")
 
@@ -439,25 +441,29 @@ grad: {of: loss, wrt: [w]}
 
 
 def test_the_steps_of_a_derived_repeat_are_traced(tmp_path: Path) -> None:
-    found = ran(SCAN, tmp_path, program="derived")
-    assert (found.status, found.trace.taken_from, found.trace.same_outputs) == ("passed", "derived", True)
-    assert found.trace.steps_one_by_one == ["r"]
+    run_record = ran(SCAN, tmp_path, program="derived")
+    assert (run_record.status, run_record.trace.taken_from, run_record.trace.same_outputs) == (
+        "passed",
+        "derived",
+        True,
+    )
+    assert run_record.trace.steps_one_by_one == ["r"]
     v = np.arange(8.0).reshape(4, 2)
     for step in range(2):
         v = v * [1, 2] + v.sum()
         # The columns are sharded over x, the first axis of the mesh.
-        np.testing.assert_array_equal(nodes(found)[f"r[{step}].v"].values, [v[:, :1]] * 2 + [v[:, 1:]] * 2)
-    assert all(node.agrees for node in found.trace.nodes)
+        np.testing.assert_array_equal(nodes(run_record)[f"r[{step}].v"].values, [v[:, :1]] * 2 + [v[:, 1:]] * 2)
+    assert all(node.agrees for node in run_record.trace.nodes)
 
 
 def test_a_bug_in_the_interpreter_is_traced_in_derived_lines_although_derived_does_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_oracle(monkeypatch, "psum", lambda mesh, x, axis_name, **_: x)
-    found = ran(ours("case3_allreduce"), tmp_path, per_device={}, expect={}, program="auto")
-    assert found.status == "passed"
-    assert found.trace.first_difference.node == "C"
-    assert found.warnings == [found.trace.first_difference.text]
+    run_record = ran(ours("case3_allreduce"), tmp_path, per_device={}, expect={}, program="auto")
+    assert run_record.status == "passed"
+    assert run_record.trace.first_difference.node == "C"
+    assert run_record.warnings == [run_record.trace.first_difference.text]
 
 
 def test_without_a_program_that_ran_the_derived_lines_are_interpreted(tmp_path: Path) -> None:
@@ -482,14 +488,14 @@ outputs: {out: []}
 
 def test_lines_that_cannot_be_derived_have_no_trace(tmp_path: Path) -> None:
     why = "the shapes in loop.body.b differ from step to step"
-    found = ran(GROWS, tmp_path, program="auto")
-    assert (found.status, found.trace.taken_from) == ("passed", None)
-    assert found.trace.reason == f"derived cannot be written: {why}"
-    assert found.warnings == [f"there is no trace: derived cannot be written: {why}"]
-    assert printed(found) == f"no trace: derived cannot be written: {why}\n"
-    found = ran(GROWS, tmp_path, program="all")
-    assert found.trace.reason == f"derived cannot be written: {why}"
-    assert [warning.partition(" (JAX")[0] for warning in found.warnings] == [f"program derived is left out: {why}"]
+    run_record = ran(GROWS, tmp_path, program="auto")
+    assert (run_record.status, run_record.trace.taken_from) == ("passed", None)
+    assert run_record.trace.reason == f"derived cannot be written: {why}"
+    assert run_record.warnings == [f"there is no trace: derived cannot be written: {why}"]
+    assert printed(run_record) == f"no trace: derived cannot be written: {why}\n"
+    run_record = ran(GROWS, tmp_path, program="all")
+    assert run_record.trace.reason == f"derived cannot be written: {why}"
+    assert [warning.partition(" (JAX")[0] for warning in run_record.warnings] == [f"program derived is left out: {why}"]
 
 
 def test_a_per_device_that_no_program_runs_cannot_be_traced() -> None:

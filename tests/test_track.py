@@ -71,13 +71,13 @@ def command(folder: Path, *arguments: str) -> Any:
     (folder / "conf" / "experiment" / "summed.yaml").write_text(EXPERIMENT)
     installed(folder)
     path = os.pathsep.join((str(folder), str(ROOT)))
-    own = "+hydra.callbacks.own={_target_:runner.cli.tracking.Tracking,to:mine,file:told.jsonl}"
+    own = "+hydra.callbacks.own={_target_:runner.cli.tracking.Tracking,to:mine,file:calls.jsonl}"
     given = ("--config-dir", "conf", "+experiment=summed", own)
     return run_whole(*given, *arguments, folder=folder, PYTHONPATH=path)
 
 
-def told(folder: Path) -> list[Any]:
-    return [json.loads(line) for line in (folder / "told.jsonl").read_text().splitlines()]
+def calls(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "calls.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.sample(2)
@@ -87,7 +87,7 @@ def test_each_point_is_tracked_by_shardproofs_and_hydras_launcher(launcher: str,
     done = command(tmp_path, "-m", *points)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "3 points: 2 passed, 1 invalid" in done.stdout
-    *entries, closed = told(tmp_path)
+    *entries, closed = calls(tmp_path)
     assert closed is None
     assert [(entry["group"], entry["name"], entry["status"]) for entry in entries] == [
         ("one", "0 auto", "passed"), ("one", "1 auto", "passed"), ("one", "2 –", "invalid"),
@@ -103,7 +103,7 @@ def test_each_point_is_tracked_by_shardproofs_and_hydras_launcher(launcher: str,
 def test_a_single_run_is_tracked_too(tmp_path: Path) -> None:
     done = command(tmp_path, "hydra.run.dir=out")
     assert done.returncode == 0, done.stdout + done.stderr
-    entry, closed = told(tmp_path)
+    entry, closed = calls(tmp_path)
     assert closed is None
     assert (entry["group"], entry["name"], entry["status"]) == ("out", "auto", "passed")
 
@@ -165,7 +165,7 @@ def test_tensorboard_has_a_session_with_its_hyperparameters_and_metrics(tmp_path
     (file,) = (tmp_path / "summed" / "2026-01-31" / "3_auto").iterdir()
     data, at = file.read_bytes(), 0
     scalars: dict[str, float] = {}
-    told: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     while at < len(data):
         # A record of TensorFlow's: its length, a checksum of that, the event, a checksum of it.
         (length,) = struct.unpack_from("<Q", data, at)
@@ -173,11 +173,13 @@ def test_tensorboard_has_a_session_with_its_hyperparameters_and_metrics(tmp_path
         at += 16 + length
         for value in event.summary.value:
             if value.metadata.plugin_data.plugin_name == "hparams":
-                found = hparams.HParamsPluginData.FromString(value.metadata.plugin_data.content)
-                told |= {name: one.string_value for name, one in found.session_start_info.hparams.items()}
+                content = hparams.HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                parameters |= {
+                    name: parameter.string_value for name, parameter in content.session_start_info.hparams.items()
+                }
             else:
                 scalars[value.tag] = value.simple_value
-    assert told == {**FAILED.params, "verdict": "failed", "folder": "/runs/3"}
+    assert parameters == {**FAILED.params, "verdict": "failed", "folder": "/runs/3"}
     assert scalars == FAILED.metrics
 
 
@@ -231,9 +233,9 @@ def test_wandb_has_an_offline_run_with_config_and_summary(tmp_path: Path) -> Non
         at += 7 + length
         if record.HasField("run"):
             run = record.run
-            config |= {one.key: json.loads(one.value_json) for one in record.run.config.update}
-        summary |= {one.key: json.loads(one.value_json) for one in record.summary.update}
-        history = {one.key or one.nested_key[0]: json.loads(one.value_json) for one in record.history.item}
+            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        summary |= {item.key: json.loads(item.value_json) for item in record.summary.update}
+        history = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
         summary |= {name: value for name, value in history.items() if not name.startswith("_")}
     assert (run.project, run.run_group, run.display_name) == ("summed", "2026-01-31", "3 auto")
     assert {name: config[name] for name in FAILED.params} == FAILED.params

@@ -139,12 +139,12 @@ def test_a_mistake_in_a_line_that_reads_a_gradient_is_noticed(tmp_path: Path) ->
 def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> None:
     experiment = harness.experiment(GOOD)
     arrays = data.make(experiment, tmp_path)
-    told = harness.types(GOOD)
-    context = oracles.consult(experiment, arrays, told.outputs, told.floats)
+    types = harness.types(GOOD)
+    context = oracles.consult(experiment, arrays, types.outputs, types.floats)
     assert context.graph is not None
     assert set(context.graph.values) == {"loss"}
     with harness.configured(experiment):
-        exact, draws = unsharded(experiment, arrays, told.floats["graph"])
+        exact, draws = unsharded(experiment, arrays, types.floats["graph"])
     named: list[dict[str, np.ndarray]] = [{"w1": w1, "w2": w2} for w1, w2 in (exact, *draws)]
     oracles.consult_gradients(context, named[0], named[1:])
     assert not context.gradients.faults
@@ -153,7 +153,7 @@ def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> 
     # Rounding of the gradient propagates to the lines that read it.
     assert context.rounding("graph", "new2").error > 0.1 * context.rounding("graph", "grad.w2").error
     wrong = dict(named[0], w2=named[0]["w2"] * 1.01)
-    context = oracles.consult(experiment, arrays, told.outputs, told.floats)
+    context = oracles.consult(experiment, arrays, types.outputs, types.floats)
     oracles.consult_gradients(context, wrong, named[1:])
     assert [fault.split(":")[0] for fault in context.gradients.faults] == [
         "differences of the NumPy reference do not confirm the oracle's grad.w2"

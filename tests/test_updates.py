@@ -80,10 +80,10 @@ def test_a_program_has_them_as_jax_writes_them(tmp_path: Path) -> None:
         "out": "associative_scan(lambda m, q: m * q, added[::2].T)",
     }
     experiment = harness.experiment(GRAD, grad=None, graph=lines, outputs={"out": []}, program="auto")
-    found = WRITERS[experiment.programs[0]](experiment, tmp_path, harness.infer(experiment))
-    assert 'added = a.at[k, 1].add(c[0], mode="drop")' in found
+    source = WRITERS[experiment.programs[0]](experiment, tmp_path, harness.infer(experiment))
+    assert 'added = a.at[k, 1].add(c[0], mode="drop")' in source
     # The lambda shadows the name of an array.
-    assert "jax.lax.associative_scan(lambda m_, q: m_ * q, added[::2].T)" in found
+    assert "jax.lax.associative_scan(lambda m_, q: m_ * q, added[::2].T)" in source
 
 
 def test_an_update_of_no_elements_may_have_any_shape(tmp_path: Path) -> None:

@@ -53,12 +53,12 @@ OLDER = {"compare", "derive", "editor", "measure", "mutate", "plan", "runs", "re
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_each_subcommand_has_help_of_one_screen_with_an_example(tmp_path: Path, name: str) -> None:
-    told = done(tmp_path, "--help", module=f"runner {name}")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.startswith(f"usage: python -m runner {name} ")
-    assert f"\nexample:\n  python -m runner {name} " in told.stdout
-    assert len(told.stdout.splitlines()) <= 32
-    assert not told.jax
+    outcome = done(tmp_path, "--help", module=f"runner {name}")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert outcome.stdout.startswith(f"usage: python -m runner {name} ")
+    assert f"\nexample:\n  python -m runner {name} " in outcome.stdout
+    assert len(outcome.stdout.splitlines()) <= 32
+    assert not outcome.jax
 
 
 @pytest.mark.sample(3)
@@ -71,26 +71,26 @@ def test_the_older_spelling_runs_and_says_the_new_one(tmp_path: Path, name: str)
 
 
 def test_the_help_of_all_fits_a_screen_and_says_where_the_names_are(tmp_path: Path) -> None:
-    told = done(tmp_path, "--help")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert len(told.stdout.splitlines()) <= 40
-    assert all(f"  {name} " in told.stdout for name in SUBCOMMANDS)
+    outcome = done(tmp_path, "--help")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert len(outcome.stdout.splitlines()) <= 40
+    assert all(f"  {name} " in outcome.stdout for name in SUBCOMMANDS)
     count = len(list((ROOT / "conf" / "mesh").glob("*.yaml")))
-    assert re.search(rf"^  mesh +{count}  the axes", told.stdout, re.MULTILINE)
-    assert "python -m runner list GROUP" in told.stdout
+    assert re.search(rf"^  mesh +{count}  the axes", outcome.stdout, re.MULTILINE)
+    assert "python -m runner list GROUP" in outcome.stdout
 
 
 def test_the_version_is_this_packages(tmp_path: Path) -> None:
-    told = done(tmp_path, "--version")
-    assert (told.returncode, told.stdout) == (0, f"shardproof {__version__}\n")
+    outcome = done(tmp_path, "--version")
+    assert (outcome.returncode, outcome.stdout) == (0, f"shardproof {__version__}\n")
 
 
 @pytest.mark.parametrize("arguments", [("--nosuch",), ("+experiment=case3_allreduce", "--nosuch"), ("--version=3",)])
 def test_an_unknown_flag_is_bad_input_with_or_without_an_experiment(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    told = done(tmp_path, *arguments)
-    assert told.returncode == 2
-    assert told.stdout == ""
-    first, *others = told.stderr.splitlines()
+    outcome = done(tmp_path, *arguments)
+    assert outcome.returncode == 2
+    assert outcome.stdout == ""
+    first, *others = outcome.stderr.splitlines()
     assert re.fullmatch(r"python -m runner: (unrecognized arguments: --nosuch|argument --version/-V: .*)", first)
     assert others == [
         "  for example: python -m runner case3_allreduce dims.J=8",
@@ -105,9 +105,9 @@ NEEDED = {"compare": "A", "report": "FOLDER", "measure": "NAME", "derive": "NAME
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_a_subcommand_without_its_arguments_says_which_with_an_example(tmp_path: Path, name: str) -> None:
-    told = done(tmp_path, module=f"runner {name}")
-    assert (told.returncode, told.stdout) == (2, "")
-    assert told.stderr == (
+    outcome = done(tmp_path, module=f"runner {name}")
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert outcome.stderr == (
         f"python -m runner {name}: {NEEDED[name]} is missing\n"
         f"  for example: python -m runner {name} {SUBCOMMANDS[name].example}\n"
         f"  all arguments: python -m runner {name} --help\n"
@@ -118,32 +118,33 @@ def test_messages_suggest_the_command_that_was_typed(tmp_path: Path) -> None:
     script = tmp_path / "bin" / "shardproof"
     script.parent.mkdir()
     script.write_text("from runner.cli.command import main\nmain()\n", encoding="utf-8")
-    told = {}
+    outputs = {}
     for words in ((), ("nosuch",), ("compare",)):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         line = [sys.executable, str(script), *words]
         process = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
-        told[words] = process.stdout + process.stderr
-    assert told[()].endswith("experiments. Run one: shardproof allreduce_as_scatter_gather\n")
+        outputs[words] = process.stdout + process.stderr
+    assert outputs[()].endswith("experiments. Run one: shardproof allreduce_as_scatter_gather\n")
     assert (
-        told[("nosuch",)] == "command line: nosuch\n  no experiment 'nosuch'; shardproof list names those there are\n"
+        outputs[("nosuch",)]
+        == "command line: nosuch\n  no experiment 'nosuch'; shardproof list names those there are\n"
     )
-    assert told[("compare",)].startswith("shardproof compare: A is missing\n  for example: shardproof compare ")
+    assert outputs[("compare",)].startswith("shardproof compare: A is missing\n  for example: shardproof compare ")
 
 
 def test_a_group_lists_its_names_with_what_they_say(tmp_path: Path) -> None:
-    told = done(tmp_path, "mesh", module="runner list")
-    assert re.search(r"^x2_y4 +axes: \[x, y\], shape: \[2, 4\]$", told.stdout, re.MULTILINE)
-    told = done(tmp_path, "target", module="runner list")
-    assert re.search(r"^gpu +The GPUs of this machine\.$", told.stdout, re.MULTILINE)
+    outcome = done(tmp_path, "mesh", module="runner list")
+    assert re.search(r"^x2_y4 +axes: \[x, y\], shape: \[2, 4\]$", outcome.stdout, re.MULTILINE)
+    outcome = done(tmp_path, "target", module="runner list")
+    assert re.search(r"^gpu +The GPUs of this machine\.$", outcome.stdout, re.MULTILINE)
     assert done(tmp_path, module="runner list").stdout == done(tmp_path).stdout
 
 
 def test_an_unknown_group_is_one_message(tmp_path: Path) -> None:
-    told = done(tmp_path, "meshes", module="runner list")
-    assert (told.returncode, told.stderr) == (2, "there is no config group 'meshes'; did you mean 'mesh'?\n")
-    told = done(tmp_path, "mesh", "--config-dir", "nowhere", module="runner list")
-    assert (told.returncode, told.stderr) == (2, "--config-dir nowhere\n  there is no such folder\n")
+    outcome = done(tmp_path, "meshes", module="runner list")
+    assert (outcome.returncode, outcome.stderr) == (2, "there is no config group 'meshes'; did you mean 'mesh'?\n")
+    outcome = done(tmp_path, "mesh", "--config-dir", "nowhere", module="runner list")
+    assert (outcome.returncode, outcome.stderr) == (2, "--config-dir nowhere\n  there is no such folder\n")
 
 
 def test_a_name_of_a_subcommand_is_looked_for_in_the_first_word_alone() -> None:

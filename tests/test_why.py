@@ -46,20 +46,20 @@ def mlp(tmp_path_factory: pytest.TempPathFactory) -> harness.Outcome:
     return harness.run(MLP, tmp_path_factory.mktemp("mlp"))
 
 
-def listed(found: Record, program: str = "constraint") -> list[Collective]:
-    there = found.compiled[program].collectives
-    assert there is not None
-    return there
+def listed(record: Record, program: str = "constraint") -> list[Collective]:
+    entries = record.compiled[program].collectives
+    assert entries is not None
+    return entries
 
 
-def one(found: list[Collective], kind: str, node: str) -> Any:
+def reason(entries: list[Collective], kind: str, node: str) -> Any:
     """Return the reason of the only collective of a kind in a line."""
-    (which,) = [each for each in found if each.kind == kind and each.nodes == [node] and not each.gradient]
+    (which,) = [each for each in entries if each.kind == kind and each.nodes == [node] and not each.gradient]
     return which.why
 
 
 def test_a_sum_over_a_sharded_dimension_names_it_and_the_specs(mlp: harness.Outcome) -> None:
-    why = one(listed(mlp.record), "all-reduce", "out")
+    why = reason(listed(mlp.record), "all-reduce", "out")
     assert (why.by, why.operation, why.line, why.planned) == ("operation", "dot_general", "out", True)
     assert why.dims == ["F"]
     assert why.keys == ["arrays.w1.spec", "arrays.w2.spec"]
@@ -67,7 +67,7 @@ def test_a_sum_over_a_sharded_dimension_names_it_and_the_specs(mlp: harness.Outc
 
 
 def test_a_gather_names_what_else_the_axis_shards(mlp: harness.Outcome) -> None:
-    why = one(listed(mlp.record), "all-gather", "hidden")
+    why = reason(listed(mlp.record), "all-gather", "hidden")
     assert why.dims == ["D"]
     assert why.keys == ["arrays.w1.spec"]
     assert why.text.startswith(
@@ -85,8 +85,8 @@ def again(mlp: harness.Outcome, *which: Collective, **changes: Any) -> list[Any]
     """Return the reasons of collectives with the program's plan changed in this way."""
     plan = mlp.record.compiled["constraint"].plan
     assert plan is not None
-    told = explained(mlp.experiment, Program.CONSTRAINT, which, replace(plan, **changes))
-    return [each.why for each in told]
+    explanations = explained(mlp.experiment, Program.CONSTRAINT, which, replace(plan, **changes))
+    return [each.why for each in explanations]
 
 
 def test_a_collective_without_a_need_is_not_explained(mlp: harness.Outcome) -> None:
@@ -108,7 +108,7 @@ outputs: {s: [x], u: [x, y]}
 """
     plan = harness.run(text, tmp_path, program="constraint").runs["constraint"].ran.compilation.plan
     assert plan is not None
-    product = next(one for one in plan.operations if one.name == "dot_general")
+    product = next(operation for operation in plan.operations if operation.name == "dot_general")
     assert product.results[0].origins["y"] == ["outputs.u"]
 
 
@@ -131,9 +131,9 @@ def test_without_a_plan_a_sentence_says_so_and_nothing_else_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.worker.plan.propagated", lambda _: "Shardy's passes cannot be run from Python here")
-    found = harness.run(MLP, tmp_path, grad=None).record
-    assert found.status == "passed"
-    texts = {each.why.text for each in listed(found) if each.why}
+    record = harness.run(MLP, tmp_path, grad=None).record
+    assert record.status == "passed"
+    texts = {each.why.text for each in listed(record) if each.why}
     assert texts == {"not explained: Shardy's plan is not known: Shardy's passes cannot be run from Python here"}
 
 
@@ -151,26 +151,26 @@ program: shard_map
 
 
 def test_collectives_of_the_program_and_of_differentiation_have_reasons(tmp_path: Path) -> None:
-    found = listed(harness.run(PER_DEVICE, tmp_path).record, "shard_map")
-    reasons = {(each.why.by, each.why.text) for each in found if each.why}
+    entries = listed(harness.run(PER_DEVICE, tmp_path).record, "shard_map")
+    reasons = {(each.why.by, each.why.text) for each in entries if each.why}
     merged = {by for by, _ in reasons}
     assert "program" in merged
     assert any("per_device.loss asks for it: psum(sum(y ** 2), 'x')" in text for _, text in reasons)
 
 
 def test_the_plan_repeats_no_reason_that_a_program_gives(tmp_path: Path) -> None:
-    told = run_command("case3_allreduce", "program=derived", "explain=true", f"hydra.run.dir={tmp_path}/a").stdout
-    assert told.count("the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x") == 1
-    assert "\n      all-reduce over x, a device sends 64 B\n" in told
+    output = run_command("case3_allreduce", "program=derived", "explain=true", f"hydra.run.dir={tmp_path}/a").stdout
+    assert output.count("the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x") == 1
+    assert "\n      all-reduce over x, a device sends 64 B\n" in output
 
 
 def test_the_terminal_explains_where_it_is_asked_to_and_a_failure_always(tmp_path: Path) -> None:
-    told = run_command("+experiment=case3_allreduce", "program=auto", "explain=true", f"hydra.run.dir={tmp_path}/a")
+    outcome = run_command("+experiment=case3_allreduce", "program=auto", "explain=true", f"hydra.run.dir={tmp_path}/a")
     line = (
         "auto: all-reduce of C over x: the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x"
     )
-    assert f"{line}; Shardy plans it too\n" in told.stdout
-    assert "arrays.A.spec: conf/experiment/case3_allreduce.yaml:" in told.stdout
+    assert f"{line}; Shardy plans it too\n" in outcome.stdout
+    assert "arrays.A.spec: conf/experiment/case3_allreduce.yaml:" in outcome.stdout
     silent = run_command("+experiment=case3_allreduce", "program=auto", f"hydra.run.dir={tmp_path}/b")
     assert "sums over" not in silent.stdout
     overrides = ("+experiment=case3_allreduce", "program=auto", "expect.collectives=null", "expect.no_collectives=true")
@@ -231,8 +231,8 @@ program: auto
 
 def test_exactly_the_keys_that_shard_the_needed_value_are_named(tmp_path: Path) -> None:
     """x and y both shard B over x, and either would be enough; w shards F over y, and has no B."""
-    found = listed(harness.run(BATCHED, tmp_path).record, "auto")
-    keys = {(tuple(each.axes or ()), tuple(each.why.keys)) for each in found if each.why and each.nodes == ["loss"]}
+    entries = listed(harness.run(BATCHED, tmp_path).record, "auto")
+    keys = {(tuple(each.axes or ()), tuple(each.why.keys)) for each in entries if each.why and each.nodes == ["loss"]}
     assert keys <= {
         (("x",), ("arrays.x.spec", "arrays.y.spec")),
         (("y",), ("arrays.w.spec",)),
@@ -291,8 +291,8 @@ program: shard_map
 
 
 def test_a_recomputed_gather_is_not_a_derivative(tmp_path: Path) -> None:
-    found = listed(harness.run(CHECKPOINTED, tmp_path).record, "shard_map")
-    (gather,) = [each for each in found if each.kind == "all-gather" and each.gradient]
+    entries = listed(harness.run(CHECKPOINTED, tmp_path).record, "shard_map")
+    (gather,) = [each for each in entries if each.kind == "all-gather" and each.gradient]
     assert gather.again
     assert gather.why is not None
     assert gather.why.text == (
@@ -313,8 +313,8 @@ outputs: {loss: []}
 grad: {of: loss, wrt: [w1, w2]}
 program: shard_map
 """
-    found = listed(harness.run(text, tmp_path).record, "shard_map")
-    backward = [each for each in found if each.gradient and each.inserted]
+    entries = listed(harness.run(text, tmp_path).record, "shard_map")
+    backward = [each for each in entries if each.gradient and each.inserted]
     assert backward
     assert all(each.why and each.why.planned for each in backward), [each.why for each in backward]
 
@@ -328,9 +328,9 @@ def test_an_operation_without_a_rule_of_shardys_needs_the_moved_value(
     expression: str, arrays: str, tmp_path: Path
 ) -> None:
     text = f'mesh: {{axes: [x], shape: [4]}}\narrays: {{{arrays}}}\ngraph: {{t: "{expression}"}}\n'
-    found = listed(harness.run(text + "outputs: {t: []}\nprogram: auto\n", tmp_path).record, "auto")
-    assert found
-    for each in found:
+    entries = listed(harness.run(text + "outputs: {t: []}\nprogram: auto\n", tmp_path).record, "auto")
+    assert entries
+    for each in entries:
         assert each.why is not None
         assert each.why.text.startswith(("t needs all of dimension", "the "))
         assert each.why.keys
@@ -344,9 +344,9 @@ graph: {loss: "sum(tanh(a @ w) ** 2)", largest: "max(abs(grad.w * 2))"}
 grad: {of: loss, wrt: [w]}
 outputs: {loss: [], largest: []}
 """
-    found = harness.run(text, tmp_path).record
+    record = harness.run(text, tmp_path).record
     for program in ("auto", "constraint", "derived"):
-        (why,) = [each.why for each in listed(found, program) if each.nodes == ["largest"]]
+        (why,) = [each.why for each in listed(record, program) if each.nodes == ["largest"]]
         assert why is not None
         assert "which arrays.w.spec shards over x" in why.text
 
@@ -382,8 +382,8 @@ program: explicit
 
 
 def test_a_reshard_in_the_backward_pass_is_the_derivative_of_a_reshard(tmp_path: Path) -> None:
-    found = listed(harness.run(RESHARDED, tmp_path).record, "explicit")
-    (why,) = [each.why for each in found if each.kind == "all-to-all" and each.gradient]
+    entries = listed(harness.run(RESHARDED, tmp_path).record, "explicit")
+    (why,) = [each.why for each in entries if each.kind == "all-to-all" and each.gradient]
     assert why is not None
     assert why.text == (
         "the derivative of the reshard in h (backward) needs B of loss sharded in place of D, "
@@ -424,8 +424,8 @@ program: auto
 
 
 def test_a_key_of_an_array_without_the_dimension_is_named_through_its_own(tmp_path: Path) -> None:
-    found = listed(harness.run(REGROUPED, tmp_path).record, "auto")
-    (why,) = [each.why for each in found if each.kind == "all-reduce"]
+    entries = listed(harness.run(REGROUPED, tmp_path).record, "auto")
+    (why,) = [each.why for each in entries if each.kind == "all-reduce"]
     assert why is not None
     assert why.text == (
         "the product in out sums over Q, which arrays.q.spec and arrays.o.spec shard over x "
@@ -443,8 +443,8 @@ graph: {spectrum: "fft(fft(signal, axis=1), axis=0)"}
 outputs: {spectrum: [null, x]}
 program: constraint
 """
-    found = listed(harness.run(text, tmp_path).record)
-    moved = [each for each in found if each.why and each.between and each.between.source == ["spectrum"]]
+    entries = listed(harness.run(text, tmp_path).record)
+    moved = [each for each in entries if each.why and each.between and each.between.source == ["spectrum"]]
     # The XLA of JAX 0.12 uses the planned all-to-all.
     keys = {"all-gather": ["arrays.signal.spec", "outputs.spectrum"], "all-to-all": ["arrays.signal.spec"]}
     assert [each.why and each.why.keys for each in moved] == [keys[each.kind] for each in moved]
@@ -453,8 +453,8 @@ program: constraint
 
 def test_a_part_without_a_planned_sum_names_the_sum(tmp_path: Path) -> None:
     """The plan moves the weights' operands; the partitioner gathers the weights, and sums their gradients."""
-    found = [each for program, each in collectives("why_weight_gather", tmp_path) if program is Program.CONSTRAINT]
-    (why,) = [each.why for each in found if "loss" in each.nodes]
+    entries = [each for program, each in collectives("why_weight_gather", tmp_path) if program is Program.CONSTRAINT]
+    (why,) = [each.why for each in entries if "loss" in each.nodes]
     assert why is not None
     assert (
         "the product in hidden (backward) sums over B, which constraints.hidden and arrays.x.spec shard over data"
@@ -465,8 +465,10 @@ def test_a_part_without_a_planned_sum_names_the_sum(tmp_path: Path) -> None:
 
 
 def test_the_layout_of_an_automatic_axis_that_a_devices_lines_ask_for_is_named(tmp_path: Path) -> None:
-    found = [each for program, each in collectives("manual_data_auto_model", tmp_path) if program is Program.SHARD_MAP]
-    (why,) = [each.why for each in found if each.inserted]
+    entries = [
+        each for program, each in collectives("manual_data_auto_model", tmp_path) if program is Program.SHARD_MAP
+    ]
+    (why,) = [each.why for each in entries if each.inserted]
     assert why is not None
     assert why.keys == ["arrays.w2.spec", "constraints.hidden"]
 
@@ -506,9 +508,9 @@ def test_a_sharding_that_jax_makes_is_read_back() -> None:
     for entries in ([("y",), ("x",)], [("x", "y"), ()], [("y", "x"), ()], [(), ("y",)]):
         sharding = jax.sharding.NamedSharding(mesh, jax.P(*(axes or None for axes in entries)))
         text = str(sharding._to_xla_hlo_sharding(2))
-        found = hlo_sharding.spec(text, 2, MESH)
-        assert found is not None
-        mine, theirs = (Layout(MESH, (8, 8), spec) for spec in (found, Spec(entries)))
+        parsed = hlo_sharding.spec(text, 2, MESH)
+        assert parsed is not None
+        mine, theirs = (Layout(MESH, (8, 8), spec) for spec in (parsed, Spec(entries)))
         assert [mine.block(at) for at in range(8)] == [theirs.block(at) for at in range(8)], text
 
 
@@ -549,8 +551,8 @@ def test_the_gap_is_to_the_program_that_sends_the_least() -> None:
         "derived": [collective(bytes=50)],
         "constraint": [collective(bytes=50)],
     }
-    found = least.gaps(programs, {"auto": 100, "derived": 50, "constraint": 50})
-    assert found == {"auto": least.Gap(program="derived", times=2.0, lines={"C": [90, 50], "D": [10, 0]})}
+    gaps = least.gaps(programs, {"auto": 100, "derived": 50, "constraint": 50})
+    assert gaps == {"auto": least.Gap(program="derived", times=2.0, lines={"C": [90, 50], "D": [10, 0]})}
     assert least.gaps({"auto": [collective(bytes=4)], "derived": []}, {"auto": 4, "derived": 0})["auto"].times is None
     assert least.gaps({}, {}) == {}
 
@@ -559,9 +561,9 @@ def test_the_gap_is_to_the_program_that_sends_the_least() -> None:
 
 
 def test_the_derivation_is_in_the_scaling_books_notation(tmp_path: Path) -> None:
-    found = harness.run(MLP, tmp_path, program="derived", grad=None).record.derivation
-    assert found is not None
-    hidden, out, loss = found.notation
+    derivation = harness.run(MLP, tmp_path, program="derived", grad=None).record.derivation
+    assert derivation is not None
+    hidden, out, loss = derivation.notation
     assert hidden.text == "hidden[B_x, F_y] = tanh(x[B_x, D] · w1[D_x, F_y])"
     assert [text.split(";")[0] for text in hidden.collectives] == [
         "all-gather of w1 over x: w1[D_x, F_y] → w1[D, F_y], a device sends 64 B"
@@ -591,9 +593,9 @@ program: derived
 
 def test_the_notation_names_the_values_visible_at_each_line(tmp_path: Path) -> None:
     """A parameter names its argument, a text contains no names, and a step has a slice."""
-    found = harness.run(NOTED, tmp_path).record.derivation
-    assert found is not None
-    told = {line.text for line in found.notation}
+    derivation = harness.run(NOTED, tmp_path).record.derivation
+    assert derivation is not None
+    notation = {line.text for line in derivation.notation}
     assert {
         "y_a[4_x, 12] = y_x[4_x, 12] * 2",
         "z[4, 4_x] = einsum('xk,kw->xw', y[4_x, 12], w[12, 4_x])",
@@ -601,8 +603,8 @@ def test_the_notation_names_the_values_visible_at_each_line(tmp_path: Path) -> N
         "scan.h[4] = zeros(4) at first",
         "scan.v[4] = k[8_x, 4][i]",
         "scan.h[4] = h[4] + v[4]",
-    } <= told
-    moves = [text for line in found.notation for text in line.collectives]
+    } <= notation
+    moves = [text for line in derivation.notation for text in line.collectives]
     assert any("y[4_x, 12] → y[4, 12]" in text for text in moves), moves
 
 

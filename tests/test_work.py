@@ -42,8 +42,8 @@ def test_padding_is_not_counted_as_multiplied(case: str) -> None:
     image, window = jnp.ones((2, 4, 9, 8)), jnp.ones((6, features, 7, 3))
     function = jax.jit(lambda image, window: jax.lax.conv_general_dilated(image, window, **given))
     compiled = function.lower(image, window).compile()
-    said: Any = compiled.cost_analysis()
-    assert counted(hlo.read(str(compiled.as_text()))) == said["flops"]
+    analysis: Any = compiled.cost_analysis()
+    assert counted(hlo.read(str(compiled.as_text()))) == analysis["flops"]
 
 
 BATCHED = """\

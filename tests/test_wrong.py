@@ -47,9 +47,9 @@ def context(wrong: Any = WRONG, jax: str = "0.13.0", **expected: Any) -> Context
     given = experiment(TEXT, expect={"wrong": wrong, **expected})
     outputs: dict[str, Typed] = dict.fromkeys(("C", "D"), Typed((4, 2), "float32"))
     floats = {line: {ANY: "float32"} for line in ("C", "D")}
-    found = oracles.consult(given, data.make(given, Path()), outputs, {"graph": floats, "per_device": floats})
-    found.jax = jax
-    return found
+    consulted = oracles.consult(given, data.make(given, Path()), outputs, {"graph": floats, "per_device": floats})
+    consulted.jax = jax
+    return consulted
 
 
 def run(of: Context, program: str, **wrong: Any) -> ProgramRun:
@@ -99,8 +99,8 @@ def judged(of: Context, ran: ProgramRun) -> Any:
     ],
 )
 def test_outputs_are_named_by_program_platform_and_version(wrong: str, auto: Any, shard_map: Any) -> None:
-    found = reading(wrong)
-    assert (found["auto"], found["shard_map"]) == (auto, shard_map)
+    statuses = reading(wrong)
+    assert (statuses["auto"], statuses["shard_map"]) == (auto, shard_map)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_program_that_the_experiment_cannot_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "versions", "there"),
+    ("version", "versions", "included"),
     [
         ("0.12.0.1", "", True),
         ("0.13.0.dev20270101", "", True),
@@ -149,8 +149,8 @@ def test_a_program_that_the_experiment_cannot_have_is_refused() -> None:
         ("0.13.0.dev20270101", "<0.13", False),
     ],
 )  # fmt: skip
-def test_a_prerelease_counts_as_its_release(version: str, versions: str, there: bool) -> None:
-    assert among(version, versions) is there
+def test_a_prerelease_counts_as_its_release(version: str, versions: str, included: bool) -> None:
+    assert among(version, versions) is included
 
 
 # Judging.
@@ -158,10 +158,10 @@ def test_a_prerelease_counts_as_its_release(version: str, versions: str, there: 
 
 def test_a_known_wrong_output_is_known() -> None:
     given = context()
-    found = judged(given, run(given, "auto", C=shifted)).value
-    assert (found.status, found.outputs["C"].status) == ("known", "known")
-    assert found.outputs["D"].status == "passed"
-    assert (found.outputs["C"].wrong, found.max_abs_error) == (16, 1.0)
+    verdict = judged(given, run(given, "auto", C=shifted)).value
+    assert (verdict.status, verdict.outputs["C"].status) == ("known", "known")
+    assert verdict.outputs["D"].status == "passed"
+    assert (verdict.outputs["C"].wrong, verdict.max_abs_error) == (16, 1.0)
 
 
 def test_the_same_failure_in_another_program_or_version_fails() -> None:
@@ -174,15 +174,15 @@ def test_the_same_failure_in_another_program_or_version_fails() -> None:
 
 def test_another_wrong_output_fails() -> None:
     given = context()
-    found = judged(given, run(given, "auto", C=shifted, D=shifted)).value
-    assert (found.status, found.outputs["C"].status) == ("failed", "known")
+    verdict = judged(given, run(given, "auto", C=shifted, D=shifted)).value
+    assert (verdict.status, verdict.outputs["C"].status) == ("failed", "known")
 
 
 def test_a_known_wrong_output_that_is_right_fails() -> None:
     given = context()
-    found = judged(given, run(given, "auto")).value
-    assert found.status == "failed"
-    assert found.outputs["C"].reason == (
+    verdict = judged(given, run(given, "auto")).value
+    assert verdict.status == "failed"
+    assert verdict.outputs["C"].reason == (
         "it is right with jax 0.13.0, but expect.wrong lists it as wrong: if JAX is fixed, remove the entry, "
         "or name the versions that are wrong (C: '<0.13.0')"
     )
@@ -190,9 +190,9 @@ def test_a_known_wrong_output_that_is_right_fails() -> None:
 
 def test_a_weak_check_does_not_confirm_a_known_failure() -> None:
     given = context()
-    found = value.check(given, run(given, "auto"))
-    weak = replace(found.outputs["C"], status="weak", reason="it would not notice")
-    checks = Checks(value=replace(found, outputs={**found.outputs, "C": weak}))
+    verdict = value.check(given, run(given, "auto"))
+    weak = replace(verdict.outputs["C"], status="weak", reason="it would not notice")
+    checks = Checks(value=replace(verdict, outputs={**verdict.outputs, "C": weak}))
     judged: Any = known.judge(given, Program.AUTO, checks)
     assert judged.value.status == "failed"
 
@@ -264,18 +264,18 @@ ANSWERS = ROOT / "experiments" / "wrong_answers"
 def test_xlas_known_wrong_answers_are_still_wrong(tmp_path: Path, name: str) -> None:
     ran = run_command("--config-dir", str(ANSWERS), f"+experiment={name}", "hydra.run.dir=run", folder=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    found: Any = record.read(tmp_path / "run")
-    told = yaml.safe_load((ANSWERS / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))["expect"]["wrong"]
-    jax = found.environment.jax
+    result: Any = record.read(tmp_path / "run")
+    expected = yaml.safe_load((ANSWERS / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))["expect"]["wrong"]
+    jax = result.environment.jax
     wrong = {
         program: [output for output in outputs if isinstance(outputs, list) or among(jax, outputs[output])]
-        for program, outputs in told.items()
+        for program, outputs in expected.items()
     }
     known_to_be = {
         program: [name for name, verdict in result.checks.value.outputs.items() if verdict.status == "known"]
-        for program, result in found.programs.items()
+        for program, result in result.programs.items()
     }
     assert {program: names for program, names in known_to_be.items() if names} == {
         program: names for program, names in wrong.items() if names
     }
-    assert found.status == ("known" if any(wrong.values()) else "passed")
+    assert result.status == ("known" if any(wrong.values()) else "passed")

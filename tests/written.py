@@ -63,7 +63,7 @@ def rwkv_mixing(keys, values, decay, bonus):
 
 
 @function((3, 5, 2), (4, 4), (2, 4))
-def kalman_filter(seen, move, look):
+def kalman_filter(observed, move, look):
     move = jnp.eye(4) + 0.1 * move
 
     def step(carry, measured):
@@ -72,7 +72,7 @@ def kalman_filter(seen, move, look):
         mean = mean + gain @ (measured - look @ mean)
         return (mean, spread - gain @ look @ spread), mean
 
-    return jax.vmap(lambda each: jax.lax.scan(step, (jnp.zeros(4), jnp.eye(4)), each)[1])(seen)
+    return jax.vmap(lambda each: jax.lax.scan(step, (jnp.zeros(4), jnp.eye(4)), each)[1])(observed)
 
 
 @function((6, 4), ("i", 9, 6), ("i", 9, 6), (4, 3))
@@ -434,9 +434,9 @@ def ctc_forward(logits, labels):
     start = jnp.full(7, -1e30).at[0].set(logp[0, 0]).at[1].set(logp[0, extended[1]])
 
     def step(alpha, logp):
-        one = jnp.concatenate([jnp.array([-1e30]), alpha[:-1]])
-        two = jnp.where(same, -1e30, jnp.concatenate([jnp.full(2, -1e30), alpha[:-2]]))
-        return jax.nn.logsumexp(jnp.stack([alpha, one, two]), axis=0) + logp[extended], None
+        advanced = jnp.concatenate([jnp.array([-1e30]), alpha[:-1]])
+        skipped = jnp.where(same, -1e30, jnp.concatenate([jnp.full(2, -1e30), alpha[:-2]]))
+        return jax.nn.logsumexp(jnp.stack([alpha, advanced, skipped]), axis=0) + logp[extended], None
 
     alpha, _ = jax.lax.scan(step, start, logp[1:])
     return -jnp.logaddexp(alpha[-1], alpha[-2])

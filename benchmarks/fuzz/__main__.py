@@ -34,11 +34,11 @@ def main() -> None:
     child = Child((*COMMAND, "--unoptimized")) if given.unoptimized else Child()
     search = Search(given.out, given.seed, given.dtypes, given.programs, given.limit, child)
     try:
-        found = search.one(given.case) if given.case is not None else search.run(given.seconds, given.first)
+        findings = search.one(given.case) if given.case is not None else search.run(given.seconds, given.first)
     finally:
         search.close()
     print(search.summary())
-    sys.exit(bool(found))
+    sys.exit(bool(findings))
 
 
 if __name__ == "__main__":

@@ -166,9 +166,9 @@ def _line(draft: Draft, name: str) -> None:
             operation = draft.rng.choice(list(SAMPLES))
         tree, arrays = _candidate(draft, draft.rng.choice(SAMPLES[operation]))
         text = ast.unparse(tree)
-        found = _typed(draft, text, arrays)
-        if found is not None:
-            _accept(draft, name, text, found, arrays)
+        typed = _typed(draft, text, arrays)
+        if typed is not None:
+            _accept(draft, name, text, typed, arrays)
             draft.operations.append(operation)
             return
 
@@ -198,11 +198,11 @@ def _loop(draft: Draft, name: str) -> None:
         return
 
 
-def _accept(draft: Draft, name: str, text: str, found: Typed, arrays: dict[str, dict[str, Any]]) -> None:
+def _accept(draft: Draft, name: str, text: str, typed: Typed, arrays: dict[str, dict[str, Any]]) -> None:
     draft.arrays |= arrays
     draft.types |= {array: _type_of(given) for array, given in arrays.items()}
     draft.graph[name] = text
-    draft.types[name] = found
+    draft.types[name] = typed
 
 
 def _array_of(typed: Typed) -> dict[str, Any]:
@@ -311,14 +311,14 @@ def _typed(draft: Draft, text: str, arrays: dict[str, dict[str, Any]]) -> Typed 
     with jax.enable_x64(wide), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = jax.eval_shape(evaluate, *structs)
+            struct = jax.eval_shape(evaluate, *structs)
         except InvalidExperiment:
             return None
-    if not isinstance(found, jax.ShapeDtypeStruct) or str(found.dtype) not in dtypes.NAMES:
+    if not isinstance(struct, jax.ShapeDtypeStruct) or str(struct.dtype) not in dtypes.NAMES:
         return None
-    if not 0 < math.prod(found.shape) <= LARGEST or len(found.shape) > 5:
+    if not 0 < math.prod(struct.shape) <= LARGEST or len(struct.shape) > 5:
         return None
-    return Typed(tuple(found.shape), str(found.dtype))
+    return Typed(tuple(struct.shape), str(struct.dtype))
 
 
 _ANY = read(config("{arrays: {A: {shape: [1], spec: []}}, graph: {B: A}, outputs: {B: []}}"))
@@ -334,12 +334,12 @@ def _differentiate(draft: Draft, plain: Config) -> None:
     of = [name for name in draft.arrays if draft.types[name].kind == "float"]
     if not smooth or not of:
         return
-    found = _typed(draft, f"sum({smooth[-1]})", {})
+    typed = _typed(draft, f"sum({smooth[-1]})", {})
     wrt = [name for name in of if name in ancestors(plain["graph"], smooth[-1])]
-    if found is None or found.kind != "float" or not wrt:
+    if typed is None or typed.kind != "float" or not wrt:
         return
     plain["graph"] = {**plain["graph"], "loss": f"sum({smooth[-1]})"}
-    draft.types["loss"] = found
+    draft.types["loss"] = typed
     plain["outputs"]["loss"] = []
     plain["grad"] = {"of": "loss", "wrt": wrt}
 
@@ -355,14 +355,14 @@ def _smooth(draft: Draft, name: str) -> bool:
 
 def _calls(text: str) -> set[str]:
     """Return the operations that an expression calls, and its operators that are not smooth."""
-    found = set()
+    operations = set()
     for node in ast.walk(ast.parse(text, mode="eval")):
         match node:
             case ast.Call(func=ast.Name(id=called)):
-                found.add(called)
+                operations.add(called)
             case ast.BinOp(op=ast.Mod() | ast.FloorDiv()) | ast.Compare():
-                found.add("//")
-    return found
+                operations.add("//")
+    return operations
 
 
 _SMOOTH_NAMES = """
@@ -382,13 +382,13 @@ _SMOOTH = frozenset(_SMOOTH_NAMES.split())
 
 def ancestors(section: Config, name: str) -> set[str]:
     """Return every name that the value of `name` depends on."""
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = [name]
     while waiting:
         line = section.get(waiting.pop().split(".")[0])
         if line is None:
             continue
-        fresh = {used for text in texts(line) for used in used_names(str(text))} - found
-        found |= fresh
+        fresh = {used for text in texts(line) for used in used_names(str(text))} - names
+        names |= fresh
         waiting += fresh
-    return found
+    return names

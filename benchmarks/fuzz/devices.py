@@ -58,8 +58,8 @@ def per_device(rng: random.Random, plain: Config, shapes: dict[str, tuple[int, .
 
 
 def _names(tree: ast.AST, state: _State) -> list[str]:
-    found = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
-    return [name for name in found if name in state.specs]
+    names = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
+    return [name for name in names if name in state.specs]
 
 
 def _line(state: _State, name: str, tree: ast.expr) -> None:
@@ -69,9 +69,9 @@ def _line(state: _State, name: str, tree: ast.expr) -> None:
         state.specs[name] = spec
         return
     for special in (_reduction, _matmul, _transpose):
-        found = special(state, tree)
-        if found is not None:
-            state.lines[name], state.specs[name] = found
+        written = special(state, tree)
+        if written is not None:
+            state.lines[name], state.specs[name] = written
             return
     text = _on_whole(state, tree)
     state.specs[name] = Spec().padded(len(state.shapes[name]))
@@ -167,12 +167,17 @@ def _elementwise(state: _State, tree: ast.expr) -> Spec | None:
 def _reduction(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
     """Write a reduction of one value with only an axis and `keepdims`, and the collective over the reduced axes."""
     match tree:
-        case ast.Call(func=ast.Name(id=called), args=[operand, *rest], keywords=keywords) if called in REDUCTIONS:
+        case ast.Call(func=ast.Name(id=called), args=[operand, *positional], keywords=keywords) if called in REDUCTIONS:
             spec = _elementwise(state, operand)
         case _:
             return None
     named = {str(k.arg): k.value for k in keywords}
-    if spec is None or rest or not isinstance(operand, ast.Name | ast.Attribute) or set(named) - {"axis", "keepdims"}:
+    if (
+        spec is None
+        or positional
+        or not isinstance(operand, ast.Name | ast.Attribute)
+        or set(named) - {"axis", "keepdims"}
+    ):
         return None
     try:
         axis = ast.literal_eval(named["axis"]) if "axis" in named else None

@@ -89,7 +89,7 @@ def judge(
     return {
         "status": record.status,
         "error": record.error,
-        "found": _found(record),
+        "found": _findings(record),
         "ran": {name: program.status for name, program in record.programs.items()},
         "sent": _sent(record, config),
         "not_supported": record.not_supported,
@@ -115,19 +115,19 @@ def _alike(mesh: Mesh, output: OutputRecord, wanted: Spec) -> bool:
     return output.spec is not None and Layout(mesh, shape, output.spec) == Layout(mesh, shape, wanted)
 
 
-def _found(record: Record) -> list[list[str]]:
-    found: list[list[str]] = []
+def _findings(record: Record) -> list[list[str]]:
+    findings: list[list[str]] = []
     sections = record.checks.sections
     if sections is not None and sections.status == "failed":
-        found.append(["sections", "", _words(sections)])
+        findings.append(["sections", "", _words(sections)])
     for name, program in record.programs.items():
         if program.status == "error":
             error = program.error or ""
-            found.append(["refused" if _REFUSED.search(error) else "error", name, error])
+            findings.append(["refused" if _REFUSED.search(error) else "error", name, error])
         for check, verdict in program.checks.named():
             if verdict.status in ("failed", "weak"):
-                found.append([check if verdict.status == "failed" else "weak", name, _words(verdict)])
-    return found
+                findings.append([check if verdict.status == "failed" else "weak", name, _words(verdict)])
+    return findings
 
 
 def _words(verdict: verdicts.Verdict) -> str:
@@ -135,8 +135,8 @@ def _words(verdict: verdicts.Verdict) -> str:
     words = [verdict.reason] if verdict.reason else []
     for name, output in codec.plain(verdict).get("outputs", {}).items():
         if output["status"] in ("failed", "weak"):
-            told = {key: value for key, value in output.items() if key not in ("status", "devices", "whole")}
-            words.append(f"{name}: {told}")
+            fields = {key: value for key, value in output.items() if key not in ("status", "devices", "whole")}
+            words.append(f"{name}: {fields}")
     return "\n".join([*words, *verdict.diagnosis])
 
 
@@ -156,11 +156,11 @@ def oracle(config: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
     """Return the whole outputs of the sections' oracles as nested lists."""
     experiment = read(config)
     arrays = data.make(experiment, folder)
-    found: dict[str, dict[str, Any]] = {}
+    outputs: dict[str, dict[str, Any]] = {}
     for section in ("graph", "per_device"):
         if experiment.section(section):
             values = interpret(experiment, section, arrays, keep=experiment.results).values
-            found[section] = {}
+            outputs[section] = {}
             for name, spec in experiment.results.items():
                 local = values[name]
                 shape = np.shape(local[0])
@@ -168,8 +168,8 @@ def oracle(config: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
                     whole = np.asarray(local[0])
                 else:
                     whole = Layout.of_shards(experiment.mesh, shape, spec).assembled(local)
-                found[section][name] = whole.astype(str).tolist() if whole.dtype.kind == "c" else whole.tolist()
-    return found
+                outputs[section][name] = whole.astype(str).tolist() if whole.dtype.kind == "c" else whole.tolist()
+    return outputs
 
 
 _JUDGED = [0]

@@ -59,7 +59,7 @@ class Finding:
 def finding(verdict: dict[str, Any]) -> Finding | None:
     """Return the most informative failure in a verdict, if there is one."""
     for kind in ORDER:
-        here = [(program, words) for what, program, words in verdict["found"] if what == kind]
+        here = [(program, words) for label, program, words in verdict["found"] if label == kind]
         if here:
             programs = tuple(program for program, _ in here if program)
             ran = verdict.get("ran", {})
@@ -99,26 +99,30 @@ class Child:
         assert process.stdin is not None
         self._served += 1
         self._send(json.dumps(request))
-        seen: dict[str, Any] = {}
+        progress: dict[str, Any] = {}
         deadline = time.monotonic() + limit
         while True:
             try:
                 line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.01))
             except queue.Empty:
                 self.close()
-                return {**seen, "status": "hang", "found": [["hang", seen.get("program", ""), f"after {limit:g} s"]]}
+                return {
+                    **progress,
+                    "status": "hang",
+                    "found": [["hang", progress.get("program", ""), f"after {limit:g} s"]],
+                }
             if line is None:
                 code = process.wait()
                 self._log.seek(0)
                 words = self._log.read().decode(errors="replace")[-2000:]
                 self.close()
-                told = f"the process ended with {code}\n{words}"
-                return {**seen, "status": "crash", "found": [["crash", seen.get("program", ""), told]]}
+                message = f"the process ended with {code}\n{words}"
+                return {**progress, "status": "crash", "found": [["crash", progress.get("program", ""), message]]}
             event = json.loads(line)
-            what = event.pop("event")
-            if what == "verdict":
-                return {**seen, **event}
-            seen |= event
+            label = event.pop("event")
+            if label == "verdict":
+                return {**progress, **event}
+            progress |= event
 
     def _start(self) -> None:
         self.close()
@@ -192,14 +196,14 @@ class Search:
         """Judge cases for some seconds, from `first` or the end of the log; return the number of findings."""
         done = [record["case"] for record in self.records() if record["seed"] == self._seed]
         number = first if first is not None else max(done, default=-1) + 1
-        spent, found = 0.0, 0
+        spent, findings = 0.0, 0
         while spent < seconds:
             start = time.monotonic()
             verdict = self._judge(number)
             spent += time.monotonic() - start
-            found += self.take(number, verdict, time.monotonic() - start)
+            findings += self.take(number, verdict, time.monotonic() - start)
             number += 1
-        return found
+        return findings
 
     def one(self, number: int) -> int:
         """Judge one case."""
@@ -245,7 +249,7 @@ class Search:
             return {"again": True}
         smallest = self._shrink({**config, "name": name}, verdict.get("types", {}), wrong)
         last = self._child.ask({"config": smallest, "programs": None, "oracle": True}, self._limit)
-        words = "\n\n".join(f"{kind} {program}\n{told}" for kind, program, told in last["found"]) or wrong.words
+        words = "\n\n".join(f"{kind} {program}\n{message}" for kind, program, message in last["found"]) or wrong.words
         text = f"# @package _global_\n{yaml.safe_dump(smallest, sort_keys=False, default_flow_style=None, width=120)}"
         (self._folder / "experiment" / f"{name}.yaml").write_text(text, encoding="utf-8")
         (self._folder / f"{name}.txt").write_text(words + "\n", encoding="utf-8")
@@ -270,10 +274,10 @@ class Search:
             if time.monotonic() > end:
                 return None
             verdict = self._child.ask({"config": smaller, "programs": programs}, self._limit)
-            found = finding(verdict)
-            if found is None or found.kind != wrong.kind or found.mark != wrong.mark:
+            failure = finding(verdict)
+            if failure is None or failure.kind != wrong.kind or failure.mark != wrong.mark:
                 return None
-            if programs is not None and wrong.kind != "crash" and found.programs != wrong.programs[:1]:
+            if programs is not None and wrong.kind != "crash" and failure.programs != wrong.programs[:1]:
                 return None
             if programs is not None and wrong.spared and not set(programs) <= set(verdict.get("ran", programs)):
                 return None
@@ -293,14 +297,14 @@ class Search:
         seconds = sum(record["seconds"] for record in records)
         operations = Counter(operation for record in records for operation in record["operations"])
         ran = Counter(f"{name} {status}" for record in records for name, status in record["ran"].items())
-        told = [
+        lines = [
             f"{len(records)} cases in {seconds:.0f} s, {60 * len(records) / max(seconds, 1):.0f} a minute, "
             f"of {len(operations)} operations",
             f"status: {dict(Counter(record['status'] for record in records))}",
             f"programs: {dict(sorted(ran.items()))}",
             *_compared(records),
         ]
-        found = [
+        failures = [
             f"{r['kind']} {r['mark']}{' the compiler' if r.get('compiler') else ''}" for r in records if "kind" in r
         ]
         for title, counted in (
@@ -308,10 +312,10 @@ class Search:
             ("left out", Counter(f"{p}: {w}" for r in records for p, w in r["not_supported"].items())),
             ("not implemented", Counter(words for r in records for words in set(r["refused"]))),
             ("weak", Counter(words for r in records for words in set(r["weak"]))),
-            ("found", Counter(found)),
+            ("found", Counter(failures)),
         ):
-            told += [f"{title}:"] + [f"  {count:5} {what}" for what, count in counted.most_common(25)]
-        return "\n".join(told)
+            lines += [f"{title}:"] + [f"  {count:5} {item}" for item, count in counted.most_common(25)]
+        return "\n".join(lines)
 
 
 def _compared(records: Sequence[dict[str, Any]]) -> list[str]:

@@ -40,9 +40,9 @@ def pruned(config: Config) -> Config:
 def shrink(config: Config, types: Types, test: Test) -> Config:
     """Apply the edits that keep the failure, the largest first, until none does or the `test` budget is spent."""
     tried = {json.dumps(config)}
-    found = True
-    while found:
-        found = False
+    improved = True
+    while improved:
+        improved = False
         for smaller in edits(config, types):
             smaller = without_dead_lines(smaller)
             key = json.dumps(smaller)
@@ -51,7 +51,7 @@ def shrink(config: Config, types: Types, test: Test) -> Config:
             tried.add(key)
             kept = test(smaller)
             if kept is not None:
-                config, types, found = smaller, kept, True
+                config, types, improved = smaller, kept, True
                 break
     return config
 

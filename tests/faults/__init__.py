@@ -73,10 +73,10 @@ class Fault:
     @property
     def name(self) -> str:
         """The name of its test."""
-        what = self.expression if self.expression is not None else self.value
+        text = self.expression if self.expression is not None else self.value
         whose = "" if self.module == "runner" else f"{self.module} "
         if self.key is not None:
-            return f"{whose}{self.key}: {what}"[:60]
+            return f"{whose}{self.key}: {text}"[:60]
         words = [*(f"{name}={value}" for name, value in self.environment), *self.overrides]
         return f"{whose}{' '.join(words)}"[:60] or "a file"
 
@@ -115,8 +115,8 @@ _PLACE = re.compile(r"(?:\S+\.yaml(?::\d+){0,2}|command line: .*?|the command li
 def place(fault: Fault, done: Done) -> str | None:
     """Return the first line of a command's output with the place of the mistake: file, line, column and key."""
     lines = (done.stderr if fault.status != 1 else done.stdout + done.stderr).splitlines()
-    found = next((line for line in lines if _PLACE.match(line)), None)
-    return None if found is None else found.replace(f"{ROOT}/", "")[:200]
+    line = next((line for line in lines if _PLACE.match(line)), None)
+    return None if line is None else line.replace(f"{ROOT}/", "")[:200]
 
 
 def read() -> list[Fault]:

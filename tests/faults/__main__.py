@@ -36,7 +36,7 @@ def kind(says: str) -> str:
 
 def observe(file: Path) -> None:
     """Append the missing results of the commands to a file: a number, the status, the place."""
-    done = set(_told(file)) if file.exists() else set[int]()
+    done = set(_observed(file)) if file.exists() else set[int]()
     with file.open("a", encoding="utf-8") as out:
         for number, fault in enumerate(faults.read()):
             if number in done:
@@ -51,22 +51,22 @@ def observe(file: Path) -> None:
 def write(file: Path) -> None:
     """Give each input its place from the file, and keep the words of one input for each kind of message."""
     lines = [json.loads(line) for line in FILE.read_text("utf-8").splitlines()]
-    told = _told(file)
+    observed = _observed(file)
     kinds: set[str] = set()
     for number, line in enumerate(lines):
-        said = line.get("says") or ""
-        stands_for = bool(said) and not said.startswith(THEIRS) and kind(said) not in kinds and len(kinds) < WORDS
+        words = line.get("says") or ""
+        stands_for = bool(words) and not words.startswith(THEIRS) and kind(words) not in kinds and len(kinds) < WORDS
         if stands_for:
-            kinds.add(kind(said))
-        if number in told:
-            status, line["place"] = told[number]
+            kinds.add(kind(words))
+        if number in observed:
+            status, line["place"] = observed[number]
             assert status == line.get("status", 2), line
-            if not stands_for and (line["place"] is not None or said.startswith(THEIRS)):
+            if not stands_for and (line["place"] is not None or words.startswith(THEIRS)):
                 line.pop("says", None)
     FILE.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
 
 
-def _told(file: Path) -> dict[int, tuple[int, str | None]]:
+def _observed(file: Path) -> dict[int, tuple[int, str | None]]:
     rows = map(json.loads, file.read_text("utf-8").splitlines())
     return {number: (status, place) for number, status, place in rows}
 

@@ -21,7 +21,7 @@ from runner.link.workers import Workers
 from runner.record import files
 from runner.record.folders import PLAN
 from runner.show.console import print_table
-from runner.show.plan import amount, differing
+from runner.show.plan import EXCEEDS, amount, differing
 from runner.show.table import Table
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
@@ -86,7 +86,8 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     own = [candidate for candidate in ranked.tried if candidate.by_hand is None]
     best = own[0].candidate if own else planning.plan.best
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
-    definition = layouts.anywhere(layouts.filled(planning, best), lambda: configuration.sources)
+    definition = layouts.expecting(planning, layouts.filled(planning, best))
+    definition = layouts.anywhere(definition, lambda: configuration.sources)
     files.write_text(folder / EXPERIMENT, text(definition, planning))
     if ranked.tried:
         _show_tried(planning, ranked.tried)
@@ -100,7 +101,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     print(f"\n{folder / PLAN}")
     print(f"{invocation()} --config-dir {folder / EXPERIMENT.parts[0]} +experiment={EXPERIMENT.stem}")
     if not own:
-        return "passed"
+        return "failed" if planning.plan.exceeds else "passed"
     status = own[0].programs[0].status
     return "failed" if status == "passed" and ranked.least_memory is not None else status
 
@@ -198,8 +199,8 @@ def _show_plan(planning: Planning) -> None:
         limit = bytes_text(round(planning.request.memory or plan.memory))
         model = f" ({bytes_text(round(plan.memory))} in the model)" if plan.memory != planning.request.memory else ""
         print(f"the limit of {limit}{model} {costs}")
-        if plan.best.needed > plan.memory:
-            print("no layout that was tried fits the limit in the model; these need the least memory")
+        if plan.exceeds:
+            print(EXCEEDS)
     for axes in plan.axes:
         print(f"  {axes.kind} over {listed(axes.axes)}: {bytes_text(round(axes.bytes))} in {axes.count}")
     for sentence in plan.parallelism:

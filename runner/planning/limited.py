@@ -211,7 +211,6 @@ class _Search:
         """For each variable the values that may be in a better choice, as many as HiGHS can handle; whether all."""
         lower = [costs - self._spent for costs in self._solver.lower(self.priced)]
         best = self._best
-        above = max(met.solution.cost for met in self._met) if best is None else best.solution.cost
 
         def below(limit: float) -> list[Numbers]:
             """The values that were met, and those whose bound is at most `limit`."""
@@ -222,10 +221,11 @@ class _Search:
                 values.append(np.flatnonzero(near))
             return values
 
-        every = below(above + 1e-9 * abs(above))
+        every = below(np.inf if best is None else best.solution.cost + 1e-9 * abs(best.solution.cost))
         if _entries(self._network, every) <= _ENTRIES:
-            return every, best is not None
-        low, high, values = self._bound, above, below(-np.inf)
+            return every, True
+        high = max(met.solution.cost for met in self._met) if best is None else best.solution.cost
+        low, values = self._bound, below(-np.inf)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             tried = below(middle)

@@ -141,6 +141,11 @@ class LayoutPlan:
     parallelism: tuple[str, ...] = ()
     unknown: tuple[str, ...] = field(default=())
 
+    @property
+    def exceeds(self) -> bool:
+        """Whether the plan needs more memory than its limit, since no choice was found that does not."""
+        return self.memory is not None and self.best.needed > self.memory
+
 
 def prices_of(experiment: Experiment, least: Least) -> Prices:
     """The prices for an objective. Raises `NoPlan` if it is time and the experiment names no hardware."""

@@ -20,6 +20,10 @@ _LINES = 12
 """The most differing costs of lines that are shown, the largest difference first."""
 
 
+EXCEEDS = "no layout that was tried fits the limit in the model; these need the least memory"
+"""The sentence on a plan that exceeds its memory limit."""
+
+
 class UnreadablePlan(Exception):
     """There is no plan, or it cannot be read; the message says why."""
 
@@ -28,7 +32,7 @@ class UnreadablePlan(Exception):
 class _Plan:
     """A plan: the quantity that it minimises, its layouts by key, its costs in total and per line.
 
-    `labels`: the paths of the leaves of trees, by their keys.
+    `labels`: the paths of the leaves of trees, by their keys; `exceeds`: whether it needs more memory than its limit.
     """
 
     name: str
@@ -40,6 +44,7 @@ class _Plan:
     lines: Mapping[tuple[str, str], float]
     parallelism: Sequence[str]
     labels: Mapping[str, str]
+    exceeds: bool
 
 
 def read(path: Path) -> _Plan:
@@ -59,6 +64,7 @@ def read(path: Path) -> _Plan:
             {(line["line"], line["what"]): line["cost"] for line in plan["lines"]},
             plan.get("parallelism", ()),
             labels,
+            plan["memory"] is not None and best["needed"] > plan["memory"],
         )
     except OSError as error:
         raise UnreadablePlan(f"{file}: {error.strerror}") from None
@@ -79,6 +85,8 @@ def show_layouts(path: Path) -> None:
         keys.setdefault(spec, []).append(short(key, plan.labels))
     layouts = "; ".join(f"{', '.join(names)}: {spec}" for spec, names in keys.items())
     print(printable(f"\nlayouts planned, for the least {plan.least} ({amount(plan.cost, plan.least)}): {layouts}"))
+    if plan.exceeds:
+        print(EXCEEDS)
     for sentence in plan.parallelism:
         print(printable(f"  {sentence}"))
 

@@ -131,7 +131,7 @@ class Limited:
     """The bytes of memory of a case: the limit, the plan's in its model and as compiled."""
 
     case: str
-    limit: float
+    limit: int
     model: float
     compiled: int | None
 
@@ -141,27 +141,29 @@ class Limited:
         return self.compiled is not None and self.compiled <= self.limit
 
 
-CASES: Mapping[str, tuple[str, Any]] = {
-    "mlp": ("66 MB", MLP),
-    "attention": ("64 MB", ATTENTION),
-    "scan": ("100 MB", SCAN),
-    "experts": ("40 MB", EXPERTS),
-    "llama": ("48 MB", llama),
+GRAPHS: Mapping[str, Mapping[str, Any]] = {"mlp": MLP, "attention": ATTENTION, "scan": SCAN, "experts": EXPERTS}
+
+LIMITS = {
+    "mlp": 66_000_000,
+    "attention": 64_000_000,
+    "scan": 100_000_000,
+    "experts": 40_000_000,
+    "llama": 48_000_000,
 }
-"""For each graph the limit of a device of v5e, and the experiment."""
+"""For each graph a limit of bytes of a device of v5e."""
 
 
-def limited(case: str, folder: Path, target: str = "v5e_2x4", limit: str | None = None) -> Limited:
+def limited(case: str, folder: Path, target: str = "v5e_2x4", limit: int | None = None) -> Limited:
     """Plan a case by the command within its limit, or within `limit`; raises `RuntimeError` for an error."""
-    given, config = CASES[case]
-    config = config() if callable(config) else config
+    limit = limit or LIMITS[case]
+    config = GRAPHS[case] if case in GRAPHS else llama()
     home = folder / "conf" / "experiment"
     home.mkdir(parents=True, exist_ok=True)
     path = home / f"{case}.yaml"
     text = yaml.safe_dump({"name": case, "mesh": MESH, **config}, sort_keys=False)
     path.write_text("# @package _global_\n" + text, encoding="utf-8")
     run = folder / f"{case}_{target}"
-    options = (f"+experiment={case}", f"target={target}", "program=constraint", f"plan.memory={limit or given}")
+    options = (f"+experiment={case}", f"target={target}", "program=constraint", f"plan.memory={limit}")
     arguments = ("--config-dir", str(folder / "conf"), *options, "plan.candidates=1", f"hydra.run.dir={run}")
     done = subprocess.run([sys.executable, "-m", "runner", "plan", *arguments], capture_output=True, text=True)
     if done.returncode not in (0, 1):
@@ -169,17 +171,17 @@ def limited(case: str, folder: Path, target: str = "v5e_2x4", limit: str | None 
     written = json.loads((run / "plan.json").read_text(encoding="utf-8"))
     best = written["tried"][0]
     program = best["programs"][0]
-    bytes_ = float((limit or given).split()[0]) * 1e6
-    return Limited(case, bytes_, best["candidate"]["needed"], program["memory_bytes"])
+    return Limited(case, limit, best["candidate"]["needed"], program["memory_bytes"])
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a line of JSON for each case, or for those named; `--limit '1 GB'`: with another limit."""
+    """Print a line of JSON for each case, or for those named; `--limit 1000000000`: with another limit."""
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    cases = options["--only"].split(",") if "--only" in options else list(CASES)
+    cases = options["--only"].split(",") if "--only" in options else list(LIMITS)
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
-            result = limited(case, Path(folder), options.get("--target", "v5e_2x4"), options.get("--limit"))
+            limit = int(options["--limit"]) if "--limit" in options else None
+            result = limited(case, Path(folder), options.get("--target", "v5e_2x4"), limit)
             print(json.dumps({**asdict(result), "held": result.held}), flush=True)
 
 

@@ -83,6 +83,6 @@ def programmed(
     bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale
     if result.x is None:
         return None, np.inf if result.status == _INFEASIBLE else bound
-    shares: Costs = np.asarray(result.x)
-    chosen = (int(shares[start : start + size].argmax()) for start, size in zip(starts[:-1], sizes, strict=True))
+    taken: Costs = np.asarray(result.x)
+    chosen = (int(taken[start : start + size].argmax()) for start, size in zip(starts[:-1], sizes, strict=True))
     return tuple(chosen), bound

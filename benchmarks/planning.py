@@ -205,7 +205,7 @@ def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SE
     """Time the plan of a layer's step: forward, backward and AdamW, all layouts open."""
     overrides = [*(target or ("hardware=v5p",)), *(f"dims.{size}" for size in LLAMA)]
     config = compose("llama_block_adamw", conf_folder(), overrides).plain
-    graph = {key: _of_graph(config[key]) for key in ("both", "functions")}
+    graph = {key: of_graph(config[key]) for key in ("both", "functions")}
     config |= {**graph, "per_device": {}, "constraints": {}, "expect": {}, "verify_dims": {}, "show": "none"}
     config["mesh"] = {"axes": list(mesh), "shape": list(mesh.values())}
     config["arrays"] = {
@@ -234,11 +234,11 @@ def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SE
     }
 
 
-def _of_graph(lines: Any) -> Any:
+def of_graph(lines: Any) -> Any:
     """Return lines, with those of `graph` where the sections differ."""
     if not isinstance(lines, Mapping):
         return lines
-    return lines["graph"] if "graph" in lines else {name: _of_graph(line) for name, line in lines.items()}
+    return lines["graph"] if "graph" in lines else {name: of_graph(line) for name, line in lines.items()}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
 from runner.flow.layouts import Planning, filled
+from runner.flow.planning import Compiled, Tried, ranked
 from runner.planning.elimination import TooLarge, eliminated, least_of_each
+from runner.planning.limited import limited
 from runner.planning.messages import Messages
 from runner.planning.network import Network, Table
-from runner.planning.plan import LayoutPlan, NoPlan, Wanted, plan
+from runner.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
 from runner.planning.program import programmed
 from runner.planning.reading import layable
 from runner.planning.solving import Solver
@@ -772,7 +775,7 @@ def test_a_memory_limit_holds_for_the_compiled_program(tmp_path: Path) -> None:
     done = _command(tmp_path, config, f"hydra.run.dir={tmp_path / 'tight'}")
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "tight" / "plan.json").read_text(encoding="utf-8"))
-    assert written["lowered"][0]["needed"] == needed
+    assert written["relimited"][0]["needed"] == needed
     assert written["tried"][0]["programs"][0]["memory_bytes"] <= limit
     assert "so the plan was made again with a limit of" in done.stdout
 
@@ -911,3 +914,96 @@ def test_candidates_whose_verification_takes_too_long_are_not_compiled(tmp_path:
     )
     assert (tmp_path / "run" / "plan.json").is_file()
     assert not [*(tmp_path / "run").glob("candidate_*")]
+
+
+# Memory limits.
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The bytes that each value of each variable needs at each step: `sizes[variable][value, step]`."""
+
+    sizes: Sequence[np.ndarray[Any, Any]]
+
+    @property
+    def least(self) -> float:
+        return 0.0
+
+    def priced(self, prices: np.ndarray[Any, Any]) -> dict[tuple[int, ...], Table]:
+        return {(at,): Table(sizes @ prices) for at, sizes in enumerate(self.sizes)}
+
+    def profile(self, choice: Sequence[int]) -> np.ndarray[Any, Any]:
+        return np.sum([sizes[at] for sizes, at in zip(self.sizes, choice, strict=True)], axis=0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_best_choice_within_a_memory_limit_is_found_and_proved(seed: int) -> None:
+    """It is that of all choices, also where it lies between those that a price of memory finds."""
+    rng = np.random.default_rng(seed)
+    whole, sizes = network(rng, 6, 3, 8), [rng.random((3, 4)) for _ in range(6)]
+    memory: Any = Steps(sizes)
+    every = {choice: memory.profile(choice).max() for choice in itertools.product(range(3), repeat=6)}
+    cheapest = min(every, key=whole.cost)
+    limit = (every[cheapest] + min(every.values())) / 2
+    best = min(whole.cost(choice) for choice, needed in every.items() if needed <= limit)
+    solver = Solver(whole.pairs, [3] * 6)
+    answer = limited(solver, whole, memory, limit, time.perf_counter() + 60)
+    assert every[answer.solution.choice] <= limit
+    assert answer.unlimited == pytest.approx(whole.cost(cheapest))
+    assert answer.solution.cost == pytest.approx(best)
+    assert answer.solution.bound == pytest.approx(best)
+
+
+def test_where_nothing_is_within_a_memory_limit_the_least_is_taken() -> None:
+    rng = np.random.default_rng(0)
+    whole, memory = network(rng, 4, 3, 4), Steps([rng.random((3, 2)) + 1 for _ in range(4)])
+    least = min(memory.profile(choice).max() for choice in itertools.product(range(3), repeat=4))
+    stub: Any = memory
+    answer = limited(Solver(whole.pairs, [3] * 4), whole, stub, 0.9 * least, time.perf_counter() + 60)
+    assert memory.profile(answer.solution.choice).max() <= 1.2 * least
+    assert answer.solution.bound <= answer.solution.cost
+
+
+@pytest.mark.parametrize("ratio", [0.6, 1.2])
+def test_the_limit_of_the_model_moves_by_what_the_compiler_needs(
+    ratio: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If that is less, the limit is higher than the one in the file, else lower; what is compiled is within it."""
+    config = mlp(8, {"model": 4}, x=[]) | {"outputs": {"y": ["model", None]}}
+    unlimited = planned(config).best
+    limit = round(0.7 * unlimited.needed)
+    config |= {"plan": {"memory": limit, "candidates": 1}}
+    graph, types = read_graph(config), value_types(read_graph(config).alone("graph"))
+    request, plan_ = auto.read_plan(config), planned(config)
+    assert plan_.best.needed <= limit < unlimited.needed
+    keys = tuple(auto.keys(config))
+    planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, request, plan_)
+
+    def compiled(_planning: Planning, candidate: Candidate, own: Path, *_: Any) -> Tried:
+        needed = int(ratio * candidate.needed)
+        return Tried(
+            candidate=candidate,
+            folder=own.name,
+            programs=(Compiled(program="auto", status="passed", bytes_sent=int(candidate.sent), memory_bytes=needed),),
+        )
+
+    monkeypatch.setattr("runner.flow.planning._tried", compiled)
+    none: Any = None
+    answer = ranked(planning, tmp_path, none, (), none)
+    (program,) = answer.tried[0].programs
+    assert program.memory_bytes is not None
+    assert program.memory_bytes <= limit
+    if ratio < 1:
+        assert [each.limit for each in answer.relimited] == [pytest.approx(limit / ratio, rel=0.01)]
+        assert answer.planning.plan.best.layouts == unlimited.layouts
+    assert answer.tried[0].candidate.layouts == answer.planning.plan.best.layouts
+
+
+def test_a_run_says_that_its_layouts_exceed_the_memory_limit(tmp_path: Path) -> None:
+    """The plan's model and the compiled program are both held to the limit."""
+    least = planned(mlp(8, {"model": 4}, x=[], plan={"least": "memory"})).best.held
+    config = mlp(8, {"model": 4}, x=[], plan={"memory": int(least) + 1}, program="auto")
+    done = _command(tmp_path, config, module="runner")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no layout that was tried fits the limit in the model; these need the least memory" in done.stdout
+    assert re.search(rf"each device needs \d+ bytes of memory .*, more than {int(least) + 1}", done.stdout)

@@ -22,14 +22,14 @@ from runner.link.workers import Workers
 from runner.record import files
 from runner.record.folders import PLAN
 from runner.show.console import print_table
-from runner.show.plan import amount, differing
+from runner.show.plan import EXCEEDS, amount, differing
 from runner.show.table import Table
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed, of_system
 
 if TYPE_CHECKING:
     from runner.flow.layouts import Planning
-    from runner.flow.planning import Lowered, Tried
+    from runner.flow.planning import Relimited, Tried
     from runner.layout import Spec
     from runner.record.model import Status
 
@@ -97,18 +97,19 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
         print(reason)
         planning = replace(planning, request=replace(planning.request, candidates=0))
     ranked = flow.ranked(planning, folder, lambda: configuration.sources, overrides, workers)
-    for lowered in ranked.lowered:
-        _show_lowered(lowered)
-    if ranked.lowered:
+    for relimited in ranked.relimited:
+        _show_relimited(relimited)
+    if ranked.relimited:
         planning = ranked.planning
         _show_plan(planning)
-    compiled = {"tried": codec.plain(ranked.tried), "lowered": codec.plain(ranked.lowered)}
+    compiled = {"tried": codec.plain(ranked.tried), "relimited": codec.plain(ranked.relimited)}
     layouts.leave(folder, planning, **compiled)
     # A handwritten layout is in a file already, and may not divide the work at all.
     own = [candidate for candidate in ranked.tried if candidate.by_hand is None]
     best = own[0].candidate if own else planning.plan.best
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
-    definition = layouts.anywhere(layouts.filled(planning, best), lambda: configuration.sources)
+    definition = layouts.expecting(planning, layouts.filled(planning, best))
+    definition = layouts.anywhere(definition, lambda: configuration.sources)
     files.write_text(folder / EXPERIMENT, text(definition, planning))
     if ranked.tried:
         _show_tried(planning, ranked.tried)
@@ -122,16 +123,16 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     print(f"\n{folder / PLAN}")
     print(f"{invocation()} --config-dir {folder / EXPERIMENT.parts[0]} +experiment={EXPERIMENT.stem}")
     if not own:
-        return "passed"
+        return "failed" if planning.plan.exceeds else "passed"
     status = own[0].programs[0].status
     return "failed" if status == "passed" and ranked.least_memory is not None else status
 
 
-def _show_lowered(lowered: Lowered) -> None:
+def _show_relimited(relimited: Relimited) -> None:
     print(
-        f"as compiled, a device needs {bytes_text(lowered.needed)}; the plan's model has "
-        f"{bytes_text(round(lowered.planned))}"
-        f", so the plan was made again with a limit of {bytes_text(round(lowered.limit))} in the model\n"
+        f"as compiled, a device needs {bytes_text(relimited.needed)}; the plan's model has "
+        f"{bytes_text(round(relimited.planned))}"
+        f", so the plan was made again with a limit of {bytes_text(round(relimited.limit))} in the model\n"
     )
 
 
@@ -217,9 +218,11 @@ def _show_plan(planning: Planning) -> None:
     if plan.memory is not None:
         more = plan.best.cost - plan.unlimited
         costs = f"costs {amount(more, least)}" if more > 1e-6 * plan.unlimited else "costs nothing"
-        print(f"the limit of {bytes_text(round(plan.memory))} {costs}")
-        if plan.best.needed > plan.memory:
-            print("no layout that was tried fits the limit in the model; these need the least memory")
+        limit = bytes_text(round(planning.request.memory or plan.memory))
+        model = f" ({bytes_text(round(plan.memory))} in the model)" if plan.memory != planning.request.memory else ""
+        print(f"the limit of {limit}{model} {costs}")
+        if plan.exceeds:
+            print(EXCEEDS)
     for axes in plan.axes:
         print(f"  {axes.kind} over {listed(axes.axes)}: {bytes_text(round(axes.bytes))} in {axes.count}")
     for sentence in plan.parallelism:

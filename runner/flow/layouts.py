@@ -226,6 +226,14 @@ def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def expecting(planning: Planning, definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a definition that expects programs to need no more memory than the plan's limit, unless it says more."""
+    expect = dict(definition["expect"] or {})
+    if planning.request.memory is not None and expect.get("max_memory_bytes") is None:
+        expect["max_memory_bytes"] = int(planning.request.memory)
+    return {**definition, "expect": expect}
+
+
 def _verified_sizes(planning: Planning, candidate: Candidate) -> dict[str, int]:
     """Return `verify_dims`, with sizes raised to multiples that a candidate's layouts divide."""
     experiment, sizes = planning.experiment, planning.experiment.verify_dims

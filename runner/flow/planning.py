@@ -30,7 +30,10 @@ _PROGRAMS = (Program.AUTO, Program.CONSTRAINT)
 """The programs that a candidate is compiled as unless the file names others."""
 
 _ROUNDS = 3
-"""How often a plan is made again because the compiled programs need more memory than the limit."""
+"""How often a plan is made again because the compiled programs need more or less memory than the model has."""
+
+_ROOM = 0.05
+"""The share of a memory limit that a compiled plan may leave unused, if the limit costs something."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +66,8 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lowered:
-    """The reason to plan again: a candidate needs more memory as compiled than the limit.
+class Relimited:
+    """The reason to plan again: a candidate needs more memory as compiled than the limit, or leaves some unused.
 
     - `needed`: its bytes as compiled; `planned`: those in the plan's model; `limit`: theirs in the next plan.
     """
@@ -76,14 +79,14 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Ranked:
-    """The tried candidates, the best first; the final plan; the reasons for planning again.
+    """The tried candidates, the best first; the plan with the best one; the reasons for planning again.
 
     `least_memory`: if nothing is within the limit, the least memory that a candidate needs as compiled.
     """
 
     planning: Planning
     tried: tuple[Tried, ...]
-    lowered: tuple[Lowered, ...]
+    relimited: tuple[Relimited, ...]
     least_memory: int | None
 
 
@@ -109,11 +112,12 @@ def ranked(
 ) -> Ranked:
     """Compile, verify and rank the best candidates and the competitors by the compiled programs.
 
-    If the best candidate exceeds the memory limit, plan again with a limit lowered by the ratio, a few times.
+    If the best candidate exceeds the memory limit, or the limit costs something and it leaves some unused, plan again
+    with a limit in the model that is moved by the ratio, a few times.
     """
-    request, lowered = planning.request, list[Lowered]()
+    request, relimited = planning.request, list[Relimited]()
     rivals = list(competitors(planning, folder, sources, workers)) if request.candidates else []
-    tried: list[Tried] = []
+    plannings, tried = [planning], list[Tried]()
     for number, (file, candidate) in enumerate(rivals, start=1):
         own = folder / f"competitor_{number}"
         each = _tried(planning, candidate, own, sources, overrides, workers)
@@ -126,43 +130,46 @@ def ranked(
                 own = folder / f"candidate_{len(known) + 1}"
                 tried.append(_tried(planning, candidate, own, sources, overrides, workers))
         tried.sort(key=lambda attempt: _rank(attempt.programs[0], request))
-        over = _over(tried, planning)
-        if over is None or len(lowered) == _ROUNDS:
+        reason = _relimited(tried, planning)
+        if reason is None or len(relimited) == _ROUNDS:
             break
-        smaller = _smaller(planning, over.limit)
-        if any(dict(attempt.candidate.layouts) == dict(smaller.plan.best.layouts) for attempt in tried):
+        other = _again(planning, reason.limit)
+        if any(dict(attempt.candidate.layouts) == dict(other.plan.best.layouts) for attempt in tried):
             break
-        planning = smaller
-        lowered.append(replace(over, limit=planning.plan.memory or over.limit))
-    return Ranked(planning, tuple(tried), tuple(lowered), _least_memory(tried, request))
+        planning = other
+        plannings.append(planning)
+        relimited.append(replace(reason, limit=planning.plan.memory or reason.limit))
+    first = next((attempt.candidate.layouts for attempt in tried if attempt.by_hand is None), None)
+    # The last plan, with the highest limit, may not fit as compiled.
+    planning = next((each for each in plannings if each.plan.best.layouts == first), planning)
+    return Ranked(planning, tuple(tried), tuple(relimited), _least_memory(tried, request))
 
 
-def _over(tried: Sequence[Tried], planning: Planning) -> Lowered | None:
-    """Return how far the compiled plan exceeds the memory limit; None if a candidate is within it."""
-    request = planning.request
-    if (
-        request.memory is None
-        or not tried
-        or any(_is_within(program, request) for attempt in tried for program in attempt.programs)
-    ):
-        return None
-    best = planning.plan.best
+def _relimited(tried: Sequence[Tried], planning: Planning) -> Relimited | None:
+    """Return why to plan with another limit; None if a candidate is within the limit, and leaves little unused."""
+    request, plan_ = planning.request, planning.plan
+    best = plan_.best
     needed = [
         program.memory_bytes
         for attempt in tried
-        if attempt.candidate.layouts == best.layouts
+        if attempt.by_hand is None and attempt.candidate.layouts == best.layouts
         for program in attempt.programs
         if program.memory_bytes is not None and program.status == "passed"
     ]
-    if not needed:
+    if request.memory is None or not needed:
         return None
     # What the compiler needs in another plan is taken to be in the same ratio to the model's.
-    limit = best.needed * request.memory / min(needed)
-    return Lowered(needed=min(needed), planned=best.needed, limit=max(limit, 1.0))
+    limit = max(best.needed * request.memory / min(needed), 1.0)
+    if any(_is_within(program, request) for attempt in tried for program in attempt.programs):
+        costs = best.cost - plan_.unlimited > 1e-6 * abs(plan_.unlimited)
+        unused = 1 - min(needed) / request.memory
+        if not (costs and unused > _ROOM and limit > (plan_.memory or limit)):
+            return None
+    return Relimited(needed=min(needed), planned=best.needed, limit=limit)
 
 
-def _smaller(planning: Planning, limit: float) -> Planning:
-    """Return the plan within a lower limit, or that which needs the least."""
+def _again(planning: Planning, limit: float) -> Planning:
+    """Return the plan within another limit, or that which needs the least."""
     try:
         return planning.again(limit)
     except NoPlan as error:
@@ -215,9 +222,15 @@ def _came_to(record: Record, request: PlanRequest) -> tuple[Compiled, ...]:
 
 
 def _rank(compiled: Compiled, request: PlanRequest) -> tuple[bool, bool, float]:
-    """Return a sort key: passed first, then within the memory limit, then by the quantity to minimise."""
-    value = {"bytes": compiled.bytes_sent, "time": compiled.seconds, "memory": compiled.memory_bytes}[request.least]
-    return compiled.status != "passed", exceeds(compiled, request), float("inf") if value is None else float(value)
+    """Return a sort key: passed first, then within the memory limit, then by the quantity to minimise.
+
+    Those that exceed the limit are sorted by the memory that they need.
+    """
+    over = exceeds(compiled, request)
+    value = {"bytes": compiled.bytes_sent, "time": compiled.seconds, "memory": compiled.memory_bytes}[
+        "memory" if over else request.least
+    ]
+    return compiled.status != "passed", over, float("inf") if value is None else float(value)
 
 
 def exceeds(compiled: Compiled, request: PlanRequest) -> bool:

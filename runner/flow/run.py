@@ -190,7 +190,7 @@ class Running:
             self.progress.tell("the layouts")
             planning = layouts.planned(self.config, self.folder, self.sources, self.workers)
         layouts.leave(self.folder, planning)
-        return layouts.filled(planning, planning.plan.best)
+        return layouts.expecting(planning, layouts.filled(planning, planning.plan.best))
 
     def _traced(self, config: Mapping[str, Any], trees: str = TREES) -> Mapping[str, Any]:
         """The configuration with what it imports read; most import nothing."""

@@ -38,15 +38,10 @@ class Memory:
         self._tables, self._layable = tables, tables.layable
         self._steps = _Schedule(tables.layable)
         self._shared: dict[Hashable, Table] = {}
-        self._means: dict[tuple[int, ...], Mapping[tuple[int, ...], Table]] = {}
 
     def needed(self, choice: Choice) -> float:
         """The most bytes that a device needs at a time."""
-        return float(self._profile(choice).max())
-
-    def peak(self, choice: Choice) -> int:
-        """The step at which a device needs most."""
-        return int(self._profile(choice).argmax())
+        return float(self.profile(choice).max())
 
     @cached_property
     def least(self) -> float:
@@ -56,24 +51,30 @@ class Memory:
             float(costs[np.isfinite(alone[at])].min()) for at, costs in by_tensor(self._tables).items() if costs.size
         )
 
-    def mean(self, steps: tuple[int, ...]) -> Mapping[tuple[int, ...], Table]:
-        """The mean bytes at some steps, for each choice of a variable, or of two in the order of their numbers."""
-        if steps not in self._means:
-            means: dict[tuple[int, ...], Table] = {}
-            shared: dict[tuple[Table, float], Table] = {}
-            for buffer in self._buffers:
-                share = sum(buffer.first <= step <= buffer.last for step in steps) / len(steps)
-                if not share:
-                    continue
-                key = buffer.table, share
-                if key not in shared:
-                    shared[key] = Table(share * buffer.table.costs)
-                known = means.get(buffer.variables)
-                means[buffer.variables] = shared[key] if known is None else Table(known.costs + shared[key].costs)
-            self._means[steps] = means
-        return self._means[steps]
+    def priced(self, prices: Costs) -> Mapping[tuple[int, ...], Table]:
+        """What memory costs at a price per byte at each step, for each choice of a variable, or of two in order."""
+        before = np.concatenate([[0.0], np.cumsum(prices)])
+        costs: dict[tuple[int, ...], Table] = {}
+        # Pairs that share a table, for as long a time, keep sharing it.
+        shared: dict[tuple[Table, float], Table] = {}
+        summed: dict[tuple[Table, Table], Table] = {}
+        for buffer in self._buffers:
+            price = float(before[buffer.last + 1] - before[buffer.first])
+            if price <= 0.0:
+                continue
+            key = buffer.table, price
+            if key not in shared:
+                shared[key] = Table(price * buffer.table.costs)
+            known, more = costs.get(buffer.variables), shared[key]
+            if known is not None:
+                if (known, more) not in summed:
+                    summed[known, more] = Table(known.costs + more.costs)
+                more = summed[known, more]
+            costs[buffer.variables] = more
+        return costs
 
-    def _profile(self, choice: Choice) -> Costs:
+    def profile(self, choice: Choice) -> Costs:
+        """The bytes that a device needs at each step."""
         changes = np.zeros(self._steps.last + 2)
         for buffer in self._buffers:
             size = float(buffer.table.costs[tuple(choice[at] for at in buffer.variables)])

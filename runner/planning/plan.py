@@ -14,19 +14,14 @@ from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
 from runner.planning.front import front, undominated
+from runner.planning.limited import TooLittleMemory, limited
 from runner.planning.memory import Memory
 from runner.planning.network import Choice, Network
 from runner.planning.parallelism import parallelism
 from runner.planning.reading import layable
-from runner.planning.solving import SECONDS, Solution, Solver
+from runner.planning.solving import SECONDS, Solver
 from runner.planning.tables import Tables, held
 from runner.words import listed
-
-_ROUNDS = 24
-"""The most prices per byte of memory that are tried."""
-
-_IDLE = 6
-"""The number of higher prices after which no choice that needs less is expected."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +141,11 @@ class LayoutPlan:
     parallelism: tuple[str, ...] = ()
     unknown: tuple[str, ...] = field(default=())
 
+    @property
+    def exceeds(self) -> bool:
+        """Whether the plan needs more memory than its limit, since no choice was found that does not."""
+        return self.memory is not None and self.best.needed > self.memory
+
 
 def prices_of(experiment: Experiment, least: Least) -> Prices:
     """The prices for an objective. Raises `NoPlan` if it is time and the experiment names no hardware."""
@@ -170,8 +170,16 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     solver = Solver(network.pairs, [len(costs) for costs in network.alone])
     # Reserve time for the search, however long the tables took.
     until = max(began + wanted.seconds, time.perf_counter() + wanted.seconds / 3)
-    solution, priced, unlimited = _within(solver, network, memory, wanted.memory, until)
-    alternatives, others = _others(tables, memory, solver, priced, solution.choice, wanted)
+    try:
+        best = limited(solver, network, memory, wanted.memory, until)
+    except TooLittleMemory as error:
+        raise NoPlan(str(error), error.least) from None
+    solution, priced, unlimited = best.solution, best.priced, best.unlimited
+    others = _others(tables, memory, solver, priced, solution.choice, wanted)
+    while others.better is not None and time.perf_counter() < until:
+        cost = network.cost(others.better)
+        solution = replace(solution, choice=others.better, cost=cost, bound=min(solution.bound, cost))
+        others = _others(tables, memory, solver, priced, solution.choice, wanted)
     points: list[Candidate] = []
     if wanted.beside:
         beside = {
@@ -195,82 +203,33 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
         largest=solution.largest,
         memory=wanted.memory,
         unlimited=unlimited,
-        alternatives=tuple(alternatives),
+        alternatives=others.alternatives,
         lines=_lines(tables, solution.choice),
         axes=tuple(_axes(tables, solution.choice)),
         splits=tuple(_splits(tables, solution.choice)),
-        others=tuple(others),
+        others=others.candidates,
         front=tuple(points),
         parallelism=tuple(parallelism(tables, solution.choice)),
         unknown=tuple(dict.fromkeys(unknown)),
     )
 
 
-# Memory.
-
-
-def _within(
-    solver: Solver, network: Network, memory: Memory, limit: float | None, until: float
-) -> tuple[Solution, Network, float]:
-    """The best choice within the memory limit, the network with memory priced in, and the cost without the limit.
-
-    The price per byte is found by bisection. The cheapest choice at a price is the best of those that need no more than
-    it does; its cost, less what the limit costs at this price, is a lower bound. Memory has the same price at every
-    step at which some choice needed the most. If no choice within the limit is met, that which needs least
-    is taken. Raises `NoPlan` if arrays and outputs exceed the limit already.
-    """
-
-    def solved(priced: Network, share: float) -> Solution:
-        """Solve in a share of the time left."""
-        now = time.perf_counter()
-        return solver.solved(priced, now + max(1.0, share * (until - now)))
-
-    solution = solved(network, 1.0 if limit is None else 0.5)
-    unlimited = solution.cost
-    if limit is None or memory.needed(solution.choice) <= limit:
-        return solution, network, unlimited
-    if memory.least > limit:
-        message = f"no layout fits: arrays and outputs need at least {round(memory.least)} bytes of a device"
-        raise NoPlan(message, memory.least)
-    low, high, price = 0.0, None, max(abs(solution.cost), 1e-3 * network.largest, 1e-12) / limit
-    best: tuple[Solution, Network] | None = None
-    smallest, idle = (memory.needed(solution.choice), solution, network), 0
-    bound, steps = solution.bound, [memory.peak(solution.choice)]
-    for _ in range(_ROUNDS):
-        priced = network.plus(memory.mean(tuple(steps)), price)
-        cheapest = solved(priced, 0.25)
-        bound = max(bound, cheapest.bound - price * limit)
-        needed, peak = memory.needed(cheapest.choice), memory.peak(cheapest.choice)
-        cheapest = replace(cheapest, cost=network.cost(cheapest.choice))
-        idle += 1
-        if needed < smallest[0]:
-            smallest, idle = (needed, cheapest, priced), 0
-        if needed <= limit:
-            high = price
-            if best is None or cheapest.cost < best[0].cost:
-                best = cheapest, priced
-            if _more(best[0].cost, bound) == 0.0:
-                break
-        else:
-            low = price
-            if peak not in steps:
-                steps.append(peak)
-        if time.perf_counter() > until or (high is None and idle == _IDLE):
-            break
-        price = price * 16 if high is None else (low + high) / 2
-    if best is None:
-        _, least, priced = smallest
-        return replace(least, bound=min(solution.bound, least.cost)), priced, unlimited
-    return replace(best[0], bound=min(bound, best[0].cost)), best[1], unlimited
-
-
 # Runners-up.
 
 
-def _others(
-    tables: Tables, memory: Memory, solver: Solver, priced: Network, chosen: Choice, wanted: Wanted
-) -> tuple[list[Alternative], list[Candidate]]:
-    """The next best layout of each key, and the cheapest plans with these, the best first."""
+@dataclass(frozen=True)
+class _Others:
+    """The next best layout of each key, and the cheapest plans with these, the best first.
+
+    `better`: one of them that costs less than the plan; prices of memory can miss it.
+    """
+
+    alternatives: tuple[Alternative, ...]
+    candidates: tuple[Candidate, ...]
+    better: Choice | None
+
+
+def _others(tables: Tables, memory: Memory, solver: Solver, priced: Network, chosen: Choice, wanted: Wanted) -> _Others:
     free, lying, network = tables.layable.free, tables.lying, tables.network
     limit = None if wanted.memory is None else max(wanted.memory, memory.needed(chosen))
     beside = solver.beside(priced, chosen, set(free.values()))
@@ -285,6 +244,7 @@ def _others(
     choices = {key: beside.choice(free[key], seconds[key][1]) for key in {*looked[:_LOOKED], *different[:_LOOKED]}}
     alternatives: list[Alternative] = []
     candidates: dict[tuple[Spec, ...], Candidate] = {}
+    better, least = None, network.cost(chosen)
     for key, at in free.items():
         spec = lying[at].spec(chosen[at])
         if key not in seconds:
@@ -293,7 +253,7 @@ def _others(
         following = lying[at].spec(seconds[key][1])
         second = choices.get(key)
         if second is None:
-            equal = not _more(seconds[key][0], base)
+            equal = abs(seconds[key][0] - base) <= 1e-6 * abs(base)
             since = _EQUAL if equal else "not examined: others are closer"
             more = 0.0 if equal else None
         else:
@@ -304,8 +264,10 @@ def _others(
             else:
                 candidate = _candidate(tables, memory, second)
                 candidates.setdefault(tuple(candidate.layouts.values()), candidate)
+                if _more(least, candidate.cost):
+                    better, least = second, candidate.cost
         alternatives.append(Alternative(key=key, spec=spec, next=following, more=more, since=since))
-    return alternatives, sorted(candidates.values(), key=lambda candidate: candidate.cost)
+    return _Others(tuple(alternatives), tuple(sorted(candidates.values(), key=lambda each: each.cost)), better)
 
 
 _LOOKED = 6

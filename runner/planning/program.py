@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.planning.network import Choice, Costs, Network
+from runner.planning.network import Choice, Costs, Network, Table
 
 LARGEST = 1_000_000
 """The most entries of all pairs in a network for HiGHS; more would take hours."""
 
 
-def programmed(network: Network, seconds: float) -> tuple[Choice | None, float]:
-    """The best choice that HiGHS finds in time, None if it finds none, and its lower bound on the cost."""
+_INFEASIBLE = 2
+"""SciPy's status of a program without any solution."""
+
+
+def programmed(
+    network: Network, seconds: float, shares: Sequence[Mapping[tuple[int, ...], Table]] = ()
+) -> tuple[Choice | None, float]:
+    """The best choice that HiGHS finds in time, None if it finds none, and its lower bound on the cost.
+
+    `shares`: for each limit the share of it that values of variables, and of pairs of the network, take; a choice takes
+    at most 1 of each. Without any choice within the limits the bound is infinite.
+    """
     # SciPy is slow to import and rarely needed.
     import scipy.optimize as optimize  # pyright: ignore[reportMissingTypeStubs]
     from scipy.sparse import coo_array  # pyright: ignore[reportMissingTypeStubs]
@@ -27,6 +38,7 @@ def programmed(network: Network, seconds: float) -> tuple[Choice | None, float]:
         firsts.append(ends)
         ends += sizes[a] * sizes[b]
     flat = np.concatenate([*network.alone, *(network.pairs[edge].ravel() for edge in edges)])
+    first_of = dict(zip(edges, firsts, strict=True))
     rows, columns, values, wanted = list[NDArray[np.intp]](), list[NDArray[np.intp]](), list[Costs](), list[float]()
 
     def constrain(ones: NDArray[np.intp], minus: int | None, equals: float) -> None:
@@ -45,6 +57,15 @@ def programmed(network: Network, seconds: float) -> tuple[Choice | None, float]:
             constrain(numbers[i], int(starts[a]) + i, 0.0)
         for j in range(sizes[b]):
             constrain(numbers[:, j], int(starts[b]) + j, 0.0)
+    least = [*wanted, *[-np.inf] * len(shares)]
+    for limit in shares:
+        number = len(wanted)
+        for over, table in limit.items():
+            first = int(starts[over[0]]) if len(over) == 1 else first_of[over[0], over[1]]
+            rows.append(np.full(table.costs.size, number))
+            columns.append(first + np.arange(table.costs.size))
+            values.append(table.costs.ravel())
+        wanted.append(1.0)
     place = np.concatenate(rows), np.concatenate(columns)
     matrix = coo_array((np.concatenate(values), place), shape=(len(wanted), ends))
     integral = np.zeros(ends)
@@ -56,12 +77,12 @@ def programmed(network: Network, seconds: float) -> tuple[Choice | None, float]:
         np.where(there, flat, 0.0) / scale,
         integrality=integral,
         bounds=optimize.Bounds(np.zeros(len(flat)), there.astype(float)),  # pyright: ignore[reportArgumentType]
-        constraints=optimize.LinearConstraint(matrix.tocsr(), wanted, wanted),  # pyright: ignore[reportArgumentType]
+        constraints=optimize.LinearConstraint(matrix.tocsr(), least, wanted),  # pyright: ignore[reportArgumentType]
         options={"time_limit": seconds, "mip_rel_gap": 1e-6},
     )
-    least = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale
+    bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale
     if result.x is None:
-        return None, least
-    shares: Costs = np.asarray(result.x)
-    chosen = (int(shares[start : start + size].argmax()) for start, size in zip(starts[:-1], sizes, strict=True))
-    return tuple(chosen), least
+        return None, np.inf if result.status == _INFEASIBLE else bound
+    taken: Costs = np.asarray(result.x)
+    chosen = (int(taken[start : start + size].argmax()) for start, size in zip(starts[:-1], sizes, strict=True))
+    return tuple(chosen), bound

@@ -159,6 +159,16 @@ class Solver:
             least[variable][kept[variable]] = costs
         return Beside(least, small, kept)
 
+    def lower(self, network: Network) -> Sequence[Costs]:
+        """For each variable, a lower bound on the cost of any choice with each of its values."""
+        if self._messages is None:
+            every = elimination.least_of_each(network, range(len(network.alone)))
+            return [every[at] for at in range(len(network.alone))]
+        known, passed = self._last
+        if known is not network:
+            passed = self._messages.passed(network, _SWEEPS, time.perf_counter() + self.seconds)
+        return passed.lower
+
     def _near(self, network: Network, passed: Passed, best: Solution, variables: Collection[int]) -> Sequence[Numbers]:
         """The values of the best choice, those closest to the bound, and a few more of `variables`."""
         closest = _closest(network, passed, best, 2 * best.cost - passed.bound, _BESIDE)

@@ -23,6 +23,9 @@ _LINES = 12
 _TOTALS = {"sends": "sent", "holds": "held", "needs": "needed"}
 """What a device does with bytes, and the keys of these totals in a plan."""
 
+EXCEEDS = "no layout that was tried fits the limit in the model; these need the least memory"
+"""The sentence on a plan that exceeds its memory limit."""
+
 
 class UnreadablePlan(Exception):
     """There is no plan, or it cannot be read; the message says why."""
@@ -36,6 +39,7 @@ class SavedPlan:
       collective over each set of mesh axes.
     - `front`: the costs of each plan on the front, by quantity.
     - `labels`: the paths of the leaves of trees, by their keys; `plain`: the whole file.
+    - `exceeds`: whether it needs more memory than its limit.
     """
 
     name: str
@@ -49,6 +53,7 @@ class SavedPlan:
     parallelism: Sequence[str]
     labels: Mapping[str, str]
     plain: Mapping[str, Any]
+    exceeds: bool
 
 
 class LineCosts(NamedTuple):
@@ -79,6 +84,7 @@ def read(path: Path) -> SavedPlan:
             parallelism=plan.get("parallelism", ()),
             labels=labels,
             plain=whole,
+            exceeds=plan["memory"] is not None and best["needed"] > plan["memory"],
         )
     except OSError as error:
         raise UnreadablePlan(f"{file}: {error.strerror}") from None
@@ -99,6 +105,8 @@ def show_layouts(path: Path) -> None:
         keys.setdefault(spec, []).append(short(key, plan.labels))
     layouts = "; ".join(f"{', '.join(names)}: {spec}" for spec, names in keys.items())
     print(printable(f"\nlayouts planned, for the least {plan.least} ({amount(plan.cost, plan.least)}): {layouts}"))
+    if plan.exceeds:
+        print(EXCEEDS)
     for sentence in plan.parallelism:
         print(printable(f"  {sentence}"))
 

@@ -1,0 +1,189 @@
+"""Plans under memory limits, as compiled for a TPU that is not here: `python -m benchmarks.memory_limits`
+
+Five graphs are planned by the command within a limit that the plan without one exceeds. A line each: the limit, what
+the plan needs in its model and as the compiler counts it, and whether that is within the limit.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner.config import schema
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
+from runner.experiment.written import spread
+
+MESH = {"axes": ["x", "y"], "shape": [2, 4]}
+
+BFLOAT16 = {"dtype": "bfloat16", "init": "normal(0, 0.1)"}
+
+MLP = {
+    "dims": {"B": 4096, "D": 1024, "F": 4096},
+    "arrays": {
+        "x": {"shape": ["B", "D"], "spec": ["x", None], **BFLOAT16},
+        "w1, w3": {"shape": ["D", "F"], "spec": "auto", **BFLOAT16},
+        "w2, w4": {"shape": ["F", "D"], "spec": "auto", **BFLOAT16},
+    },
+    "graph": {
+        "h1": "gelu(x @ w1)",
+        "y1": "x + h1 @ w2",
+        "h2": "gelu(y1 @ w3)",
+        "y2": "y1 + h2 @ w4",
+        "loss": "mean(y2 ** 2)",
+    },
+    "grad": {"of": "loss", "wrt": ["w1", "w2", "w3", "w4"]},
+    "outputs": {"loss": []},
+}
+
+ATTENTION = {
+    "dims": {"B": 16, "S": 256, "D": 2048, "Q": 32, "H": 64},
+    "arrays": {
+        "x": {"shape": ["B", "S", "D"], "spec": "auto", **BFLOAT16},
+        "wq, wk, wv": {"shape": ["D", "Q", "H"], "spec": "auto", **BFLOAT16},
+        "wo": {"shape": ["Q", "H", "D"], "spec": "auto", **BFLOAT16},
+    },
+    "graph": {
+        "q": "einsum('bsd,dqh->bsqh', x, wq)",
+        "k": "einsum('bsd,dqh->bsqh', x, wk)",
+        "v": "einsum('bsd,dqh->bsqh', x, wv)",
+        "attended": "dot_product_attention(q, k, v, is_causal=True)",
+        "y": "x + einsum('bsqh,qhd->bsd', attended, wo)",
+    },
+    "outputs": {"y": "auto"},
+}
+
+SCAN = {
+    "dims": {"L": 8, "B": 8192, "D": 512, "F": 2048},
+    "arrays": {
+        "x": {"shape": ["B", "D"], "spec": "auto", **BFLOAT16},
+        "w1": {"shape": ["L", "D", "F"], "spec": "auto", **BFLOAT16},
+        "w2": {"shape": ["L", "F", "D"], "spec": "auto", **BFLOAT16},
+    },
+    "graph": {
+        "layers": {
+            "repeat": "L",
+            "over": {"a": "w1", "b": "w2"},
+            "carry": {"h": "x"},
+            "body": {"h": "h + gelu(h @ a) @ b"},
+            "checkpoint": True,
+        },
+        "loss": "mean(layers.h ** 2)",
+    },
+    "grad": {"of": "loss", "wrt": ["w1", "w2"]},
+    "outputs": {"loss": []},
+}
+
+EXPERTS = {
+    "dims": {"T": 2048, "D": 512, "E": 8, "C": 512, "F": 2048},
+    "arrays": {
+        "x": {"shape": ["T", "D"], "spec": "auto", **BFLOAT16},
+        "router": {"shape": ["D", "E"], "spec": "auto", **BFLOAT16},
+        "w1": {"shape": ["E", "D", "F"], "spec": "auto", **BFLOAT16},
+        "w2": {"shape": ["E", "F", "D"], "spec": "auto", **BFLOAT16},
+    },
+    "graph": {
+        "gates": "softmax(x @ router)",
+        "chosen": "one_hot(argmax(gates, axis=-1), E)",
+        "place": "cumsum(chosen, axis=0) * chosen - chosen",
+        "slot": "one_hot(astype(sum(place, axis=-1), 'int32'), C)",
+        "dispatch": "chosen[:, :, None] * slot[:, None, :]",
+        "sent": "einsum('tec,td->ecd', dispatch, x)",
+        "hidden": "gelu(einsum('ecd,edf->ecf', sent, w1))",
+        "made": "einsum('ecf,efd->ecd', hidden, w2)",
+        "y": "einsum('tec,ecd->td', dispatch, made) * max(gates, axis=-1)[:, None]",
+    },
+    "outputs": {"y": "auto"},
+}
+
+
+def llama() -> dict[str, Any]:
+    """Return a Llama block's step, forward, backward and AdamW, all layouts open."""
+    from benchmarks.planning import of_graph
+
+    sizes = ("B=16", "S=256", "D=512", "Q=8", "K=4", "H=64", "F=2048")
+    config = compose("llama_block_adamw", conf_folder(), [f"dims.{size}" for size in sizes]).plain
+    arrays = {
+        name: {**schema.given(array), "spec": "auto"} for name, array in spread(config["arrays"], ("arrays",)).items()
+    }
+    outputs = {name: "auto" for name in spread(config["outputs"], ("outputs",)) if not name.startswith("grad.")}
+    return {
+        "mesh": {**MESH, "axes": ["data", "model"]},
+        "dims": config["dims"],
+        "arrays": arrays,
+        "functions": of_graph(config["functions"]),
+        "graph": {**of_graph(config["both"]), **(config["graph"] or {})},
+        "grad": config["grad"],
+        "outputs": {**outputs, "loss": [], "norm": []},
+    }
+
+
+@dataclass(frozen=True)
+class Limited:
+    """The bytes of memory of a case: the limit, the plan's in its model and as compiled."""
+
+    case: str
+    limit: int
+    model: float
+    compiled: int | None
+
+    @property
+    def held(self) -> bool:
+        """Whether the compiled program is within the limit."""
+        return self.compiled is not None and self.compiled <= self.limit
+
+
+GRAPHS: Mapping[str, Mapping[str, Any]] = {"mlp": MLP, "attention": ATTENTION, "scan": SCAN, "experts": EXPERTS}
+
+LIMITS = {
+    "mlp": 66_000_000,
+    "attention": 64_000_000,
+    "scan": 100_000_000,
+    "experts": 40_000_000,
+    "llama": 48_000_000,
+}
+"""For each graph a limit of bytes of a device of v5e."""
+
+
+def limited(case: str, folder: Path, target: str = "v5e_2x4", limit: int | None = None) -> Limited:
+    """Plan a case by the command within its limit, or within `limit`; raises `RuntimeError` for an error."""
+    limit = limit or LIMITS[case]
+    config = GRAPHS[case] if case in GRAPHS else llama()
+    home = folder / "conf" / "experiment"
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / f"{case}.yaml"
+    text = yaml.safe_dump({"name": case, "mesh": MESH, **config}, sort_keys=False)
+    path.write_text("# @package _global_\n" + text, encoding="utf-8")
+    run = folder / f"{case}_{target}"
+    options = (f"+experiment={case}", f"target={target}", "program=constraint", f"plan.memory={limit}")
+    arguments = ("--config-dir", str(folder / "conf"), *options, "plan.candidates=1", f"hydra.run.dir={run}")
+    done = subprocess.run([sys.executable, "-m", "runner", "plan", *arguments], capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(done.stdout + done.stderr)
+    written = json.loads((run / "plan.json").read_text(encoding="utf-8"))
+    best = written["tried"][0]
+    program = best["programs"][0]
+    return Limited(case, limit, best["candidate"]["needed"], program["memory_bytes"])
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a line of JSON for each case, or for those named; `--limit 1000000000`: with another limit."""
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    cases = options["--only"].split(",") if "--only" in options else list(LIMITS)
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            limit = int(options["--limit"]) if "--limit" in options else None
+            result = limited(case, Path(folder), options.get("--target", "v5e_2x4"), limit)
+            print(json.dumps({**asdict(result), "held": result.held}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

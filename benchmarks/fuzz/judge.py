@@ -73,7 +73,8 @@ def judge(
     `status` is that of the record, or `bug` if the runner itself failed. `found` lists `(kind, program, words)` for
     each failure. The kinds are `bug`, `error`, `refused` (a feature that a backend lacks), names of checks, and `weak`.
     `sent` holds the bytes that a device sends, by program, where they are known, for those on the mesh whose outputs
-    have the experiment's specs: `auto` leaves outputs as the compiler lays them out.
+    have the experiment's specs: `auto` leaves outputs as the compiler lays them out. `ignoring` are the programs that
+    leave what `constraints` lays out to the compiler.
     """
     worker = Chosen(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
@@ -92,6 +93,7 @@ def judge(
         "found": _findings(record),
         "ran": {name: program.status for name, program in record.programs.items()},
         "sent": _sent(record, config),
+        "ignoring": [name for name in record.programs if config.get("constraints") and not Program(name).places],
         "not_supported": record.not_supported,
         "types": worker.nodes,
         "sources": sources,

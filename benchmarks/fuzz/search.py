@@ -226,7 +226,7 @@ class Search:
             "operations": verdict.get("operations", []),
             "ran": verdict.get("ran", {}),
             "sent": verdict.get("sent", {}),
-            "constrained": bool(verdict.get("config", {}).get("constraints")),
+            "ignoring": verdict.get("ignoring", []),
             "not_supported": {name: template(why) for name, why in verdict.get("not_supported", {}).items()},
             "refused": [template(words) for kind, _, words in verdict["found"] if kind == "refused"],
             "weak": [template(words) for kind, _, words in verdict["found"] if kind == "weak"],
@@ -321,25 +321,28 @@ class Search:
 def _compared(records: Sequence[dict[str, Any]]) -> list[str]:
     """Return in how many cases `derived` sends at most what each other program sends, and the cases with more.
 
-    `auto` does not lay out what `constraints` names, so with constraints it may send less.
+    A program that ignores `constraints` is no counterpart where there are some: it is counted on its own.
     """
-    both = [record for record in records if "derived" in record.get("sent", {}) and len(record["sent"]) > 1]
-    lines: list[str] = []
-    alike = 0
-    for record in both:
-        mine = record["sent"]["derived"]
-        least, name = min((sent, name) for name, sent in record["sent"].items() if name != "derived")
-        if mine <= least:
+    fewer, many, lines = 0, 0, list[str]()
+    constrained, less = 0, 0
+    for record in records:
+        sent = dict(record.get("sent", {}))
+        if "derived" not in sent:
             continue
-        others = [sent for name, sent in record["sent"].items() if name not in ("derived", "auto")]
-        ignored = record.get("constrained") and mine <= min(others, default=mine)
-        alike += bool(ignored)
-        why = ", which ignores the constraints" if ignored else ""
-        operations = " ".join(record["operations"])
-        lines.append(f"  case {record['case']}: {mine} B, {least} B in {name}{why}; {operations}")
-    fewer = len(both) - len(lines)
+        mine = sent.pop("derived")
+        ignoring = [sent.pop(name) for name in record.get("ignoring", ()) if name in sent]
+        constrained += bool(ignoring)
+        less += bool(ignoring) and min(ignoring) < mine
+        if not sent:
+            continue
+        many += 1
+        least, name = min((sent, name) for name, sent in sent.items())
+        fewer += mine <= least
+        if mine > least:
+            lines.append(f"  case {record['case']}: {mine} B, {least} B in {name}; {' '.join(record['operations'])}")
+    share = f" ({100 * fewer / many:.1f} %)" if many else ""
     return [
-        f"derived sends at most what each other program sends in {fewer} of {len(both)}, in {alike} more than auto "
-        "alone, which ignores the constraints; more in:",
+        f"derived sends at most what each other program of the same layouts sends in {fewer} of {many}{share}; "
+        f"a program that ignores constraints sends less in {less} of {constrained}; more in:",
         *lines,
     ]

@@ -22,10 +22,13 @@ def _axes(call: Call) -> tuple[int, ...]:
     return call.axes(rank=len(call.array.shape), default=default_axis(call))
 
 
-def _reducing(call: Call, rounds: int, *, keeps: bool = False, kinds: Sequence[str] = ("float",)) -> Rule | None:
+def _reducing(
+    call: Call, rounds: int, *, back: int = 0, keeps: bool = False, kinds: Sequence[str] = ("float",)
+) -> Rule | None:
     """The rule of an operation with `rounds` all-reduces inside, for dtypes of some kinds.
 
-    `keeps`: whether the result keeps the dimensions.
+    - `back`: the number of all-reduces of the backward pass: one for each sum that a device combines with its block.
+    - `keeps`: whether the result keeps the dimensions.
     """
     if call.given("where", "b", "mean", "variance", "ddof", "correction", "dtype") or not is_number(call.array, *kinds):
         return None
@@ -36,7 +39,9 @@ def _reducing(call: Call, rounds: int, *, keeps: bool = False, kinds: Sequence[s
         {call.operand.place: every(shape)},
         tuple((d,) if keeps or d not in axes else () for d in range(len(shape)) if kept or d not in axes),
         dict(enumerate(shape)),
-        inside=(Sent("all-reduce", axes, others, itemsize(call.array.dtype)),) * rounds,
+        inside=tuple(
+            Sent("all-reduce", axes, others, itemsize(call.array.dtype), again=at < back) for at in range(rounds)
+        ),
     )
 
 
@@ -72,8 +77,8 @@ def _largest(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     return site.define("max", built(template, x=x, axis=axis, over=over))
 
 
-def _summing_exponentials(call: Call, *, keeps: bool) -> Rule | None:
-    rule = _reducing(call, 2, keeps=keeps)
+def _summing_exponentials(call: Call, *, back: int = 0, keeps: bool) -> Rule | None:
+    rule = _reducing(call, 2, back=back, keeps=keeps)
     return rule and replace(rule, exponentials=frozenset(_axes(call)))
 
 
@@ -94,7 +99,7 @@ def _log_softmax(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term
 @rule_for("log_softmax", write=_log_softmax, otherwise=[ALONG])
 def softmax(call: Call) -> Rule | None:
     """Rule: `exp(x - m) / sum(exp(x - m))`, and its logarithm."""
-    return _summing_exponentials(call, keeps=True)
+    return _summing_exponentials(call, back=1, keeps=True)
 
 
 def _logsumexp(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, kind: Literal["sum", "mean"]) -> Term:
@@ -113,8 +118,14 @@ def logsumexp(call: Call) -> Rule | None:
     return _summing_exponentials(call, keeps=False)
 
 
-def _moments(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, keep: bool) -> tuple[Term, Term]:
-    """The mean, and the mean of the squared deviations."""
+def _moments(
+    site: Site, x: Term, axis: Term, over: tuple[str, ...], *, keep: bool, named: bool = False
+) -> tuple[Term, Term]:
+    """The deviations from the mean, and the mean of their squares.
+
+    `named`: whether the deviations are read again, so that they are a line: its gradient is then summed over devices
+    once.
+    """
     mean = built("pmean(mean({x}, axis={axis}, keepdims=True), {over})", x=x, axis=axis, over=over)
     squeezed = built("pmean(mean({x}, axis={axis}), {over})", x=x, axis=axis, over=over)
     names = site.layouts.names
@@ -126,8 +137,10 @@ def _moments(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, keep: bo
         first = next(site.rule.sendings(site.mesh, site.assignment, site.layouts.prices))
         site.layouts.unspend(first, names.home(mean))
         mean = Name(known) if known else built("expand_dims({x}, {axis})", x=Name(str(narrow)), axis=axis)
-    template = "pmean(mean(({x} - {m}) ** 2, axis={axis}, keepdims={keep}), {over})"
-    return mean, built(template, x=x, m=mean, axis=axis, keep=keep, over=over)
+    centered = built("{x} - {m}", x=x, m=mean)
+    centered = site.define("centered", centered) if named else centered
+    template = "pmean(mean({c} ** 2, axis={axis}, keepdims={keep}), {over})"
+    return centered, built(template, c=centered, axis=axis, keep=keep, over=over)
 
 
 @_in_parts
@@ -146,20 +159,20 @@ def _std(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
 @rule_for("std", write=_std, otherwise=[ALONG])
 def moment(call: Call) -> Rule | None:
     """Rule: the mean first, then the mean of the squared deviations."""
-    return _reducing(call, 2)
+    return _reducing(call, 2, back=1)
 
 
 @_in_parts
 def _standardize(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
-    mean, variance = _moments(site, x, axis, over, keep=True)
+    centered, variance = _moments(site, x, axis, over, keep=True, named=True)
     epsilon = site.call.static("epsilon", 1e-5)
-    return built("({x} - {m}) * rsqrt({v} + {epsilon})", x=x, m=mean, v=variance, epsilon=epsilon)
+    return built("{c} * rsqrt({v} + {epsilon})", c=centered, v=variance, epsilon=epsilon)
 
 
 @rule_for("standardize", write=_standardize, otherwise=[ALONG])
 def standardize(call: Call) -> Rule | None:
     """Rule: `(x - mean) * rsqrt(var + epsilon)`."""
-    return _reducing(call, 2, keeps=True) if call.static("epsilon", 0.0) is not None else None
+    return _reducing(call, 2, back=2, keeps=True) if call.static("epsilon", 0.0) is not None else None
 
 
 @_in_parts
@@ -193,7 +206,7 @@ _ENDS: tuple[Reduction, Reduction] = ("max", "min")
 @rule_for("ptp", write=_range, otherwise=[ALONG])
 def extent(call: Call) -> Rule | None:
     """Rule: the largest less the smallest element."""
-    return _reducing(call, 2, kinds=("float", "int"))
+    return _reducing(call, 2, back=2, kinds=("float", "int"))
 
 
 @_in_parts

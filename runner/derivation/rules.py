@@ -48,6 +48,7 @@ class Sent:
     - `of`: for each dimension of the unsharded data its length, its factors, and by how much a device's block is longer
       where these are split.
     - `width`: bytes per element.
+    - `again`: whether the backward pass sends as much.
     """
 
     kind: Literal["all-reduce", "all-gather", "permute", "shift"]
@@ -56,6 +57,7 @@ class Sent:
     width: int
     shift: int = 0
     size: int = 0
+    again: bool = True
 
     def bytes(self, mesh: Mesh, assignment: Assignment) -> float:
         """The bytes that a device sends on a ring."""
@@ -126,9 +128,13 @@ class Rule:
                 return False
         return len(self.single) < 2 or sum(bool(assignment.get(factor)) for factor in self.single) < 2
 
-    def sendings(self, mesh: Mesh, assignment: Assignment, prices: Prices) -> Iterator[Sending]:
-        """Yield the collectives during the computation."""
+    def sendings(
+        self, mesh: Mesh, assignment: Assignment, prices: Prices, *, backward: bool = False
+    ) -> Iterator[Sending]:
+        """Yield the collectives during the computation, or during that of the gradients of its operands."""
         for each in self.inside:
+            if backward and not each.again:
+                continue
             axes = tuple(axis for factor in each.over for axis in assignment.get(factor, ()))
             if sent := each.bytes(mesh, assignment):
                 yield sending(prices, each.kind, axes, sent)

@@ -565,8 +565,12 @@ class Tables:
         return operation.steps * (2 if again else 1)
 
     def _inside(self, operation: RuledOperation, way: NumberedAssignment) -> list[Sending]:
-        sendings = list(operation.rule.sendings(self.mesh, way.assignment, self.prices))
-        return sendings * (2 if operation.differentiated and operation.steps == 1 else 1)
+        passes = (False, True) if operation.differentiated and operation.steps == 1 else (False,)
+        return [
+            each
+            for backward in passes
+            for each in operation.rule.sendings(self.mesh, way.assignment, self.prices, backward=backward)
+        ]
 
     def _computing(self, operation: RuledOperation, way: NumberedAssignment) -> float:
         """The cost of one device's computation, forward and for each gradient of the backward pass."""

@@ -65,7 +65,7 @@ def _normal(*shape: Any, spec: list[Any], scale: float | str = 1.0) -> dict[str,
 
 
 DROPPED = "where(axis_index('x') == 3, 0, 1)"
-ONE = "where((axis_index('x') == 0) & (arange(shape({x})[1]) == 0), 0, {x})"
+ZEROED = "where((axis_index('x') == 0) & (arange(shape({x})[1]) == 0), 0, {x})"
 
 PROGRAMS = {
     "matmul": Program(
@@ -86,7 +86,7 @@ PROGRAMS = {
             "pmean for psum": ("p", "pmean(x @ w, 'x')"),
         },
         {
-            "one element dropped": ("p", f"psum({ONE.format(x='x')} @ w, 'x')"),
+            "one element dropped": ("p", f"psum({ZEROED.format(x='x')} @ w, 'x')"),
             "scale of 1 + 1e-6": ("out", "(p + b + r) * (1 + 1e-6)"),
         },
     ),
@@ -109,7 +109,7 @@ PROGRAMS = {
             "pmean for psum": ("p", "pmean(h @ w2, 'x')"),
         },
         {
-            "one element dropped": ("p", f"psum({ONE.format(x='h')} @ w2, 'x')"),
+            "one element dropped": ("p", f"psum({ZEROED.format(x='h')} @ w2, 'x')"),
             "scale of 1 + 1e-6": ("out", "(x + p + b2) * (1 + 1e-6)"),
         },
     ),
@@ -130,7 +130,7 @@ PROGRAMS = {
             "pmean for psum": ("n", "pmean(sum(e, axis=-1, keepdims=True), 'x')"),
         },
         {
-            "one element dropped": ("n", f"psum(sum({ONE.format(x='e')}, axis=-1, keepdims=True), 'x')"),
+            "one element dropped": ("n", f"psum(sum({ZEROED.format(x='e')}, axis=-1, keepdims=True), 'x')"),
             "scale of 1 + 1e-6": ("out", "e / n * (K // 8) * (1 + 1e-6)"),
         },
         (None, "x"),
@@ -163,7 +163,7 @@ PROGRAMS = {
         },
         {
             "mean over n - 1": ("v", "psum(sum((x - m) ** 2, axis=-1, keepdims=True), 'x') / (K - 1)"),
-            "one element dropped": ("m", f"pmean(mean({ONE.format(x='x')}, axis=-1, keepdims=True), 'x')"),
+            "one element dropped": ("m", f"pmean(mean({ZEROED.format(x='x')}, axis=-1, keepdims=True), 'x')"),
             "scale of 1 + 1e-6": ("out", "(y + b + r) * (1 + 1e-6)"),
         },
         (None, "x"),
@@ -193,7 +193,7 @@ PROGRAMS = {
             "pmean for psum": ("n", "pmean(sum(e, axis=-1, keepdims=True), 'x')"),
         },
         {
-            "one element dropped": ("p", f"psum({ONE.format(x='e')} @ v, 'x')"),
+            "one element dropped": ("p", f"psum({ZEROED.format(x='e')} @ v, 'x')"),
             "scale of 1 + 1e-6": ("out", "(p / n + b + r) * (1 + 1e-6)"),
         },
     ),
@@ -223,7 +223,7 @@ PROGRAMS = {
             "pmean for psum": ("h0", "pmean(x @ w, 'x')"),
         },
         {
-            "one element dropped": ("h0", f"psum({ONE.format(x='x')} @ w, 'x')"),
+            "one element dropped": ("h0", f"psum({ZEROED.format(x='x')} @ w, 'x')"),
             "scale of 1 + 1e-6": ("out", "net.h * (1 + 1e-6)"),
         },
     ),

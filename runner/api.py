@@ -75,8 +75,9 @@ class Record(model.Record):
         if self.error is not None:
             place_and_message = (line.strip() for line in self.error.splitlines()[:2])
             return f"<Record{of}: {self.status}, {': '.join(place_and_message)}>"
-        passed = sum(program.status == "passed" for program in self.programs.values())
-        return f"<Record{of}: {self.status}, {passed} of {len(self.programs)} programs passed>"
+        from runner.show import summary
+
+        return f"<Record{of}: {summary.line(self, ', ')}>"
 
     def __str__(self) -> str:
         from runner.show import report

@@ -30,7 +30,6 @@ import pickle
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from unittest import mock
 
 import jax
 
@@ -58,8 +57,12 @@ def _unregistered(make):
     """Make a class without registering it: its metaclass would, before it has the attributes that are its leaves."""
 
     def made(*arguments):
-        with mock.patch.object(jax.tree_util, "register_pytree_with_keys"):
+        register = jax.tree_util.register_pytree_with_keys
+        jax.tree_util.register_pytree_with_keys = lambda *_, **named: None
+        try:
             return make(*arguments)
+        finally:
+            jax.tree_util.register_pytree_with_keys = register
 
     return made
 

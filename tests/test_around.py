@@ -21,26 +21,27 @@ from tests.server import Done, command
 RUN = ("+experiment=case3_allreduce", "program=shard_map", "show=none", "hydra.run.dir=run")
 SWEEP = ("-m", "+experiment=case3_allreduce", "program=shard_map", "dims.J=4,8", "hydra.sweep.dir=sweep")
 
+# What Hydra's, OmegaConf's or Python's message names.
 SETTINGS = {
-    "hydra.job_logging.root.level=LOUD": "Unable to configure root logger: Unknown level: 'LOUD'",
-    "hydra.job_logging.version=9": "Unsupported version: 9",
-    "hydra.job_logging.handlers.file.class=nosuch.X": "Unable to configure handler 'file': Cannot resolve 'nosuch.X'",
-    "+hydra.job_logging.handlers.more=5": "Unable to configure handler 'more'",
+    "hydra.job_logging.root.level=LOUD": "'LOUD'",
+    "hydra.job_logging.version=9": "9",
+    "hydra.job_logging.handlers.file.class=nosuch.X": "'nosuch.X'",
+    "+hydra.job_logging.handlers.more=5": "'more'",
     "hydra.verbose=[x,1]": "A logger name must be a string",
     "hydra.job.env_copy=[NO_SUCH_VARIABLE]": "'NO_SUCH_VARIABLE'",
-    "hydra.run.dir=${nope}": "Interpolation key 'nope' not found",
+    "hydra.run.dir=${nope}": "'nope'",
 }
 SETTINGS_OF_SWEEPS = {
-    "hydra.hydra_logging.root.level=LOUD": "Unable to configure root logger: Unknown level: 'LOUD'",
-    "hydra.sweep.dir=${nope}": "Interpolation key 'nope' not found",
+    "hydra.hydra_logging.root.level=LOUD": "'LOUD'",
+    "hydra.sweep.dir=${nope}": "'nope'",
 }
 
 
 def _is_one_message(done: Done, override: str, words: str) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith(f"command line: {override}")
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 2, done.stderr
+    place, message = done.stderr.splitlines()
+    assert place.startswith(f"command line: {override}")
+    assert words in message
 
 
 @pytest.mark.parametrize("override", SETTINGS)
@@ -67,7 +68,7 @@ def test_the_logging_of_a_sweeps_points_is_applied(tmp_path: Path) -> None:
 def test_an_invalid_setting_is_reported_for_each_point(tmp_path: Path) -> None:
     done = command(tmp_path, *SWEEP, "hydra.sweep.subdir=${nope}")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "Interpolation key 'nope' not found" in done.stdout
+    assert "'nope'" in done.stdout
     assert "2 points: 2 invalid" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 

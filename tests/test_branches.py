@@ -189,7 +189,7 @@ def test_a_loop_of_unknown_length_around_a_branch_has_no_count() -> None:
 # Expectations.
 
 MAYBE = InBranch(choice="c", branch=0, of=2, times=1)
-ONE = collective(count=Range(min=0, max=1), branches=[MAYBE])
+REDUCTION = collective(count=Range(min=0, max=1), branches=[MAYBE])
 OTHER = collective(count=Range(min=0, max=1), branches=[replace(MAYBE, branch=1)], node="D")
 
 
@@ -202,17 +202,17 @@ def verdict(wanted: dict[str, Any], *entries: Any) -> Any:
 @pytest.mark.parametrize(
     ("wanted", "entries", "status"),
     [
-        (1, [ONE], "failed"),
-        (0, [ONE], "failed"),
-        (Range(min=0, max=1), [ONE], "passed"),
-        (Range(min=0, max=0), [ONE], "failed"),
-        (Range(min=1, max=1), [ONE], "failed"),
-        (Range(min=0, max=3), [ONE], "passed"),
-        (1, [ONE, OTHER], "passed"),
-        (Range(min=1, max=1), [ONE, OTHER], "passed"),
-        (Range(min=2, max=3), [ONE, OTHER], "failed"),
-        (Range(min=1, max=2), [ONE, collective(node="E")], "passed"),
-        (2, [ONE, collective(node="E")], "failed"),
+        (1, [REDUCTION], "failed"),
+        (0, [REDUCTION], "failed"),
+        (Range(min=0, max=1), [REDUCTION], "passed"),
+        (Range(min=0, max=0), [REDUCTION], "failed"),
+        (Range(min=1, max=1), [REDUCTION], "failed"),
+        (Range(min=0, max=3), [REDUCTION], "passed"),
+        (1, [REDUCTION, OTHER], "passed"),
+        (Range(min=1, max=1), [REDUCTION, OTHER], "passed"),
+        (Range(min=2, max=3), [REDUCTION, OTHER], "failed"),
+        (Range(min=1, max=2), [REDUCTION, collective(node="E")], "passed"),
+        (2, [REDUCTION, collective(node="E")], "failed"),
         (Range(min=1, max=2), [collective(), collective()], "passed"),
     ],
 )
@@ -223,20 +223,20 @@ def test_a_number_expects_exactly_itself_and_a_range_any_count_within(
 
 
 def test_a_range_is_formatted_as_text() -> None:
-    failed = verdict({"all-reduce": 1}, ONE)
+    failed = verdict({"all-reduce": 1}, REDUCTION)
     assert failed.reason == "expected 1 all-reduce, found between 0 and 1 all-reduce"
     assert failed.details == ["between 0 and 1 (in a branch) × all-reduce of C over x: a device sends 64 B"]
     assert evidence.as_json(failed)["found"] == {"all-reduce": {"min": 0, "max": 1}}
     none = communication.counts(
-        Expectations(no_collectives=True), Program.SHARD_MAP, evidence.program(ONE), "compiled", none=True
+        Expectations(no_collectives=True), Program.SHARD_MAP, evidence.program(REDUCTION), "compiled", none=True
     )
     assert none.reason == "expected no collectives, found between 0 and 1 all-reduce"
     limit = communication.sent(
-        Expectations(max_bytes_per_device=63), Program.SHARD_MAP, evidence.program(ONE, OTHER), "compiled"
+        Expectations(max_bytes_per_device=63), Program.SHARD_MAP, evidence.program(REDUCTION, OTHER), "compiled"
     )
     assert limit.reason == "each device sends 64 bytes for collectives, on a ring (64 B), more than 63"
     limit = communication.sent(
-        Expectations(max_bytes_per_device=63), Program.SHARD_MAP, evidence.program(ONE), "compiled"
+        Expectations(max_bytes_per_device=63), Program.SHARD_MAP, evidence.program(REDUCTION), "compiled"
     )
     assert limit.reason == (
         "each device can send, where branches decide, 64 bytes for collectives, on a ring (64 B), more than 63"
@@ -247,7 +247,7 @@ def test_a_range_is_formatted_as_text() -> None:
 
 
 def test_tables_goldens_and_sweeps_show_the_range() -> None:
-    program = replace(evidence.program(ONE, collective("all-gather")), bytes_sent=128, bytes_sent_min=64)
+    program = replace(evidence.program(REDUCTION, collective("all-gather")), bytes_sent=128, bytes_sent_min=64)
     ranged = record({"shard_map": program})
     rows = collectives.rows(ranged)
     assert [(row[0], row[3], row[7]) for row in rows] == [
@@ -255,7 +255,7 @@ def test_tables_goldens_and_sweeps_show_the_range() -> None:
         ("all-gather", "1", "as written"),
     ]
     # Two equal collectives in alternative branches count as one.
-    (row,) = collectives.rows(record({"shard_map": evidence.program(ONE, replace(OTHER, node="C", nodes=["C"]))}))
+    (row,) = collectives.rows(record({"shard_map": evidence.program(REDUCTION, replace(OTHER, node="C", nodes=["C"]))}))
     assert row[3] == "1"
     (entry,) = measures.rows(0, ranged, [])
     assert entry.value("all-reduce") == 1
@@ -270,13 +270,13 @@ def test_tables_goldens_and_sweeps_show_the_range() -> None:
     (change,) = differences.of_program("shard_map", pins, taken)
     assert change == "all-reduce of C over x changed in shard_map: runs between 0 and 1 times → once"
     (came,) = differences.of_program(
-        "shard_map", golden.pinned(evidence.program()), golden.pinned(evidence.program(ONE))
+        "shard_map", golden.pinned(evidence.program()), golden.pinned(evidence.program(REDUCTION))
     )
     assert came.endswith("appeared in shard_map: +64 B sent per device at most, since it runs between 0 and 1 times")
 
 
 def test_a_golden_with_an_invalid_range_is_refused(tmp_path: Path) -> None:
-    pins = golden.pinned(evidence.program(ONE))
+    pins = golden.pinned(evidence.program(REDUCTION))
     pins["collectives"][0]["count"] = {"min": 0}
     path = tmp_path / "g.json"
     path.write_text(golden.text({"jax 0.10": {"cpu": {"auto": pins}}}), encoding="utf-8")

@@ -613,7 +613,7 @@ CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
             pin(entry()),
             pin(entry(gradient=True, asynchronous=True, overlapped=[])),
             ["all-reduce of C over x changed in auto: now of C (backward), before of C, in the backward pass now, "
-             "asynchronous now, overlapped with none → none"],
+             "asynchronous now, overlapped with none → []"],
         ),
         (
             pin(entry(gradient=True)),
@@ -701,4 +701,40 @@ def test_fields_that_an_older_golden_lacks_are_no_difference() -> None:
     ]
     assert differences.of_program("auto", before, pin()) == [
         "all-reduce of C over x disappeared from auto: -an unknown number of bytes sent per device"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (pin(entry(nodes=["C", "D"])), pin(entry(nodes=["C", "D"], node="D")),
+         "all-reduce of C and D over x changed in auto: node C → D"),
+        (pin(entry(between={"from": [], "to": []})), pin(entry()),
+         'all-reduce of C over x changed in auto: between {"from": [], "to": []} → none'),
+        (pin(entry(asynchronous=True, overlapped=[])), pin(entry(asynchronous=True, overlapped=None)),
+         "all-reduce of C over x changed in auto: overlapped with [] → none"),
+        (pin(entry(count=3)), pin(entry(count="3")),
+         'all-reduce of C over x changed in auto: runs 3 → "3"'),
+        (pin(outputs={"C": lying("x")}), pin(outputs={"C": lying(["x"])}),
+         'output C of auto: spec ["x"] → [["x"]]'),
+        (pin(a=[]), pin(), "a of auto: [] → none"),
+        (pin(a="true"), pin(a=True), 'a of auto: "true" → true'),
+    ],
+)  # fmt: skip
+def test_a_difference_that_reads_alike_is_told_by_what_the_golden_has(before: Any, after: Any, change: str) -> None:
+    assert differences.of_program("auto", before, after) == [change]
+
+
+def test_lines_of_python_with_one_name_are_one_line() -> None:
+    shown = {"loss_mul": "llama.py:41 x * y", "loss_mul_2": "llama.py:41 x * y"}
+    single = pin(entry(node="loss_mul"), names=shown)
+    merged = pin(entry(node="loss_mul", nodes=["loss_mul", "loss_mul_2"]), names=shown)
+    assert differences.of_program("auto", single, merged) == []
+    assert differences.of_program("auto", merged, pin(entry(node="loss_mul", dtype="bfloat16"), names=shown)) == [
+        "all-reduce of llama.py:41 x * y over x changed in auto: dtype float32 → bfloat16"
+    ]
+    # Without readers' names they are two.
+    del single["names"], merged["names"]
+    assert differences.of_program("auto", single, merged) == [
+        "all-reduce of loss_mul over x changed in auto: now of loss_mul and loss_mul_2, before of loss_mul"
     ]

@@ -28,7 +28,7 @@ _LONGEST = 4.0
 _GRACE = 2.0
 """Seconds after which no process may be left."""
 
-ONE = ("+experiment=tensor_parallel_mlp", "hydra.run.dir=out")
+SINGLE = ("+experiment=tensor_parallel_mlp", "hydra.run.dir=out")
 SWEEP = ("-m", "+experiment=case3_allreduce", "dims.J=4,8,12", "hydra.sweep.dir=out")
 POINTS = 3
 
@@ -64,7 +64,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, case: int) -> None:
     mark = f"{_MARK}={uuid.uuid4().hex}"
     several = ("target.processes=2",) if case % 3 == 2 else ()
     process = started(
-        *(SWEEP if sweep else ONE), *several, folder=tmp_path, strict=False, env={_MARK: mark.split("=")[1]}
+        *(SWEEP if sweep else SINGLE), *several, folder=tmp_path, strict=False, env={_MARK: mark.split("=")[1]}
     )
     time.sleep(draw.uniform(0, _LONGEST))
     struck = [pid for pid, command in processes(mark).items() if "runner.worker" in command] if of_worker else []

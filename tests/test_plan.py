@@ -624,13 +624,13 @@ def test_a_value_inside_of_a_users_step_and_its_weights_are_laid_out(tmp_path: P
     assert record["programs"]["constraint"]["bytes_sent"] == candidate["sent"]
 
 
-ONE = {"model": 1}
+SINGLE_AXIS = {"model": 1}
 REFUSED = {
     "nothing is to be found": (
         mlp(8, {"model": 4}, x=[]) | {"arrays": {"x": {"shape": [2]}}, "graph": {"y": "x"}},
         "there is no layout to plan: write auto in place of a spec, such as arrays.A.spec=auto",
     ),
-    "one device": (mlp(8, ONE), "the mesh model=1 has one device: there is nothing to lay out"),
+    "one device": (mlp(8, SINGLE_AXIS), "the mesh model=1 has one device: there is nothing to lay out"),
     "time without hardware": (
         mlp(8, {"model": 4}, plan={"least": "time"}),
         "plan.least=time needs hardware: choose it, hardware=v5p, or write plan.least=bytes",

@@ -84,7 +84,7 @@ class Project:
         self.write("conftest.py", FAKE)
         file = self.folder / "records.json"
         records = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        records.setdefault(name, {})[target] = as_json(record(**{"programs": FOUND, **more}))
+        records.setdefault(name, {})[target] = as_json(record(**{"programs": COMPILED, **more}))
         file.write_text(json.dumps(records), encoding="utf-8")
 
     def pytest(self, *arguments: str, status: int | None = None, folder: str = ".") -> str:
@@ -124,7 +124,7 @@ class Project:
         return golden.read(self.goldens / f"{name}.json")
 
 
-FOUND = {
+COMPILED = {
     "auto": program(collective(inserted=True)),
     "constraint": program(collective(inserted=True)),
     "explicit": program(collective()),
@@ -233,7 +233,7 @@ def test_a_golden_that_was_doctored_is_named(ran: Callable[[Path], Project], tmp
 
 
 def test_a_collective_that_disappeared_is_named(recorded: Project) -> None:
-    recorded.tell(programs={**FOUND, "shard_map": program()})
+    recorded.tell(programs={**COMPILED, "shard_map": program()})
     printed = recorded.pytest("--experiments", "my_conf", status=1)
     assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == ["my_conf/experiment/mine.yaml::shard_map::golden"]
     assert "shard_map is not what goldens/mine.json (jax 0.10 on cpu) pins:\n" in printed
@@ -242,7 +242,7 @@ def test_a_collective_that_disappeared_is_named(recorded: Project) -> None:
 
 def test_a_collective_that_appeared_is_named(recorded: Project) -> None:
     gather = collective("all-gather", "w", bytes_out=2097152, bytes_sent=1048576, inserted=True)
-    recorded.tell(programs={**FOUND, "constraint": program(collective(inserted=True), gather)})
+    recorded.tell(programs={**COMPILED, "constraint": program(collective(inserted=True), gather)})
     printed = recorded.pytest("--experiments", "my_conf", status=1)
     assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == ["my_conf/experiment/mine.yaml::constraint::golden"]
     assert (
@@ -409,13 +409,13 @@ def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
         "there was no golden of vmap, so it was written: look at goldens/mine.json (jax 0.10 on cpu) and commit it"
         in printed
     )
-    assert project.golden()["jax 0.10"]["cpu"]["shard_map"] == golden.pinned(FOUND["shard_map"])
+    assert project.golden()["jax 0.10"]["cpu"]["shard_map"] == golden.pinned(COMPILED["shard_map"])
     project.pytest("--experiments", "my_conf", status=0)
 
 
 def test_a_program_that_fails_its_checks_is_not_pinned(project: Project) -> None:
     wrong = program(status="failed", checks=CHECKS.but(value=value(status="failed", reason="so")))
-    project.tell(programs={**FOUND, "auto": wrong}, status="failed")
+    project.tell(programs={**COMPILED, "auto": wrong}, status="failed")
     for arguments in ((), ("--update-golden",)):
         printed = project.pytest("--experiments", "my_conf", *arguments, status=1)
         assert "auto is not pinned in goldens/mine.json (jax 0.10 on cpu) while its value failed" in printed
@@ -427,7 +427,7 @@ def test_update_rewrites_and_prints_what_changed(recorded: Project) -> None:
     before = (recorded.goldens / "mine.json").read_text()
     recorded.tell(environment=on("0.12.0.1"))
     recorded.pytest("--experiments", "my_conf", "--update-golden", status=0)
-    recorded.tell(programs={**FOUND, "shard_map": program()})
+    recorded.tell(programs={**COMPILED, "shard_map": program()})
     printed = recorded.pytest("--experiments", "my_conf", "--update-golden", status=0)
     assert " goldens ===" in printed
     expected = (
@@ -488,7 +488,7 @@ def test_an_experiment_is_run_once_also_by_several_workers(recorded: Project, di
 @pytest.mark.whole
 def test_other_targets_have_ids_and_goldens_of_their_own(recorded: Project) -> None:
     recorded.write("my_conf/target/my_tpu.yaml", "platform: tpu\n")
-    recorded.tell(target="my_tpu", programs={**FOUND, "shard_map": program()})
+    recorded.tell(target="my_tpu", programs={**COMPILED, "shard_map": program()})
     printed = recorded.pytest("--experiments", "my_conf", "--targets", "cpu,my_tpu", status=1)
     failed = re.findall(r"^FAILED (\S+)", printed, re.MULTILINE)
     programs = ("auto", "constraint", "explicit", "derived", "shard_map", "vmap")
@@ -502,7 +502,7 @@ def test_other_targets_have_ids_and_goldens_of_their_own(recorded: Project) -> N
 
 
 def test_an_unsupported_program_is_skipped_unless_a_golden_exists(recorded: Project) -> None:
-    without = {name: result for name, result in FOUND.items() if name != "vmap"}
+    without = {name: result for name, result in COMPILED.items() if name != "vmap"}
     recorded.tell(programs=without, not_supported={"vmap": "no axis_index_groups (JAX 0.10.2)"})
     printed = recorded.pytest("--experiments", "my_conf", "-rs", status=1)
     assert "JAX cannot express vmap: no axis_index_groups (JAX 0.10.2)\n  but goldens/mine.json" in printed
@@ -515,7 +515,7 @@ def test_an_unsupported_program_is_skipped_unless_a_golden_exists(recorded: Proj
 def test_a_check_that_was_not_run_is_skipped_with_its_reason(recorded: Project) -> None:
     checks = CHECKS.but(layout=NotRun(reason="vmap runs on one device"))
     result = program(outputs={"C": output(spec=None)}, checks=checks)
-    recorded.tell(programs={**FOUND, "vmap": result})
+    recorded.tell(programs={**COMPILED, "vmap": result})
     printed = recorded.pytest("--experiments", "my_conf", "-rs", status=0)
     assert re.search(r"SKIPPED \[1\] .* vmap runs on one device", printed)
 
@@ -543,11 +543,11 @@ def test_a_single_section_has_no_sections_item(project: Project) -> None:
 
 def checked(status: str, reason: str) -> Any:
     """Return the `vmap` of `FOUND` with this status of the check `value`."""
-    return replace(FOUND["vmap"], status=status, checks=CHECKS.but(value=value(status=status, reason=reason)))
+    return replace(COMPILED["vmap"], status=status, checks=CHECKS.but(value=value(status=status, reason=reason)))
 
 
 def test_a_weak_check_fails_and_is_not_pinned(recorded: Project) -> None:
-    recorded.tell(programs={**FOUND, "vmap": checked("weak", "C: it would not notice 20 %")}, status="weak")
+    recorded.tell(programs={**COMPILED, "vmap": checked("weak", "C: it would not notice 20 %")}, status="weak")
     printed = recorded.pytest("--experiments", "my_conf", status=1)
     assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == ["my_conf/experiment/mine.yaml::vmap::value"]
     assert "\nvmap: value is weak\n  C: it would not notice 20 %\n" in printed
@@ -558,7 +558,7 @@ def test_a_weak_check_fails_and_is_not_pinned(recorded: Project) -> None:
 
 
 def test_a_known_wrong_output_is_an_xfail(recorded: Project) -> None:
-    recorded.tell(programs={**FOUND, "vmap": checked("known", "C is wrong")}, status="known")
+    recorded.tell(programs={**COMPILED, "vmap": checked("known", "C is wrong")}, status="known")
     printed = recorded.pytest("--experiments", "my_conf", "-rx", status=0)
     assert "31 passed, 1 xfailed" in printed
     assert "XFAIL my_conf/experiment/mine.yaml::vmap::value - failed, as expect.wrong says; C is wrong" in printed
@@ -566,13 +566,13 @@ def test_a_known_wrong_output_is_an_xfail(recorded: Project) -> None:
 
 def test_a_check_that_the_record_lacks_fails(recorded: Project) -> None:
     result = program(collective(), checks=CHECKS.but(replicas=None))
-    recorded.tell(programs={**FOUND, "shard_map": result})
+    recorded.tell(programs={**COMPILED, "shard_map": result})
     printed = recorded.pytest("--experiments", "my_conf", status=1)
     assert "the record has no check 'replicas' of shard_map" in printed
 
 
 def test_a_program_or_worker_that_died_fails_with_its_last_output(recorded: Project) -> None:
-    recorded.tell(programs={**FOUND, "auto": died("the process was ended by SIGABRT")}, status="error")
+    recorded.tell(programs={**COMPILED, "auto": died("the process was ended by SIGABRT")}, status="error")
     printed = recorded.pytest("--experiments", "my_conf", status=1)
     assert "auto: the process was ended by SIGABRT\n" in printed
     early = started("mine", ())

@@ -34,7 +34,7 @@ def main() -> None:
     child = Child((*COMMAND, "--unoptimized")) if given.unoptimized else Child()
     search = Search(given.out, given.seed, given.dtypes, given.programs, given.limit, child)
     try:
-        findings = search.one(given.case) if given.case is not None else search.run(given.seconds, given.first)
+        findings = search.case(given.case) if given.case is not None else search.run(given.seconds, given.first)
     finally:
         search.close()
     print(search.summary())

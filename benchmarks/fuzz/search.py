@@ -205,7 +205,7 @@ class Search:
             number += 1
         return findings
 
-    def one(self, number: int) -> int:
+    def case(self, number: int) -> int:
         """Judge one case."""
         start = time.monotonic()
         verdict = self._judge(number)

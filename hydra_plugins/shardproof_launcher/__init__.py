@@ -70,7 +70,7 @@ def asks_for_more(config: DictConfig) -> bool:
     job: dict[str, Any] = hydra["job"]
     ours = hydra["job_logging"] == _job_logging() and hydra["sweep"]["subdir"] == _NUMBERED
     callbacks: dict[str, dict[str, Any]] = hydra.get("callbacks") or {}
-    foreign = any(one.get("_target_") != _TRACKING for one in callbacks.values())
+    foreign = any(callback.get("_target_") != _TRACKING for callback in callbacks.values())
     return bool(job.get("chdir") or job.get("env_set") or foreign) or not ours
 
 

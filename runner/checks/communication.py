@@ -37,7 +37,7 @@ class LimitVerdict(Judged):
 
 
 @dataclass(frozen=True)
-class _One:
+class _Communicated:
     """A collective: its kind, how often it runs, the bytes that a device sends for it, its name and its description."""
 
     kind: str
@@ -55,7 +55,7 @@ class _One:
 class _Listed:
     """Collectives, the words for a missing one (`no psum was compiled`), and why the list may be incomplete."""
 
-    collectives: Sequence[_One]
+    collectives: Sequence[_Communicated]
     participle: str
     unknown: Sequence[str] = ()
 
@@ -131,7 +131,7 @@ def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of
     )
 
 
-def _amount(collective: _One) -> str:
+def _amount(collective: _Communicated) -> str:
     return f"{words.often(collective.count)} × {collective.name}: a device sends {bytes_text(collective.sent)}"
 
 
@@ -153,9 +153,9 @@ def _kinds(number: Mapping[str, int | Range]) -> str:
 
 def _entry(
     collective: Collective | AskedCollective | PlannedCollective, name: str, text: str, why: str | None = None
-) -> _One:
+) -> _Communicated:
     sent, alone = collective.bytes_sent, collective.alone
-    return _One(collective.kind, collective.count, collective.branches, sent, name, text, why, alone)
+    return _Communicated(collective.kind, collective.count, collective.branches, sent, name, text, why, alone)
 
 
 def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | Judged | NotRun:

@@ -138,7 +138,7 @@ class RunningSweep:
         self.results = results
         self._listener = listener
         self._git: Callable[[], Git | None] = cache(records.git)
-        self._seen: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._written = time.monotonic()
 
     def run(self, points: Sequence[Sequence[str]], first: int) -> None:
@@ -219,7 +219,7 @@ class RunningSweep:
             return None
         if not alike(config):
             return None
-        first = self._seen.setdefault(enumeration.identity(config), number)
+        first = self._numbers.setdefault(enumeration.identity(config), number)
         return None if first == number else first
 
     def _finish(self, running: _Running) -> None:

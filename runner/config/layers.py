@@ -29,12 +29,12 @@ def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, 
 
 
 def _chain(
-    folders: Sequence[Path], group: str, option: str, chosen: frozenset[str], seen: tuple[Path, ...] = ()
+    folders: Sequence[Path], group: str, option: str, chosen: frozenset[str], above: tuple[Path, ...] = ()
 ) -> list[Layer]:
     """The file of one option, after those of its defaults list; groups in `chosen` are left to their own choice."""
     there = (file_of(folder, group, option) for folder in folders)
     file = next((candidate for candidate in there if is_there(candidate)), None)
-    if file is None or file in seen:
+    if file is None or file in above:
         return []
     text = file.read_text(encoding="utf-8", errors="replace")
     header = re.search(r"^#\s*@package\s+(\S+)", text, re.MULTILINE)
@@ -43,12 +43,15 @@ def _chain(
     based_on: list[Layer] = []
     for entry in _defaults(text):
         if isinstance(entry, str) and entry != "_self_":
-            based_on += _chain(folders, group, entry.rsplit("/", 1)[-1].split("@")[0], chosen, (*seen, file))
+            based_on += _chain(folders, group, entry.rsplit("/", 1)[-1].split("@")[0], chosen, (*above, file))
         elif is_dict(entry):
             for name, value in entry.items():
-                other = str(name).removeprefix("override ").removeprefix("optional ").strip().lstrip("/").split("@")[0]
-                if isinstance(value, str) and not other.startswith("hydra") and other not in chosen:
-                    based_on += _chain(folders, other, value, chosen, (*seen, file))
+                words = str(name).split()
+                other, _, package = words[-1].lstrip("/").partition("@")
+                # With a package of its own, as in `/experiment@_global_: base`, it is not the option of the group.
+                added = other not in chosen or (package != "" and "override" not in words)
+                if isinstance(value, str) and not other.startswith("hydra") and added:
+                    based_on += _chain(folders, other, value, chosen, (*above, file))
     return [*based_on, Layer(file, below, group)]
 
 

@@ -41,14 +41,14 @@ def refused(override: str) -> str:
     return f"{where}\n  {_why(value)}; quote the value for Hydra, and the whole for the shell:\n    {typed}"
 
 
-_ONE = re.compile(r"[+~]{0,3}[\w./@-]+=\S*")
+_OVERRIDE = re.compile(r"[+~]{0,3}[\w./@-]+=\S*")
 
 
 def _several(text: str) -> list[str]:
     """Split a text at its spaces if each part is an override whose brackets are closed; else return no parts."""
     parts = text.split()
     closed = (part.count(a) == part.count(b) for part in parts for a, b in ("()", "[]", "{}"))
-    return parts if all(map(_ONE.fullmatch, parts)) and all(closed) else []
+    return parts if all(map(_OVERRIDE.fullmatch, parts)) and all(closed) else []
 
 
 def ambiguous(override: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from runner.derivation.calls import Call
 from runner.derivation.registry import Write, rule_for, whole
@@ -79,18 +79,18 @@ rule_for("ones_like", write=partial(_filled_like, makes="ones"))(filled)
 rule_for("full_like", write=partial(_filled_like, makes="full"))(filled)
 
 
-@_made
-def _diagonal(site: Site) -> Term:
+def _diagonal(site: Site, ones: Literal["==", ">="]) -> Term:
+    """Write the matrix whose elements are 1 where the row is `ones` beside the column, else 0."""
     k, dtype = site.call.static("k", 0), site.call.static("dtype", None) or "float32"
     rows, columns = site.call.result.shape
     first = built("{i}[:, None]", i=site.indices(rows, site.over(0)))
     first = built("{i} + {k}", i=first, k=k) if k else first
-    order = "{i} >= {j}" if site.call.name == "tri" else "{i} == {j}"
-    term = built(order, i=first, j=site.indices(columns, site.over(1)))
+    term = built(f"{{i}} {ones} {{j}}", i=first, j=site.indices(columns, site.over(1)))
     return term if dtype == "bool" else built("astype({x}, {dtype})", x=term, dtype=dtype)
 
 
-@rule_for("tri", "eye", "identity", write=_diagonal)
+@rule_for("eye", "identity", write=_made(partial(_diagonal, ones="==")))
+@rule_for("tri", write=_made(partial(_diagonal, ones=">=")))
 def diagonal(call: Call) -> Rule | None:
     """Rule: a diagonal, or the triangle below it."""
     return _own(call) if isinstance(call.static("k", 0), int) and call.static("dtype", "float32") else None

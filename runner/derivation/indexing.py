@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -207,20 +208,29 @@ rule_for(INDEX, write=looked_up, otherwise=[_reads(_bracketed, _in_brackets), RE
 
 
 def _sliced(call: Call) -> tuple[list[Taken], list[int]]:
+    """The ranges that `slice` takes."""
     shape = call.array.shape
-    rank = len(shape)
-    if call.name == "slice":
-        strides = call.static("strides") or (1,) * rank
-        bounds = zip(call.static("start_indices"), call.static("limit_indices"), strides, strict=True)
-        return [_range(range(n)[slice(*each)], n) for n, each in zip(shape, bounds, strict=True)], []
-    axis: int = call.static("axis", 0) % rank
-    takes, n = [Taken() for _ in range(rank)], shape[axis]
-    if call.name == "index_in_dim":
-        takes[axis] = Taken(1, call.static("index") % n, drops=not call.static("keepdims", True))
-    else:
-        each = slice(call.static("start_index"), call.static("limit_index"), call.static("stride", 1))
-        takes[axis] = _range(range(n)[each], n)
-    return takes, []
+    strides = call.static("strides") or (1,) * len(shape)
+    bounds = zip(call.static("start_indices"), call.static("limit_indices"), strides, strict=True)
+    return [_range(range(n)[slice(*each)], n) for n, each in zip(shape, bounds, strict=True)], []
+
+
+def _sliced_along(call: Call) -> tuple[list[Taken], list[int]]:
+    """The range that `slice_in_dim` takes."""
+    each = slice(call.static("start_index"), call.static("limit_index"), call.static("stride", 1))
+    return _along_axis(call, lambda n: _range(range(n)[each], n))
+
+
+def _indexed_along(call: Call) -> tuple[list[Taken], list[int]]:
+    """The position that `index_in_dim` takes."""
+    return _along_axis(call, lambda n: Taken(1, call.static("index") % n, drops=not call.static("keepdims", True)))
+
+
+def _along_axis(call: Call, taken: Callable[[int], Taken]) -> tuple[list[Taken], list[int]]:
+    """What is taken along the argument `axis`, by the size of that dimension; the others are whole."""
+    shape = call.array.shape
+    axis: int = call.static("axis", 0) % len(shape)
+    return [taken(n) if d == axis else Taken() for d, n in enumerate(shape)], []
 
 
 def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
@@ -244,8 +254,9 @@ def _between(taken: Taken, over: tuple[str, ...]) -> Term:
     return Slice(constant(taken.start), end, constant(taken.step) if taken.step != 1 else NOTHING)
 
 
-_static = _reads(_sliced, _as_brackets)
-rule_for("slice", "slice_in_dim", "index_in_dim", write=_static.write)(_static.rule)
+for _name, _takes in (("slice", _sliced), ("slice_in_dim", _sliced_along), ("index_in_dim", _indexed_along)):
+    _way = _reads(_takes, _as_brackets)
+    rule_for(_name, write=_way.write)(_way.rule)
 
 
 # Dynamic slices. The start is clamped, so every read is in range.
@@ -262,10 +273,10 @@ def _starts(call: Call, rank: int) -> tuple[tuple[Argument, ...], int | None]:
     return (start,) * rank, call.static("axis", 0) % rank
 
 
-def _dynamic(call: Call) -> tuple[list[Taken], list[int]]:
+def _dynamic(call: Call, *, by_index: bool = False) -> tuple[list[Taken], list[int]]:
+    """The blocks that a dynamic slice takes; with `by_index` one position, whose dimension may be dropped."""
     shape = call.array.shape
     starts, axis = _starts(call, len(shape))
-    by_index = call.name == "dynamic_index_in_dim"
     drops = by_index and not call.static("keepdims", True)
     sizes = list(shape)
     if axis is None:
@@ -296,8 +307,10 @@ def _as_dynamic(site: Site, takes: list[Taken], whole: int | None) -> Term:
     return site.rewritten({"slice_sizes": Group(tuple(local)), f"start_indices[{whole}]": constant(0)})
 
 
-_moving = _reads(_dynamic, _as_dynamic)
-rule_for("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim", write=_moving.write)(_moving.rule)
+_by_start = _reads(_dynamic, _as_dynamic)
+rule_for("dynamic_slice", "dynamic_slice_in_dim", write=_by_start.write)(_by_start.rule)
+_by_index = _reads(functools.partial(_dynamic, by_index=True), _as_dynamic)
+rule_for("dynamic_index_in_dim", write=_by_index.write)(_by_index.rule)
 
 
 # Updates.

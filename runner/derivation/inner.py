@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Literal
 
 from runner.derivation.calls import Call, is_number, itemsize
 from runner.derivation.completing import reduced
@@ -76,33 +78,35 @@ def _summing_exponentials(call: Call, *, keeps: bool) -> Rule | None:
 
 @_in_parts
 def _softmax(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
-    largest = _largest(site, x, axis, over)
-    if site.call.name == "softmax":
-        each = site.define("exp", built("exp({x} - {m})", x=x, m=largest))
-        return built("{e} / psum(sum({e}, axis={axis}, keepdims=True), {over})", e=each, axis=axis, over=over)
-    shifted = site.define("shifted", built("{x} - {m}", x=x, m=largest))
+    each = site.define("exp", built("exp({x} - {m})", x=x, m=_largest(site, x, axis, over)))
+    return built("{e} / psum(sum({e}, axis={axis}, keepdims=True), {over})", e=each, axis=axis, over=over)
+
+
+@_in_parts
+def _log_softmax(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
+    shifted = site.define("shifted", built("{x} - {m}", x=x, m=_largest(site, x, axis, over)))
     template = "{s} - log(psum(sum(exp({s}), axis={axis}, keepdims=True), {over}))"
     return built(template, s=shifted, axis=axis, over=over)
 
 
-@rule_for("softmax", "log_softmax", write=_softmax, otherwise=[ALONG])
+@rule_for("softmax", write=_softmax, otherwise=[ALONG])
+@rule_for("log_softmax", write=_log_softmax, otherwise=[ALONG])
 def softmax(call: Call) -> Rule | None:
     """Rule: `exp(x - m) / sum(exp(x - m))`, and its logarithm."""
     return _summing_exponentials(call, keeps=True)
 
 
-@_in_parts
-def _logsumexp(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
+def _logsumexp(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, kind: Literal["sum", "mean"]) -> Term:
     largest = _largest(site, x, axis, over)
     # An infinite maximum is not subtracted.
     largest = site.define("shift", built("where(isfinite({m}), {m}, 0.0)", m=largest))
-    psum, total = ("psum", "sum") if site.call.name == "logsumexp" else ("pmean", "mean")
-    template = "log({psum}({sum}(exp({x} - {m}), axis={axis}, keepdims=True), {over})) + {m}"
-    term = built(template, psum=psum, sum=total, x=x, m=largest, axis=axis, over=over)
+    template = f"log(p{kind}({kind}(exp({{x}} - {{m}}), axis={{axis}}, keepdims=True), {{over}})) + {{m}}"
+    term = built(template, x=x, m=largest, axis=axis, over=over)
     return term if _keepdims(site) else built("squeeze({x}, axis={axis})", x=term, axis=axis)
 
 
-@rule_for("logsumexp", "logmeanexp", write=_logsumexp, otherwise=[ALONG])
+@rule_for("logsumexp", write=_in_parts(partial(_logsumexp, kind="sum")), otherwise=[ALONG])
+@rule_for("logmeanexp", write=_in_parts(partial(_logsumexp, kind="mean")), otherwise=[ALONG])
 def logsumexp(call: Call) -> Rule | None:
     """Rule: `m + log(sum(exp(x - m)))`, and with the mean."""
     return _summing_exponentials(call, keeps=False)
@@ -126,12 +130,19 @@ def _moments(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, keep: bo
 
 
 @_in_parts
-def _moment(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
+def _var(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     _, variance = _moments(site, x, axis, over, keep=_keepdims(site))
-    return variance if site.call.name == "var" else built("sqrt({x})", x=variance)
+    return variance
 
 
-@rule_for("var", "std", write=_moment, otherwise=[ALONG])
+@_in_parts
+def _std(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
+    _, variance = _moments(site, x, axis, over, keep=_keepdims(site))
+    return built("sqrt({x})", x=variance)
+
+
+@rule_for("var", write=_var, otherwise=[ALONG])
+@rule_for("std", write=_std, otherwise=[ALONG])
 def moment(call: Call) -> Rule | None:
     """Rule: the mean first, then the mean of the squared deviations."""
     return _reducing(call, 2)

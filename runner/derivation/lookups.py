@@ -14,7 +14,6 @@ from runner.derivation.registry import rule_for
 from runner.derivation.rules import Reduction, Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, constant, indexed
-from runner.graph.model import INDEX
 from runner.graph.term import NOTHING, Term
 
 Outside = Literal["none", "clamped", "nan"]
@@ -27,24 +26,35 @@ def entries(call: Call) -> tuple[Argument, ...]:
     return index.parts or () if index.kind == "tuple" else (index,)
 
 
-def _outside(call: Call, indices: Argument, axis: int) -> Outside | None:
-    """How indices out of range are treated; None if a sum over devices cannot express it."""
+def _outside(call: Call, indices: Argument, axis: int, *, clamps: bool) -> Outside | None:
+    """How indices out of range are treated; None if a sum over devices cannot express it.
+
+    `clamps`: whether the operation clamps them; otherwise they give NaN.
+    """
     if not is_number(call.array):
         return None
     if indices.below is not None and indices.below <= call.array.shape[axis]:
         return "none"
-    return "clamped" if call.name == INDEX else "nan" if is_number(call.array, "float") else None
+    return "clamped" if clamps else "nan" if is_number(call.array, "float") else None
 
 
 def _masked(
-    site: Site, indices: Argument, axis: int, lookup: Callable[[Term, Term], Term], spread: Sequence[Term] = ()
+    site: Site,
+    indices: Argument,
+    axis: int,
+    lookup: Callable[[Term, Term], Term],
+    spread: Sequence[Term] = (),
+    *,
+    clamps: bool = False,
 ) -> Term:
     """The result of `lookup` in this device's block, and 0 for indices in other blocks.
 
-    `spread`: the index that broadcasts the mask over the dimensions after it.
+    - `spread`: the index that broadcasts the mask over the dimensions after it.
+    - `clamps`: whether the operation clamps indices out of range.
     """
     site.ours("the lookup in a block")
-    over, size, outside = site.over(axis), site.call.array.shape[axis], _outside(site.call, indices, axis)
+    over, size = site.over(axis), site.call.array.shape[axis]
+    outside = _outside(site.call, indices, axis, clamps=clamps)
     ids, n, rest = site.terms[indices.place], size // site.mesh.axis_size(over), constant(0)
     if outside != "none":
         ids = site.named("ids", ids)
@@ -62,30 +72,40 @@ def _masked(
     return built("where({inside}, {found}, {rest})", inside=inside, found=here, rest=rest)
 
 
-def _indices(call: Call) -> tuple[Argument, int]:
-    """The array of indices, and the dimension that it indexes."""
-    if call.name == INDEX:
-        return next((item, d) for d, item in enumerate(entries(call)) if item.typed is not None)
+def _bracketed(call: Call) -> tuple[Argument, int]:
+    """The array of indices between brackets, and the dimension that it indexes."""
+    return next((item, d) for d, item in enumerate(entries(call)) if item.typed is not None)
+
+
+def _taken(call: Call) -> tuple[Argument, int]:
+    """The array of indices of `take`, and the dimension that it indexes."""
     return call.arguments["indices"], call.static("axis") % len(call.array.shape)
 
 
 def looked_up(site: Site) -> Term:
+    """Write `table[ids]`, block by block if the dimension is sharded."""
+    indices, axis = _bracketed(site.call)
+    place = site.call.operand.place
+    return _in_blocks(site, indices, axis, lambda x, i: site.rewritten({place: x, indices.place: i}), clamps=True)
+
+
+def _take(site: Site) -> Term:
+    indices, axis = _taken(site.call)
+    return _in_blocks(
+        site, indices, axis, lambda x, i: built("take({x}, {i}, axis={d})", x=x, i=i, d=axis), clamps=False
+    )
+
+
+def _in_blocks(site: Site, indices: Argument, axis: int, lookup: Callable[[Term, Term], Term], *, clamps: bool) -> Term:
     """Write a lookup along one dimension, block by block if that is sharded."""
-    indices, axis = _indices(site.call)
     if not site.over(axis):
         return site.rewritten()
     count, after = len(Call.type(indices).shape), len(site.call.array.shape) - axis - 1
-
-    def lookup(x: Term, i: Term) -> Term:
-        if site.call.name == INDEX:
-            return site.rewritten({site.call.operand.place: x, indices.place: i})
-        return built("take({x}, {i}, axis={d})", x=x, i=i, d=axis)
-
-    return _masked(site, indices, axis, lookup, [*[ALL] * count, *[NOTHING] * after] if after and count else ())
+    spread = [*[ALL] * count, *[NOTHING] * after] if after and count else ()
+    return _masked(site, indices, axis, lookup, spread, clamps=clamps)
 
 
-def _lookup(call: Call) -> Rule | None:
-    indices, axis = _indices(call)
+def _lookup(call: Call, indices: Argument, axis: int, *, clamps: bool) -> Rule | None:
     shape, ids = call.array.shape, Call.type(indices)
     if ids.dtype == "bool":
         return None
@@ -97,22 +117,26 @@ def _lookup(call: Call) -> Rule | None:
         (*dimensions[:axis], *places, *dimensions[axis + 1 :]),
         dict(enumerate((*shape, *ids.shape))),
         {axis: "sum"},
-        whole=frozenset({axis} if _outside(call, indices, axis) is None else ()),
+        whole=frozenset({axis} if _outside(call, indices, axis, clamps=clamps) is None else ()),
         looked_up=frozenset({axis}),
     )
 
 
-@rule_for("take", write=looked_up)
+@rule_for("take", write=_take)
 def take(call: Call) -> Rule | None:
     """Rule: a lookup along one dimension."""
-    return _lookup(call) if isinstance(call.static("axis"), int) and not call.given("mode", "fill_value") else None
+    if not isinstance(call.static("axis"), int) or call.given("mode", "fill_value"):
+        return None
+    return _lookup(call, *_taken(call), clamps=False)
 
 
 def subscript(call: Call) -> Rule | None:
     """Rule: `table[tokens]`, `x[:, tokens]`: one array of indices, and all other dimensions taken whole."""
     items = entries(call)
     others = [item for item in items if item.typed is None]
-    return _lookup(call) if len(others) == len(items) - 1 and all(item.is_all for item in others) else None
+    if len(others) != len(items) - 1 or not all(item.is_all for item in others):
+        return None
+    return _lookup(call, *_bracketed(call), clamps=True)
 
 
 def _along_axis(site: Site) -> Term:
@@ -142,7 +166,7 @@ def along_axis(call: Call) -> Rule | None:
         tuple((rank,) if d == axis else (d,) for d in range(rank)),
         {**dict(enumerate(shape)), axis: table[axis], rank: ids[axis]},
         {axis: "sum"},
-        whole=frozenset({axis} if _outside(call, call.arguments["indices"], axis) is None else ()),
+        whole=frozenset({axis} if _outside(call, call.arguments["indices"], axis, clamps=False) is None else ()),
         looked_up=frozenset({axis}),
     )
 

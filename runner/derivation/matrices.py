@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from runner.derivation.calls import Call, NotStatic, is_number
 from runner.derivation.registry import Way, rule_for, whole
-from runner.derivation.rules import Rule, every
+from runner.derivation.rules import Dimensions, Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, constant, indexed, spread
 from runner.graph.term import NOTHING, Slice, Term
@@ -71,10 +72,14 @@ class _Diagonal:
         """The dimension that is summed over."""
         return self.columns if self.kept == self.rows else self.rows
 
+    def batch(self, dimensions: Dimensions) -> Dimensions:
+        """The dimensions of the stack."""
+        return tuple(factors for d, factors in enumerate(dimensions) if d not in (self.rows, self.columns))
+
     @classmethod
-    def of(cls, call: Call) -> _Diagonal:
-        """The diagonal that a call takes. Raises `NotStatic` if it is unknown."""
-        shape, offset = call.array.shape, call.static("k" if call.name == "diag" else "offset", 0)
+    def of(cls, call: Call, place: str) -> _Diagonal:
+        """The diagonal that a call takes; its offset is the argument `place`. Raises `NotStatic` if it is unknown."""
+        shape, offset = call.array.shape, call.static(place, 0)
         if not isinstance(offset, int):
             raise NotStatic
         rows: int = call.static("axis1", 0) % len(shape)
@@ -86,8 +91,9 @@ class _Diagonal:
         return cls(rows, columns, offset, kept, range(first, first + count))
 
 
-def _diagonal(site: Site) -> Term:
-    each, shape = _Diagonal.of(site.call), site.call.array.shape
+def _diagonal(site: Site, offset: str = "offset", *, summed: bool = False) -> Term:
+    """Write a diagonal, whose offset is the argument `offset`, or the sum of its elements."""
+    each, shape = _Diagonal.of(site.call, offset), site.call.array.shape
     rows, columns, rank = each.rows, each.columns, len(shape)
     over, across = site.over(rows), site.over(columns)
     if not over and not across:
@@ -101,7 +107,7 @@ def _diagonal(site: Site) -> Term:
     first = built("{i} + {k}", i=first, k=each.offset) if each.offset else first
     second = spread(site.indices(shape[columns], across), rank - 1 - columns)
     alone = built("where({i} == {j}, {x}, 0)", i=first, j=second, x=site.x)
-    if site.call.name == "trace":
+    if summed:
         return built("sum({x}, axis={axes})", x=alone, axes=(rows, columns))
     term = built("sum({x}, axis={d})", x=alone, d=each.other)
     at = each.kept - (each.other < each.kept)
@@ -112,24 +118,17 @@ def _diagonal(site: Site) -> Term:
     return indexed(term, [*[ALL] * (rank - 2), between])
 
 
-def diagonals(call: Call) -> Rule | None:
+def diagonals(call: Call, offset: str = "offset") -> Rule | None:
     """Rule: one diagonal for each matrix in a stack, of which a device has the elements in its block.
 
     A device that has rows slices their columns; otherwise the elements, with zeros beside them, are summed.
+    `offset`: the argument that says which diagonal.
     """
-    each, shape, place = _Diagonal.of(call), call.array.shape, call.operand.place
+    each, shape, place = _Diagonal.of(call, offset), call.array.shape, call.operand.place
     if not each.taken:
         return None
     dimensions, sizes, kept = every(shape), dict(enumerate(shape)), each.kept
-    batch = tuple(factors for d, factors in enumerate(dimensions) if d not in (each.rows, each.columns))
-    # A sum of small integers may have another dtype.
-    number = is_number(call.array, "float", "complex") or call.array.dtype == "int32"
-    if call.name == "trace":
-        number = number and not call.given("dtype")
-        ends = (each.rows, each.columns)
-        return Rule(
-            {place: dimensions}, batch, sizes, dict.fromkeys(ends, "sum"), whole=frozenset(() if number else ends)
-        )
+    batch, number = each.batch(dimensions), _adds_in_its_dtype(call)
     complete = each.taken == range(shape[kept])
     # Rows on the main diagonal need no sum.
     summed = set[int]() if number else {each.other} if kept == each.rows and not each.offset else {kept, each.other}
@@ -155,13 +154,32 @@ def from_vector(call: Call) -> Rule | None:
     return Rule({call.operand.place: ((0,),)}, ((0,), (1,)), {0: n, 1: n})
 
 
-rule_for("trace", "diagonal", write=_diagonal)(diagonals)
+rule_for("diagonal", write=_diagonal)(diagonals)
 
 
-@rule_for("diag", write=_diagonal, otherwise=[Way(from_vector, _from_vector)])
+@rule_for("diag", write=partial(_diagonal, offset="k"), otherwise=[Way(from_vector, _from_vector)])
 def of_matrix(call: Call) -> Rule | None:
     """Rule: the diagonal of a matrix."""
-    return diagonals(call) if len(call.array.shape) == 2 else None
+    return diagonals(call, "k") if len(call.array.shape) == 2 else None
+
+
+@rule_for("trace", write=partial(_diagonal, summed=True))
+def traces(call: Call) -> Rule | None:
+    """Rule: the sum of one diagonal for each matrix in a stack; a device adds up the elements in its block."""
+    each, shape = _Diagonal.of(call, "offset"), call.array.shape
+    if not each.taken:
+        return None
+    dimensions, ends = every(shape), (each.rows, each.columns)
+    whole = frozenset(() if _adds_in_its_dtype(call) and not call.given("dtype") else ends)
+    sizes = dict(enumerate(shape))
+    return Rule(
+        {call.operand.place: dimensions}, each.batch(dimensions), sizes, dict.fromkeys(ends, "sum"), whole=whole
+    )
+
+
+def _adds_in_its_dtype(call: Call) -> bool:
+    """Whether sums have the operand's dtype; a sum of small integers may have another."""
+    return is_number(call.array, "float", "complex") or call.array.dtype == "int32"
 
 
 @rule_for("cross")

@@ -10,14 +10,18 @@ from runner.language.operations import OPERATIONS
 NAMES = tuple(dict.fromkeys(row.key for row in OPERATIONS.values() if row.elementwise))
 
 
-@rule_for(*NAMES, "select")
+@rule_for(*NAMES)
 def pointwise(call: Call) -> Rule | None:
     """Rule: each dimension of the result is a factor; a broadcast dimension of an operand has none."""
-    if any(each.parts is not None and not each.static for each in call.arguments.values()) and call.name != "select":
-        return None
-    if call.name == "select" and any(call.arguments[name].parts is None for name in ("condlist", "choicelist")):
-        return None
-    return _aligned(call)
+    listed = any(each.parts is not None and not each.static for each in call.arguments.values())
+    return None if listed else _aligned(call)
+
+
+@rule_for("select")
+def selected(call: Call) -> Rule | None:
+    """Rule: as of an elementwise operation, whose operands are in two lists."""
+    unlisted = any(call.arguments[name].parts is None for name in ("condlist", "choicelist"))
+    return None if unlisted else _aligned(call)
 
 
 def _aligned(call: Call) -> Rule:

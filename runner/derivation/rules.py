@@ -302,14 +302,14 @@ def cheapest(
 
 def _candidates(asked: Question) -> Iterator[tuple[dict[int, tuple[str, ...]], bool]]:
     """Yield each candidate assignment once, and whether it needs an all-to-all."""
-    seen: list[dict[int, tuple[str, ...]]] = []
+    yielded: list[dict[int, tuple[str, ...]]] = []
     # The plan may have been made with another of the operation's rules, whose factors are others.
     fits = asked.planned is not None and asked.planned.keys() <= asked.rule.sizes.keys()
     planned = (dict(asked.planned),) if asked.planned is not None and fits else ()
     present = ((each, False) for each in itertools.chain(_present(asked), ({},), planned))
     for each, exchanged in itertools.chain(present, ((each, True) for each in _exchanged(asked))):
-        if each not in seen:
-            seen.append(each)
+        if each not in yielded:
+            yielded.append(each)
             yield each, exchanged
 
 

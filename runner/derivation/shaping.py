@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 from runner.derivation.calls import Argument, Call
 from runner.derivation.pointwise import aligned
@@ -16,43 +17,57 @@ from runner.graph.model import Operand
 from runner.graph.term import Apply, Group, Term
 
 
-@rule_for("transpose", "matrix_transpose", "swapaxes", "moveaxis")
-def transposed(call: Call) -> Rule | None:
-    """Rule: the dimensions are permuted."""
+def permuted(call: Call, order: Callable[[Call, int], Sequence[int] | None]) -> Rule | None:
+    """Rule: the dimensions are permuted.
+
+    `order`: for a call and the number of dimensions the operand's dimension for each of the result's; None if unknown.
+    """
     shape = call.array.shape
-    rank = len(shape)
-    order = list(range(rank))
-    match call.name:
-        case "transpose":
-            axes = call.static("axes")
-            order = order[::-1] if axes is None else [axis % rank for axis in axes]
-        case "matrix_transpose":
-            order[-2:] = order[:-3:-1]
-        case "swapaxes":
-            one, other = call.static("axis1") % rank, call.static("axis2") % rank
-            order[one], order[other] = order[other], order[one]
-        case _:
-            source, destination = call.static("source"), call.static("destination")
-            if not isinstance(source, int) or not isinstance(destination, int):
-                return None
-            order.insert(destination % rank, order.pop(source % rank))
-    operands, result = {call.operand.place: every(shape)}, tuple((d,) for d in order)
+    dimensions = order(call, len(shape))
+    if dimensions is None:
+        return None
+    operands, result = {call.operand.place: every(shape)}, tuple((d,) for d in dimensions)
     return Rule(operands, result, dict(enumerate(shape)), below=call.operand.below)
 
 
-def common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
+def _transposed(call: Call, rank: int) -> list[int]:
+    axes = call.static("axes")
+    return [*range(rank)][::-1] if axes is None else [axis % rank for axis in axes]
+
+
+def _swapped(call: Call, rank: int) -> list[int]:
+    order, first, second = [*range(rank)], call.static("axis1") % rank, call.static("axis2") % rank
+    order[first], order[second] = order[second], order[first]
+    return order
+
+
+def _moved(call: Call, rank: int) -> list[int] | None:
+    order, source, destination = [*range(rank)], call.static("source"), call.static("destination")
+    if not isinstance(source, int) or not isinstance(destination, int):
+        return None
+    order.insert(destination % rank, order.pop(source % rank))
+    return order
+
+
+rule_for("transpose")(partial(permuted, order=_transposed))
+rule_for("matrix_transpose")(partial(permuted, order=lambda call, rank: (*range(rank - 2), rank - 1, rank - 2)))
+rule_for("swapaxes")(partial(permuted, order=_swapped))
+rule_for("moveaxis")(partial(permuted, order=_moved))
+
+
+def common(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
     """The factors that two shapes with the same number of elements share; dimensions that share none stay whole.
 
     Returns the factors of both shapes' dimensions and the factors' sizes; None for empty arrays.
     """
-    first: list[list[int]] = [[] for _ in one]
-    second: list[list[int]] = [[] for _ in other]
+    first: list[list[int]] = [[] for _ in before]
+    second: list[list[int]] = [[] for _ in after]
     sizes: dict[int, int] = {}
     i = j = 0
-    left, right = list(one), list(other)
-    if 0 in one:
+    left, right = list(before), list(after)
+    if 0 in before:
         return None
-    while i < len(one) and j < len(other):
+    while i < len(before) and j < len(after):
         if left[i] == 1:
             i += 1
         elif right[j] == 1:
@@ -195,7 +210,8 @@ def repeated(call: Call) -> Rule | None:
     return Rule({call.operand.place: every(shape)}, result, sizes, whole=frozenset({rank}))
 
 
-def _triangle(site: Site) -> Term:
+def _triangle(site: Site, kept: Literal["<=", ">="]) -> Term:
+    """Write a triangle: the elements whose column is `kept` beside their row."""
     shape = site.call.result.shape
     rank = len(shape)
     rows, columns = site.over(rank - 2), site.over(rank - 1)
@@ -204,12 +220,13 @@ def _triangle(site: Site) -> Term:
     template = "arange({n})[:, None]"
     first = site.within(shape[-2], rows, built(template, n=site.local[-2]))
     second = site.indices(shape[-1], columns)
-    template = "where({c} " + ("<=" if site.call.name == "tril" else ">=") + " {r} + {k}, {x}, {nothing})"
+    template = f"where({{c}} {kept} {{r}} + {{k}}, {{x}}, {{nothing}})"
     nothing = False if site.call.result.dtype == "bool" else 0
     return built(template, r=first, c=second, k=site.call.static("k", 0), x=site.x, nothing=nothing)
 
 
-@rule_for("tril", "triu", write=_triangle)
+@rule_for("tril", write=partial(_triangle, kept="<="))
+@rule_for("triu", write=partial(_triangle, kept=">="))
 def triangle(call: Call) -> Rule | None:
     """Rule: the diagonal starts elsewhere in each block of rows and columns."""
     shape = call.array.shape

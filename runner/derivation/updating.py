@@ -73,8 +73,8 @@ def _write(site: Site, neutral: int | None = None) -> Term:
     return built("where({inside}, {new}, {x})", inside=reduce(_both, updated), new=site.rewritten(written), x=x)
 
 
-def _both(one: Term, other: Term) -> Term:
-    return built("({a}) & ({b})", a=one, b=other)
+def _both(condition: Term, further: Term) -> Term:
+    return built("({a}) & ({b})", a=condition, b=further)
 
 
 def _places(site: Site, d: int, taken: range) -> tuple[Term, Term]:

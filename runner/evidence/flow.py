@@ -29,12 +29,12 @@ class Flow:
         """The lines whose values the operands are, looking through instructions without a line."""
         lines: dict[OperationOrigin, None] = {}
         front = [(computation, name) for name in operands]
-        seen: set[tuple[str, str]] = set()
+        visited: set[tuple[str, str]] = set()
         while front:
             where, name = front.pop(0)
-            if (where.name, name) in seen or name not in where.instructions:
+            if (where.name, name) in visited or name not in where.instructions:
                 continue
-            seen.add((where.name, name))
+            visited.add((where.name, name))
             producer = where.instructions[name]
             origins = _computing(self._origins.of(producer.metadata))
             if origins and (producer.opcode == "parameter" or not self._only_moves(producer)):
@@ -85,12 +85,12 @@ class Flow:
         around: dict[OperationOrigin, None] = {}
         # The result, or the element of a tuple that holds it.
         front: list[tuple[Computation, Instruction, int | None]] = [(computation, instruction, None)]
-        seen: set[tuple[str, str, int | None]] = set()
+        visited: set[tuple[str, str, int | None]] = set()
         while front:
             where, giver, index = front.pop(0)
-            if (where.name, giver.name, index) in seen:
+            if (where.name, giver.name, index) in visited:
                 continue
-            seen.add((where.name, giver.name, index))
+            visited.add((where.name, giver.name, index))
             if giver.root:
                 callers = self._module.callers.get(where.name, ())
                 front += [(outer, by, index) for outer, by, role in callers if role in ("calls", "to_apply", "body")]

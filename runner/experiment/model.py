@@ -261,14 +261,14 @@ class Experiment:
             return self
         mesh = self.manual
 
-        def seen(spec: Spec) -> Spec:
+        def over_manual(spec: Spec) -> Spec:
             return spec.over(mesh.axes)
 
         return replace(
             self,
             mesh=mesh,
-            arrays=tuple(replace(a, layout=Layout(mesh, a.shape, seen(a.layout.spec))) for a in self.arrays),
-            outputs={name: seen(spec) for name, spec in self.outputs.items()},
+            arrays=tuple(replace(a, layout=Layout(mesh, a.shape, over_manual(a.layout.spec))) for a in self.arrays),
+            outputs={name: over_manual(spec) for name, spec in self.outputs.items()},
             constraints={},
             automatic=(),
         )

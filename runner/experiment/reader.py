@@ -97,9 +97,9 @@ def read(config: Mapping[str, Any]) -> Experiment:
     statements: dict[Section, tuple[Statement, ...]] = {}
     sections: dict[Section, tuple[Flat, ...]] = {}
     for section in SECTIONS:
-        seen = manual if section == "per_device" else mesh
-        scope = VisibleNames(section, seen, set(values), dims, loops=gradient_names(config["grad"]))
-        scope.lengths = lengths(arrays, section, seen)
+        mesh_of_section = manual if section == "per_device" else mesh
+        scope = VisibleNames(section, mesh_of_section, set(values), dims, loops=gradient_names(config["grad"]))
+        scope.lengths = lengths(arrays, section, mesh_of_section)
         written = of_section(config, section)
         extent.check_calls(written, section, counts[section])
         statements[section] = read_section(written, scope, dims, functions)

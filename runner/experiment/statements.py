@@ -92,9 +92,9 @@ def check_functions(functions: Mapping[str, DefinedFunction], scope: VisibleName
             reader.statements([*function.body(section), function.result(section)], inside, frame, None)
 
 
-def lengths(arrays: Iterable[Array], section: Section, seen: Mesh) -> dict[str, int]:
+def lengths(arrays: Iterable[Array], section: Section, mesh: Mesh) -> dict[str, int]:
     """The number of slices of each array along its first dimension, as the lines of a section see it."""
-    blocks = {a.name: replace(a.layout, spec=a.layout.spec.over(seen.axes)) for a in arrays}
+    blocks = {a.name: replace(a.layout, spec=a.layout.spec.over(mesh.axes)) for a in arrays}
     shapes = {a.name: a.shape if section == "graph" else blocks[a.name].shard_shape for a in arrays}
     return {name: shape[0] for name, shape in shapes.items() if shape}
 

@@ -133,11 +133,11 @@ def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sourc
     )
 
 
-def _better(one: Candidate, other: Candidate) -> bool:
-    """Return whether `one` costs less, or costs the same and holds less."""
-    if abs(one.cost - other.cost) > 1e-6 * abs(other.cost):
-        return one.cost < other.cost
-    return one.held < other.held
+def _better(candidate: Candidate, best: Candidate) -> bool:
+    """Return whether `candidate` costs less, or costs the same and holds less."""
+    if abs(candidate.cost - best.cost) > 1e-6 * abs(best.cost):
+        return candidate.cost < best.cost
+    return candidate.held < best.held
 
 
 def _planned(

@@ -294,7 +294,7 @@ def _check_lambda(text: str, node: ast.expr, depth: int) -> None:
     match node:
         case ast.Lambda(
             args=ast.arguments(
-                args=[ast.arg(arg=one), ast.arg(arg=other)],
+                args=[ast.arg(arg=left), ast.arg(arg=right)],
                 posonlyargs=[],
                 kwonlyargs=[],
                 vararg=None,
@@ -302,7 +302,7 @@ def _check_lambda(text: str, node: ast.expr, depth: int) -> None:
                 defaults=[],
             ),
             body=body,
-        ) if one != other:
+        ) if left != right:
             _check(text, body, depth)
         case ast.Lambda():
             raise _fault(text, "a lambda that combines two values has two parameters: lambda a, b: a + b", node)

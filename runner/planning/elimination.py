@@ -94,9 +94,9 @@ def least_of_each(network: Network, variables: Collection[int]) -> dict[int, Cos
             theirs = buckets[below]
             dropped = tuple(d for d, v in enumerate(over) if v not in theirs.others)
             kept = [v for v in over if v in theirs.others]
-            seen = np.transpose(whole.min(axis=dropped), [kept.index(v) for v in theirs.others])
+            reduced = np.transpose(whole.min(axis=dropped), [kept.index(v) for v in theirs.others])
             least = theirs.least
-            above[below] = np.where(np.isfinite(least), seen, 0.0) - np.where(np.isfinite(least), least, 0.0)
+            above[below] = np.where(np.isfinite(least), reduced, 0.0) - np.where(np.isfinite(least), least, 0.0)
     return marginals
 
 

@@ -70,10 +70,10 @@ class _LayableReader:
             tensor.copies = 1
             self._lay(at, key, array.layout.spec)
             self._bounds[at] = below(array.init, experiment)
-            seen = at
+            tensor_read = at
             if array.name in experiment.constraints:
-                seen = self._again(at, array.name, "constraints", experiment.constraints[array.name])
-            self._tensors[numbers[array.name]] = (seen,)
+                tensor_read = self._again(at, array.name, "constraints", experiment.constraints[array.name])
+            self._tensors[numbers[array.name]] = (tensor_read,)
         for name in experiment.grad.names if experiment.grad else ():
             # A gradient has the layout of its array, unless `outputs` gives another.
             at = of = arrays[name.partition(".")[2]]

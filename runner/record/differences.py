@@ -27,7 +27,7 @@ def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
     names: Mapping[str, str] = after.get(NAMES, {})
     before, after = _renamed(before, _moved_names(before.get(NAMES, names), names)), _renamed(after, names)
     lines: list[str] = []
-    if before.get("dims") != after.get("dims"):
+    if (before.get("dims") or {}) != (after.get("dims") or {}):
         lines.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
     lines += _of_collectives(program, before, after)
     lines += _of_bytes(program, before.get("bytes"), after.get("bytes"))
@@ -63,7 +63,7 @@ _PLACE = re.compile(r"^([^\s:]+):\d+(?= )")
 
 
 def _renamed(pin: Pinned, names: Mapping[str, str]) -> Pinned:
-    """Return a pin with the names that readers know."""
+    """Return a pin with the names that readers know; lines with one name are one line to them."""
 
     def renamed(value: Any) -> Any:
         if is_mapping(value):
@@ -77,9 +77,13 @@ def _renamed(pin: Pinned, names: Mapping[str, str]) -> Pinned:
     whole: dict[str, Any] = dict(pin)
     if pin.get("collectives") is not None:
         named = ("node", "nodes", "between", "overlapped")
-        whole["collectives"] = [
+        collectives = [
             {key: renamed(value) if key in named else value for key, value in each.items()}
             for each in pin["collectives"]
+        ]
+        # As in a golden, a single line has no list.
+        whole["collectives"] = [
+            {key: value for key, value in each.items() if key != "nodes" or len(value) > 1} for each in collectives
         ]
     for key in ("outputs", "bytes"):
         if pin.get(key) is not None:
@@ -92,14 +96,18 @@ def _dims(pin: Pinned) -> str:
     return ", ".join(f"{name}={size}" for name, size in dims.items()) if dims else "the dims of its file"
 
 
-def _change(before: Any, after: Any) -> str:
-    return f"{_plain(before)} → {_plain(after)}"
-
-
 def _plain(value: Any) -> str:
     if is_list(value) and all(isinstance(part, str) for part in value):
         return ", ".join(value) or "none"
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _change(before: Any, after: Any, text: Callable[[Any], str] = _plain) -> str:
+    """Return `old → new`, each as a `text` or, if these are equal, as JSON."""
+    texts = [text(before), text(after)]
+    if texts[0] == texts[1]:
+        texts = ["none" if value is None else json.dumps(value, ensure_ascii=False) for value in (before, after)]
+    return " → ".join(texts)
 
 
 # Bytes.
@@ -154,9 +162,7 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
             lines.append(f"output {name} disappeared from {program}: {_output(old)}")
             continue
         changes = [
-            f"{key.replace('_', ' ')} {_spec(old[key])} → {_spec(new[key])}"
-            if key == "spec"
-            else f"{key.replace('_', ' ')} {_change(old.get(key), new.get(key))}"
+            f"{key.replace('_', ' ')} {_change(old.get(key), new.get(key), _spec if key == 'spec' else _plain)}"
             for key in sorted({*old, *new}, key=lambda key: ((*_OUTPUT_ORDER, key).index(key), key))
             if old.get(key) != new.get(key)
         ]
@@ -278,8 +284,11 @@ def _moved(pin: Mapping[str, Any], times: int) -> str:
 
 
 def _count(pin: Mapping[str, Any]) -> Count:
-    held = pin.get("count")
-    return codec.build(Range, held) if is_mapping(held) else held
+    return _executions(pin.get("count"))
+
+
+def _executions(pinned: Any) -> Count:
+    return codec.build(Range, pinned) if is_mapping(pinned) else pinned
 
 
 _FIELDS = {
@@ -302,11 +311,14 @@ def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
         elif key.startswith("bytes_"):
             changes.append(f"{_FIELDS[key]} {bytes_change(was, now)} per device")
         elif key == "count":
-            changes.append(f"{_FIELDS[key]} {_times(_count(old))} → {_times(_count(new))}")
+            changes.append(f"{_FIELDS[key]} {_change(was, now, _times)}")
         else:
             changes.append(f"{_FIELDS.get(key, key)} {_change(was, now)}")
-    if not changes:
+    if not changes and _between(new) != _between(old):
         changes.append(f"is {_between(new)}, was {_between(old)}")
+    if not changes:
+        lines = [key for key in ("node", "nodes", "between") if old.get(key) != new.get(key)]
+        changes += [f"{key} {_change(old.get(key), new.get(key))}" for key in lines]
     several = f", {times} of them" if times > 1 else ""
     return f"{words.collective(_entry(old))} changed in {program}: {', '.join(changes)}{several}"
 
@@ -336,7 +348,8 @@ _CHANGES = {
 }
 
 
-def _times(count: Count) -> str:
+def _times(pinned: Any) -> str:
+    count = _executions(pinned)
     if count is None:
         return "a number of times that is not known"
     return "once" if count == 1 else f"{executions.text(count)} times"

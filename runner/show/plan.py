@@ -83,9 +83,9 @@ def show_layouts(path: Path) -> None:
         print(printable(f"  {sentence}"))
 
 
-def show_difference(one: Path, other: Path) -> None:
+def show_difference(first: Path, second: Path) -> None:
     """Print which layouts of two plans differ, and which lines cost more. Raises `UnreadablePlan`."""
-    a, b = read(one), read(other)
+    a, b = read(first), read(second)
     rows = [
         (key, a.layouts.get(key, "–"), b.layouts.get(key, "–"))
         for key in dict.fromkeys((*a.layouts, *b.layouts))

@@ -81,7 +81,7 @@ class ExperimentFile(pytest.File):
         return self._small if target == "cpu" else {}
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        self.state.seen.add(self.path.resolve())
+        self.state.collected.add(self.path.resolve())
         self._refuse_ambiguity()
         first = self._compose()
         if first is not None and self._asked(first, expect.refusal) is not None:

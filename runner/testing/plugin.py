@@ -141,7 +141,7 @@ class _Hooks:
 
         lines: dict[Path, str] = {}
         for folder in {file.folder for file in self.session.files.values()}:
-            if not {path.resolve() for path in experiments(folder) if is_there(path)} <= self.session.seen:
+            if not {path.resolve() for path in experiments(folder) if is_there(path)} <= self.session.collected:
                 continue
             goldens = self.session.golden_file(folder, "").parent
             # Config folders side by side share one folder of goldens.

@@ -63,7 +63,7 @@ class Session:
         """The config folders whose `experiment/` is collected."""
         self.files: dict[Path, Collected] = {}
         """The collected experiments, by their golden files."""
-        self.seen: set[Path] = set()
+        self.collected: set[Path] = set()
         """Every collected file, also those that are only bases of others."""
         self._runs: dict[tuple[Path, str], Run] = {}
         self._workers: Workers | None = None

@@ -159,11 +159,11 @@ class ProgramLines:
     def _readers(self, line: str) -> list[str]:
         """The lines of the graph behind a derived line: itself, or the first lines that read it."""
         graph = {str(line_of_graph) for line_of_graph, _ in expressions(self._experiment.lines("graph"))}
-        front, seen = [line], set[str]()
+        front, passed = [line], set[str]()
         while front and not any(name in graph for name in front):
-            seen |= set(front)
+            passed |= set(front)
             names = {name.rpartition(".")[2] for name in front}
-            front = [reader for reader, (_, read) in self._lines.items() if names & read.names and reader not in seen]
+            front = [reader for reader, (_, read) in self._lines.items() if names & read.names and reader not in passed]
         return [name for name in front if name in graph]
 
     # Collectives that JAX's differentiation asks for.
@@ -237,6 +237,7 @@ def _by_line(plan: Planned, experiment: Experiment) -> Planned:
     names = {line.path: str(line) for line, _ in expressions(experiment.lines("graph"))}
     return Planned(
         missing=plan.missing,
+        unknown=plan.unknown,
         collectives=tuple(needs.renamed(planned, names) for planned in plan.collectives or ()),
         operations=tuple(
             replace(planned, line=names.get(planned.line or "", planned.line)) for planned in plan.operations

@@ -12,7 +12,10 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from runner.derivation.derive import TRIES, Derived, Hints, NotDerived, derive, section, settled
+from runner.derivation.derive import TRIES, Derived, derive, settled
+from runner.derivation.scopes import NotDerived
+from runner.derivation.section import section
+from runner.derivation.writer import Hints
 from runner.estimate.prices import BYTES, EstimatedSeconds, Prices, permuted
 from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment

@@ -1122,11 +1122,11 @@ def _typed(tree: Any) -> str:
     return str(calls.tree.map(typed, tree)).replace("'", "")
 
 
-def _alike(one: jaxprs.FunctionLines, other: jaxprs.FunctionLines) -> bool:
+def _alike(first: jaxprs.FunctionLines, second: jaxprs.FunctionLines) -> bool:
     """Whether two readings have the same lines, results and captured arrays."""
-    captured = ({name: array.tobytes() for name, array in lines.arrays.items()} for lines in (one, other))
+    captured = ({name: array.tobytes() for name, array in lines.arrays.items()} for lines in (first, second))
     same = next(captured) == next(captured)
-    return same and (one.lines, one.results) == (other.lines, other.results)
+    return same and (first.lines, first.results) == (second.lines, second.results)
 
 
 def _shared(texts: Mapping[str, Any]) -> Any:

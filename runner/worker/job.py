@@ -63,9 +63,10 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 
     `job` holds the experiment's `definition`, `folder` (for the programs), `data` (where `load` looks), `arrays` (where
     outputs are left for the parent) and `steps` (a profile follows its program); `gradient`, if the gradients' oracle
-    is needed even for absent hardware; `values`, if only the types of all values of the graph are needed.
+    is needed even for absent hardware; `values`, if only the types of all values of the graph are needed;
+    `without`, the parts that ended an earlier process of the job, with how.
     """
-    phases.report_to(emit)
+    phases.report_to(emit, job.get("without", {}))
     if job.get("trace"):
         emit(_traced(job))
     else:

@@ -61,9 +61,9 @@ class Regions:
                 if axis in along:
                     self.key(along[axis], key)
 
-    def join(self, one: RegionNodes, other: RegionNodes) -> None:
+    def join(self, left: RegionNodes, right: RegionNodes) -> None:
         """Record that two values have the same layout, dimension by dimension."""
-        for mine, theirs in zip(one, other, strict=False):
+        for mine, theirs in zip(left, right, strict=False):
             for axis in mine.keys() & theirs.keys():
                 self._join(mine[axis], theirs[axis])
 
@@ -103,18 +103,18 @@ class Regions:
                     by_axis[axis] = sorted(keys, key=self._order.__getitem__)
         return by_axis
 
-    def _keys_of(self, node: RegionNode, seen: set[RegionNode]) -> set[str]:
+    def _keys_of(self, node: RegionNode, visited: set[RegionNode]) -> set[str]:
         top = self._top(node)
         keys = set(self._keys.get(top) or self._hints.get(top) or ())
-        if not keys and top not in seen:
-            seen.add(top)
+        if not keys and top not in visited:
+            visited.add(top)
             for moved, before in self._moved:
                 if self._top(moved) == top:
-                    keys |= self._keys_of(before, seen)
+                    keys |= self._keys_of(before, visited)
         return keys
 
-    def _join(self, one: RegionNode, other: RegionNode) -> None:
-        above, below = self._top(one), self._top(other)
+    def _join(self, left: RegionNode, right: RegionNode) -> None:
+        above, below = self._top(left), self._top(right)
         if above == below:
             return
         self._above[below] = above

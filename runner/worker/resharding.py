@@ -58,15 +58,15 @@ def _paths(mesh: layout.Mesh, change: Reshard) -> Iterator[tuple[Spec, ...]]:
     if any(size % mesh.axis_size(axes) for size, axes in entries):
         return
     steps = moves.moves(mesh, change.shape, width, before, after)
-    seen = [tuple(step.after for step in steps[:-1])]
-    if seen[0]:
-        yield seen[0]
+    planned = [tuple(step.after for step in steps[:-1])]
+    if planned[0]:
+        yield planned[0]
     near = sorted(
         {step.after for step in moves.steps(mesh, change.shape, width, before, after)} - {before, after},
         key=lambda spec: (moves.sent(mesh, change.shape, width, before, spec), str(spec)),
     )
     for spec in near[:_TRIES]:
-        if (spec,) not in seen:
+        if (spec,) not in planned:
             yield (spec,)
 
 

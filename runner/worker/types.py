@@ -265,13 +265,19 @@ def _whole(experiment: Experiment, local: Typed, spec: Spec, name: str) -> Typed
     return Typed(whole, local.dtype)
 
 
-def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:
+def _check_varying(
+    experiment: Experiment, name: str, spec: Spec, varying: frozenset[str], *, remedy: bool = True
+) -> None:
+    """Raise `InvalidExperiment` if a replicated output may differ between devices.
+
+    `remedy`: whether to look for a gather that mends it, for which all lines are evaluated once for each of them.
+    """
     loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in spec.axes]
     if loose:
         over = quoted(loose)
         trivial = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
         sizes = f" (JAX ignores that {quoted(trivial)} has size 1)" if trivial else ""
-        why = _known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT
+        why = (_known_gathered(experiment, name, frozenset(loose)) if remedy else None) or LEFT_OUT
         raise invalid(
             ("outputs", name),
             f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in "
@@ -325,7 +331,7 @@ def _refused_lines(experiment: Experiment, floats: Floats) -> str | None:
     def evaluate() -> None:
         _, varying = per_device(experiment, floats)
         for name, spec in experiment.results.items() if experiment.check_vma else ():
-            _check_varying(experiment, name, spec, varying[name])
+            _check_varying(experiment, name, spec, varying[name], remedy=False)
 
     return _refused(evaluate) or _refused_by_shard_map(experiment, {})
 

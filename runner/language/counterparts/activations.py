@@ -25,8 +25,8 @@ def relu(x: Any) -> Any:
 def hard_tanh(x: Any) -> Any:
     """`jax.nn.hard_tanh`: integers stay integers."""
     x = array(x)
-    one = np.ones((), x.dtype)
-    return dtypes.where(x > 1, one, dtypes.where(x < -1, -one, x))
+    unit = np.ones((), x.dtype)
+    return dtypes.where(x > 1, unit, dtypes.where(x < -1, -unit, x))
 
 
 def _activation(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

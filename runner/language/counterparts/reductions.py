@@ -100,10 +100,10 @@ def _added_in(a: Any, dtype: Any, axis: Any, keepdims: bool, initial: Any, where
 def nanmean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """`jnp.nanmean`: NaN where all elements are; sums, and counts the elements, in the dtype of `a`."""
     a = floating(a)
-    zero, one = np.zeros_like(a, shape=()), np.ones_like(a, shape=())
+    zero, unit = np.zeros_like(a, shape=()), np.ones_like(a, shape=())
     with np.errstate(all="ignore"):
         total, count = (
-            added(dtypes.where(np.isnan(a), zero, term), _axis(axis), keepdims=keepdims) for term in (a, one)
+            added(dtypes.where(np.isnan(a), zero, term), _axis(axis), keepdims=keepdims) for term in (a, unit)
         )
         return total / count
 

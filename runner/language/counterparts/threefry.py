@@ -288,8 +288,8 @@ def _uniform(key: Any, shape: tuple[int, ...], kind: np.dtype, minval: Any, maxv
     unsigned = np.dtype(f"uint{kind.itemsize * 8}")
     drawn = _bits(key, width, shape).astype(unsigned) >> unsigned.type(width - mantissa)
     # Random mantissas with the exponent of 1 are uniform in [1, 2).
-    one = np.array(1, kind)
-    floats = (drawn | one.view(unsigned)).view(kind) - one
+    unit = np.array(1, kind)
+    floats = (drawn | unit.view(unsigned)).view(kind) - unit
     low, high = np.asarray(minval).astype(kind), np.asarray(maxval).astype(kind)
     floats, span = floats.reshape(shape), high - low
     if kind == np.float32:

@@ -111,11 +111,11 @@ def _read(names: Sequence[str], lines: Sequence[RecordedLine]) -> Iterator[str]:
     """Return the names of all lines on which some lines depend."""
     by_path = {line.path: line for line in lines}
     todo = [line.path for line in lines if line.line in names]
-    seen: set[str] = set()
+    reached: set[str] = set()
     while todo:
         line = by_path.get(todo.pop())
-        if line is not None and line.path not in seen:
-            seen.add(line.path)
+        if line is not None and line.path not in reached:
+            reached.add(line.path)
             yield line.line
             todo += line.reads
 

@@ -371,7 +371,7 @@ def _take_otherwise(
 
 
 _Steps = Mapping[Place, tuple[tuple[int, ...], tuple[int, ...]]]
-"""For whiles whose number of steps may change the least and the most, on each device."""
+"""For whiles whose number of steps may change: the least and the most, on each device."""
 
 
 def _unsteady(recorded: Recording, others: Sequence[Script]) -> _Steps:

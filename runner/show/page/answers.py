@@ -13,6 +13,7 @@ from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, table, tag
 from runner.show.page.measured import MeasuredSweep, either, text, title
 from runner.show.table import Table
+from runner.words import listed
 
 _ALIKE = 3
 """The most equally good points that are named."""
@@ -26,6 +27,10 @@ def part(sweep: MeasuredSweep) -> Part:
 
     If sizes were swept, there is one answer per size, since a size is not a choice.
     """
+    experiments = list(dict.fromkeys(row.experiment for row in sweep.rows))
+    if len(experiments) > 1:
+        names = f"The runs are of several experiments, {listed(experiments)}: no layout is the answer for all."
+        return Part("answer", "Answer", tag("p", names))
     sizes = sweep.sizes
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in sweep.rows if not sweep.candidates else sweep.candidates:
@@ -130,7 +135,9 @@ def _fits(sweep: MeasuredSweep, row: Row) -> bool:
 
 
 def _sized(sweep: MeasuredSweep, size: Sequence[str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in zip(sweep.sizes, size, strict=True))
+    """Return sizes as on the command line; a run without one of them has that of its file."""
+    keyed = zip(sweep.sizes, size, strict=True)
+    return " ".join(f"{key}={value}" if value else f"{key} of the file" for key, value in keyed)
 
 
 def _taken(
@@ -219,7 +226,7 @@ def _by_size(
 
     rows = [
         [
-            " ".join(f"{key}={value}" for key, value in zip(sizes, size, strict=True)),
+            _sized(sweep, size),
             *(cell(of, name) for name in names),
         ]
         for size, of in list(best_of.items())[:_SIZES]

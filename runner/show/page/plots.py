@@ -72,9 +72,12 @@ def layouts(sweep: MeasuredSweep) -> MeasureGrid | None:
 
 
 def against(sweep: MeasuredSweep) -> Against | None:
-    """Return a time, or the bytes sent if no time ranks layouts, against memory; None for fewer than two points."""
+    """Return a time, or the bytes sent if no time ranks layouts, against memory.
+
+    None for fewer than two points, and for several experiments.
+    """
     cost = next((name for name in _COSTS if name in sweep.ranked), None)
-    if cost is None:
+    if cost is None or len({row.experiment for row in sweep.rows}) > 1:
         return None
     rows = [
         (row, x, y)

@@ -168,6 +168,11 @@ def run(text: Text, folder: Path, **changes: Any) -> Outcome:
     return Outcome(read(given), record, worker.types, sources, runs)
 
 
+WORKERS = Workers()
+"""One process other than this, for tests that plant mistakes in this one alone or profile: it imports JAX once."""
+atexit.register(WORKERS.close)
+
+
 _TREES = tempfile.TemporaryDirectory()
 """The folder for the leaves of trees."""
 atexit.register(_TREES.cleanup)

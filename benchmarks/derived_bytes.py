@@ -47,12 +47,6 @@ MORE = {
         "per_device has slots of a capacity to exchange. A graph with slots (in tests/derived_bytes.yaml) needs two "
         "exchanges",
     ),
-    "llama_step": (
-        1.28,
-        "Shardy's plan shards the activations of a layer over data along the features, as the weights are, not along "
-        "the batch; line by line no step to the batch sends less, and the graph has more values than are chosen for at "
-        "once. With the batch over data in all lines derived would send 74,432 B",
-    ),
     "vocab_parallel_cross_entropy": (
         1.03,
         "the graph subtracts the logarithm of the total before it picks the label's logit, so the backward pass sums "

@@ -75,8 +75,9 @@ class Record(model.Record):
         if self.error is not None:
             place_and_message = (line.strip() for line in self.error.splitlines()[:2])
             return f"<Record{of}: {self.status}, {': '.join(place_and_message)}>"
-        passed = sum(program.status == "passed" for program in self.programs.values())
-        return f"<Record{of}: {self.status}, {passed} of {len(self.programs)} programs passed>"
+        from runner.show import summary
+
+        return f"<Record{of}: {summary.line(self, ', ')}>"
 
     def __str__(self) -> str:
         from runner.show import report
@@ -119,7 +120,7 @@ def compose(
         except InvalidName as error:
             raise InvalidConfiguration(f"{experiment}: {error}") from None
     elif not (folder / "experiment").is_dir():
-        raise InvalidConfiguration(f"{folder} has no folder 'experiment', in which NAME.yaml would be")
+        raise InvalidConfiguration(f"{folder} has no folder 'experiment', where NAME.yaml belongs")
     return _compose(experiment, folder, texts(overrides, keys))
 
 
@@ -296,7 +297,8 @@ def _begin(folder: Path) -> None:
     others = manifest.delete(folder) if manifest.read(folder) is not None else []
     if others:
         raise FileExistsError(
-            f"{folder} is the folder of a run, and has {others[0]}, which no run wrote, or which changed since"
+            f"{folder} is the folder of a run, and has {others[0]}, which no run wrote or which was changed since: "
+            "move it"
         )
     try:
         manifest.begin(folder, "run")

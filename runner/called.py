@@ -30,7 +30,6 @@ import pickle
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from unittest import mock
 
 import jax
 
@@ -58,8 +57,12 @@ def _unregistered(make):
     """Make a class without registering it: its metaclass would, before it has the attributes that are its leaves."""
 
     def made(*arguments):
-        with mock.patch.object(jax.tree_util, "register_pytree_with_keys"):
+        register = jax.tree_util.register_pytree_with_keys
+        jax.tree_util.register_pytree_with_keys = lambda *_, **named: None
+        try:
             return make(*arguments)
+        finally:
+            jax.tree_util.register_pytree_with_keys = register
 
     return made
 
@@ -209,7 +212,7 @@ def experiment(
     try:
         pickled = _pickled(_settings(), _nodes(), (called, tuple(operands), specs, out_specs, reference, context))
     except Exception as error:  # A pickled object's own code may raise anything.
-        message = f"{_name(function)} cannot be given to another process: {type(error).__name__}: {error}"
+        message = f"{_name(function)} cannot be pickled for the worker process: {type(error).__name__}: {error}"
         raise Unpicklable(message) from error
     folders = [str(Path(each).resolve()) for each in sys.path]
     (folder / f"{MODULE}.pkl").write_bytes(pickled)
@@ -272,7 +275,7 @@ def _context() -> Any:
 
 
 def _on_mesh(function: Any, axes: Mapping[str, int]) -> Any:
-    """The function; one that is jitted with PartitionSpecs, with these on a mesh of `axes`.
+    """The function; if it is jitted with PartitionSpecs, the same jitted with these on a mesh of `axes`.
 
     JAX takes the mesh of PartitionSpecs from a context that cannot be set within a trace. Raises `ValueError` for an
     axis that the mesh does not have.
@@ -397,7 +400,7 @@ def _leaves(function: Any, operands: Sequence[Any]) -> tuple[list[list[Any]], li
 
 def _in_shardings(jax: Any, function: Any, arrays: tuple[Any, ...]) -> list[Any]:
     """Return the `in_shardings` of a jitted function for each leaf of its operands; none if it has none."""
-    # JAX has no public access to them that does not trace and lower the function.
+    # JAX's public API gives them only by tracing and lowering the function.
     info = getattr(function, "_jit_info", None)
     if info is None or not getattr(info, "user_specified_in_shardings", False):
         return []

@@ -53,43 +53,55 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def plain(value: Any) -> Any:
     """Convert a value to data that `json.dumps` accepts."""
     kind = cast("type[Any]", type(value))
-    if kind in _AS_IT_IS:
-        return value
-    if is_dataclass(kind):
-        members: dict[str, Any] = {}
-        for name, key, always, default in _written(kind):
-            held = getattr(value, name)
-            if always or held != default():
-                members[key] = plain(held)
-        return members
-    if hasattr(kind, "json"):
-        return plain(value.json())
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        # Most lists are of numbers, and long: a call for each would take most of the time.
-        return [item if type(item) in _AS_IT_IS else plain(item) for item in cast("list[Any]", value)]
-    if isinstance(value, complex):
-        return {"real": plain(value.real), "imag": plain(value.imag)}
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return value if kind in _AS_IT_IS else _writer(kind)(value)
 
 
 _AS_IT_IS = frozenset({str, int, bool, types.NoneType})
 
 
 @functools.cache
-def _written(kind: type[Any]) -> tuple[tuple[str, str, bool, Callable[[], Any]], ...]:
-    """For each field: its name, its JSON name, whether it is always written, and a function for its default."""
+def _writer(kind: type[Any]) -> Callable[[Any], Any]:
+    """The function that converts the values of a type."""
+    if is_dataclass(kind):
+        return functools.partial(_members, _written(kind))
+    if hasattr(kind, "json"):
+        return lambda value: plain(value.json())
+    if issubclass(kind, Mapping):
+        return lambda value: {key: plain(item) for key, item in value.items()}
+    if issubclass(kind, list | tuple):
+        # Most lists are of numbers, and long: a call for each would take most of the time.
+        return lambda value: [item if type(item) in _AS_IT_IS else plain(item) for item in value]
+    if issubclass(kind, complex):
+        return lambda value: {"real": plain(value.real), "imag": plain(value.imag)}
+    if issubclass(kind, StrEnum):
+        return lambda value: value.value
+    return _finite if issubclass(kind, float) else lambda value: value
+
+
+def _members(written: tuple[tuple[str, str, bool, Any], ...], value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that `written` describes."""
+    members: dict[str, Any] = {}
+    for name, key, always, default in written:
+        held = getattr(value, name)
+        if always or held != default:
+            members[key] = held if type(held) in _AS_IT_IS else plain(held)
+    return members
+
+
+def _finite(value: float) -> Any:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _written(kind: type[Any]) -> tuple[tuple[str, str, bool, Any], ...]:
+    """For each field: its name, its JSON name, whether it is always written, and its default, None without one."""
     return tuple(
         (
             member.name,
             _name(member),
             bool(member.metadata.get("always")) or _required(member),
-            functools.partial(_default, member),
+            None if _required(member) else _default(member),
         )
         for member in fields(kind)
     )

@@ -68,7 +68,7 @@ class Sharded:
             if before is None or (changes and config.getoption("update_golden")):
                 goldens.pin(file, place, now)
             if before is None and not config.getoption("update_golden"):
-                message = f"there was no golden of {name}; it is written now: look at {shown(file)}, commit it"
+                message = f"there was no golden of {name}, so it was written: look at {shown(file)} and commit it"
                 pytest.fail(message, pytrace=False)
             if changes and not config.getoption("update_golden"):
                 update = f"pytest {self._node.nodeid} --update-golden"

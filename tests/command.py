@@ -21,9 +21,9 @@ LARGE = [n for n in EXPERIMENTS if (n.startswith("collective_") and "matmul" in 
 SMALLER = ("++dims.M=1024", "++dims.K=64", "++dims.N=128")
 
 
-def run_command(*arguments: str, folder: Path = ROOT) -> Done:
+def run_command(*arguments: str, folder: Path = ROOT, **environment: str) -> Done:
     """Run `python -m runner` with `arguments` from `folder`, except for the start and the exit of Python."""
-    return command(folder, *arguments, limit=600)
+    return command(folder, *arguments, limit=600, **environment)
 
 
 def run_whole(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:

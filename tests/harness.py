@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from omegaconf import OmegaConf
 
 from runner.checks import oracles
 from runner.checks.context import Context
-from runner.config import schema
+from runner.config import direct, schema
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
 from runner.config.schema import ExperimentConfig
@@ -121,10 +122,6 @@ def refusal(reading: Callable[[str], object], text: str, file: Path) -> str:
     return Sources((Layer(file),)).report(error.value.fault)
 
 
-_SCHEMA = OmegaConf.structured(ExperimentConfig)
-"""The types of an experiment's keys, which take half of the time of a configuration to make; `merge` copies them."""
-
-
 def _loaded(text: str) -> Any:
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
@@ -133,8 +130,10 @@ def config(text: Text, **changes: Any) -> dict[str, Any]:
     """Return the resolved configuration of such an experiment."""
     given = {**(_loaded(text) if isinstance(text, str) else text), **changes}
     config = {"name": "test", "mesh": {"axes": ["x", "y"], "shape": [2, 2]}} | given
-    merged = OmegaConf.merge(_SCHEMA, config)
-    plain = OmegaConf.to_container(merged, resolve=True)
+    # OmegaConf takes 12 ms for this, and gives the same (`test_direct.py`).
+    if (whole := direct.completed(config)) is not None:
+        return copy.deepcopy(whole)
+    plain = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(ExperimentConfig), config), resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 

@@ -36,9 +36,11 @@ TIMED = "computed seconds"
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a command line: its exit status, its output, its duration; `jax`: whether it imported JAX.
+    """The result of a command line: its exit status, its output, its duration.
 
     - `cpu`: its computing seconds, including those of child processes that it waited for.
+    - `jax`: whether it imported JAX.
+    - `forked`: whether its worker was a fork that had imported JAX.
 
     A status below 0 is the signal that ended it.
     """
@@ -49,6 +51,7 @@ class Done:
     seconds: float
     cpu: float
     jax: bool
+    forked: bool
 
 
 def command(folder: Path, *arguments: str, module: str = "runner", limit: float = 120.0, **environment: str) -> Done:
@@ -170,7 +173,7 @@ class _Late:
     def submit(self, job: dict[str, Any]) -> None:
         """Start it if necessary, and hand it the job."""
         if self._worker is None:
-            self._worker = _WORKER() if _Spare.waiting is None else _Forked()
+            self._worker = _WORKER() if _Spare.waiting is None else _WORKER(start=_Spare.taken)
         self._worker.submit(job)
 
     def listen(self) -> None:
@@ -195,6 +198,8 @@ class _Spare:
 
     waiting: ClassVar[_Spare | None] = None
     """The spare process of this command, until it is taken."""
+    used: ClassVar[bool] = False
+    """Whether it was taken."""
 
     def __init__(self) -> None:
         child_stdin, stdin = os.pipe()
@@ -215,30 +220,40 @@ class _Spare:
         self._status: int | None = None
 
     @classmethod
-    def taken(cls, stderr: IO[bytes], scratch: Path) -> _Spare:
-        """Return this command's spare, with its errors in a file and a temporary folder of its own."""
+    def taken(cls, command: Sequence[str], stderr: IO[bytes], environment: Mapping[str, str]) -> Launch:
+        """Return this command's spare instead of a new process of `command`.
+
+        Its errors are written to `stderr`, and its temporary folder is that of `environment`.
+        """
         spare, cls.waiting = cls.waiting, None
         assert spare is not None
         with spare._ours as ours:
-            socket.send_fds(ours, [os.fsencode(scratch)], [stderr.fileno()])
-        return spare
+            socket.send_fds(ours, [os.fsencode(environment["TMPDIR"])], [stderr.fileno()])
+        _Spare.used = True
+        return Launch(spare)
+
+    def poll(self) -> int | None:
+        """Return its exit status, below 0 for a signal; None if it still runs."""
+        if self._status is None:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
 
     def wait(self, timeout: float | None = None) -> int:
         """Return its exit status, below 0 for a signal. Raises `subprocess.TimeoutExpired`."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while self._status is None:
-            done, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
-            if done:
-                self._status = os.waitstatus_to_exitcode(status)
-            elif until is not None and time.monotonic() > until:
-                raise subprocess.TimeoutExpired("the worker", timeout or 0)
-            else:
-                time.sleep(0.005)
-        return self._status
+        if timeout is None and self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        deadline = time.monotonic() + (timeout or 0.0)
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("the worker", timeout or 0.0)
+            time.sleep(0.005)
+        return status
 
     def kill(self) -> None:
         """End it, if it has not ended."""
-        if self._status is None:
+        if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
 
@@ -286,10 +301,10 @@ def _done(folder: str, arguments: Sequence[str], limit: float, environment: Mapp
         status, cpu = _ended(child, limit)
         seconds = time.monotonic() - start
         with os.fdopen(imported, "rb") as pipe:
-            jax = pipe.read() == b"jax"
+            words = pipe.read().decode().split()
         out.seek(0)
         err.seek(0)
-        return Done(status, out.read().decode(), err.read().decode(), seconds, cpu, jax)
+        return Done(status, out.read().decode(), err.read().decode(), seconds, cpu, "jax" in words, "forked" in words)
 
 
 def _be(
@@ -306,6 +321,8 @@ def _be(
         os.setpgid(0, 0)
         os.chdir(folder)
         os.environ.update(environment)
+        if "PYTHONPATH" in environment:
+            sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
         # JAX and XLA read their variables when they were imported.
         _Spare.waiting = None if any(name.startswith(("JAX_", "XLA_")) for name in environment) else _Spare()
         warnings.simplefilter("error")
@@ -326,7 +343,7 @@ def _be(
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(report, b"jax" if "jax" in sys.modules else b"no")
+        os.write(report, f"{'jax' if 'jax' in sys.modules else ''} {'forked' if _Spare.used else ''}".encode())
         os._exit(status)
 
 
@@ -348,12 +365,7 @@ def _ended(child: int, limit: float) -> tuple[int, float]:
 
 if __name__ == "__main__":
     _FILTERS = list(warnings.filters)
+    from runner.link.process import Launch
     from runner.link.process import Worker as _WORKER
-
-    class _Forked(_WORKER):
-        """A worker that was forked."""
-
-        def _started(self, command: Sequence[str], stderr: IO[bytes]) -> Any:
-            return _Spare.taken(stderr, self._scratch.path)
 
     _serve()

@@ -73,7 +73,7 @@ def test_a_topology_has_a_platform_devices_and_jax_arguments(name, platform, dev
 @pytest.mark.parametrize(
     ("name", "platform", "message"),
     [
-        ("v5e", "cpu", "'v5e' is not a topology; it is a TPU generation and the chips along each dimension, such as "
+        ("v5e", "cpu", "'v5e' is not a topology; write a TPU generation and the chips along each dimension, such as "
          "v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs"),
         ("v6:2x2", "cpu", "no TPU generation 'v6'; did you mean 'v6e'?"),
         ("h100:8", "cpu", "no TPU generation 'h100'; there are v4, v5e, v5p, v6e, tpu7x"),
@@ -463,10 +463,9 @@ def test_a_topology_unknown_to_libtpu_is_refused(tmp_path):
 def test_a_gpu_topology_needs_a_local_gpu(tmp_path):
     done, record = run(tmp_path, "target.topology=1x1x4")
     assert (done.returncode, record["status"]) == (2, "invalid")
-    assert done.stderr.startswith(
-        "command line: target.topology=1x1x4  target.topology\n"
-        "  compiling for 1x1x4 needs one GPU here, of the kind that it is to have: "
-    )
+    assert (
+        "command line: target.topology=1x1x4  target.topology\n  compiling for 1x1x4 needs one GPU of that kind here: "
+    ) in done.stderr
 
 
 @needs_libtpu

@@ -91,7 +91,7 @@ def test_the_package_is_typed() -> None:
         ("here.yaml", None, "here.yaml:1:1\n  the file is empty"),
         ("here.yml", None, "here.yml: the file of an experiment ends in .yaml: rename it"),
         ("here.yaml", ".", "config_dir is for an experiment's name; a path needs none"),
-        ("mine", "nosuch", "nosuch has no folder 'experiment', in which NAME.yaml would be"),
+        ("mine", "nosuch", "nosuch has no folder 'experiment', where NAME.yaml belongs"),
     ],
 )
 def test_composition_errors_are_reported(

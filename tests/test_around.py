@@ -6,38 +6,42 @@ Every fault there gives one message, in the words of the runner, Hydra or JAX, a
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from runner.testing import session
-from tests.command import run_whole
+from tests.command import ROOT, run_whole
 from tests.faults import GOOD
 from tests.server import Done, command
 
 RUN = ("+experiment=case3_allreduce", "program=shard_map", "show=none", "hydra.run.dir=run")
 SWEEP = ("-m", "+experiment=case3_allreduce", "program=shard_map", "dims.J=4,8", "hydra.sweep.dir=sweep")
 
+# What Hydra's, OmegaConf's or Python's message names.
 SETTINGS = {
-    "hydra.job_logging.root.level=LOUD": "Unable to configure root logger: Unknown level: 'LOUD'",
-    "hydra.job_logging.version=9": "Unsupported version: 9",
-    "hydra.job_logging.handlers.file.class=nosuch.X": "Unable to configure handler 'file': Cannot resolve 'nosuch.X'",
-    "+hydra.job_logging.handlers.more=5": "Unable to configure handler 'more'",
+    "hydra.job_logging.root.level=LOUD": "'LOUD'",
+    "hydra.job_logging.version=9": "9",
+    "hydra.job_logging.handlers.file.class=nosuch.X": "'nosuch.X'",
+    "+hydra.job_logging.handlers.more=5": "'more'",
     "hydra.verbose=[x,1]": "A logger name must be a string",
     "hydra.job.env_copy=[NO_SUCH_VARIABLE]": "'NO_SUCH_VARIABLE'",
-    "hydra.run.dir=${nope}": "Interpolation key 'nope' not found",
+    "hydra.run.dir=${nope}": "'nope'",
 }
 SETTINGS_OF_SWEEPS = {
-    "hydra.hydra_logging.root.level=LOUD": "Unable to configure root logger: Unknown level: 'LOUD'",
-    "hydra.sweep.dir=${nope}": "Interpolation key 'nope' not found",
+    "hydra.hydra_logging.root.level=LOUD": "'LOUD'",
+    "hydra.sweep.dir=${nope}": "'nope'",
 }
 
 
 def _is_one_message(done: Done, override: str, words: str) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith(f"command line: {override}")
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 2, done.stderr
+    place, message = done.stderr.splitlines()
+    assert place.startswith(f"command line: {override}")
+    assert words in message
 
 
 @pytest.mark.parametrize("override", SETTINGS)
@@ -64,7 +68,7 @@ def test_the_logging_of_a_sweeps_points_is_applied(tmp_path: Path) -> None:
 def test_an_invalid_setting_is_reported_for_each_point(tmp_path: Path) -> None:
     done = command(tmp_path, *SWEEP, "hydra.sweep.subdir=${nope}")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "Interpolation key 'nope' not found" in done.stdout
+    assert "'nope'" in done.stdout
     assert "2 points: 2 invalid" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
@@ -92,7 +96,8 @@ def test_hydras_folder_must_be_directly_in_the_run_folder(tmp_path: Path, line: 
     done = command(tmp_path, *line, f"hydra.output_subdir={name}")
     assert done.returncode == 2, done.stdout + done.stderr
     assert (
-        done.stderr == f"command line: hydra.output_subdir\n  {name!r} is not the name of a folder in that of a run\n"
+        done.stderr
+        == f"command line: hydra.output_subdir\n  {name!r} is not the name of a folder inside the run folder\n"
     )
 
 
@@ -115,7 +120,7 @@ def _unread(folder: Path) -> dict[str, str]:
     (inside / "circle.yaml").symlink_to("circle.yaml")
     (inside / "nowhere.yaml").symlink_to("nosuch.yaml")
     os.mkfifo(inside / "pipe.yaml")
-    no_file = "it is not a file: a folder, a pipe, or a link that leads nowhere"
+    no_file = "this is no regular file, but a folder, a pipe or a dangling link"
     return {
         "latin": ":2:13\n  not UTF-8: invalid continuation byte; save the file as UTF-8",
         "wide": ":1:1\n  not UTF-8: invalid start byte; save the file as UTF-8",
@@ -202,3 +207,13 @@ def test_other_commands_report_it_too(tmp_path: Path, module: str) -> None:
     assert done.stderr.splitlines()[-1].startswith("JAX does not start: the environment has JAX_ENABLE_X64=maybe")
     assert "Traceback" not in done.stderr
     assert "bug in shardproof" not in done.stderr
+
+
+def test_a_python_without_the_libraries_is_told_in_one_sentence(tmp_path: Path) -> None:
+    """The `.venv` of a checkout is easily forgotten. `-S` leaves out the installed packages."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "runner", "case3_allreduce"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert re.fullmatch(rf"{re.escape(sys.executable)} has no module '\w+', which Shardproof needs: .*\n", done.stderr)

@@ -136,7 +136,7 @@ WITHOUT_JAX = {
     ),
     "a cast that the language has not": (
         edited("psum(partial, 'x')", "all_gather(partial, 'x', to='reduced')"),
-        "experiment/mine.yaml:17:6  per_device.C\n  the argument 'to' is one of 'varying', 'invarying'\n"
+        "experiment/mine.yaml:17:6  per_device.C\n  the argument 'to' must be one of 'varying', 'invarying'\n"
         "    all_gather(partial, 'x', to='reduced')\n                                ^^^^^^^^^",
     ),
     "a carry that is a word of Python's": (
@@ -575,7 +575,7 @@ WITH_JAX = {
             "  gathered: all_gather(A, 'x', axis=1, tiled=True)\n  whole: gathered @ all_gather(B, 'x', tiled=True)\n",
         ),
         "experiment/mine.yaml:21:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x', but in "
-        "per_device it may differ along 'x': JAX can infer that the copies are equal with per_device.gathered: "
+        "per_device it may differ along 'x': JAX infers that the copies are equal with: per_device.gathered: "
         "all_gather(A, 'x', axis=1, tiled=True, to='invarying'), per_device.whole: gathered @ "
         "all_gather(B, 'x', tiled=True, to='invarying')\n",
         [],

@@ -59,7 +59,7 @@ def test_a_thousand_hostile_records_cost_their_own_points(records: tuple[Any, An
 
 
 WRONG = {
-    "NaN": ('"time": "', '"more": NaN, "time": "', "not JSON: NaN is not a number there"),
+    "NaN": ('"time": "', '"more": NaN, "time": "', "not valid JSON: it has no NaN"),
     "1e999": ('"time": "', '"more": 1e999, "time": "', "not valid JSON: 1e999 is beyond float64"),
     "deep": ('"time": "', '"more": ' + "[" * 100_000 + "]" * 100_000 + ', "time": "', "it is nested too deeply"),
     "digits": ('"time": "', '"more": ' + "9" * 5000 + ', "time": "', "an integer of 5000 digits"),

@@ -29,8 +29,8 @@ TOO_MANY = {
     "arrays.A.spec=all arrays.B.spec=all sweep.most=48": "this would be 121 points, and sweep.most is 48",
     "mesh.shape=all arrays.A.spec=all sweep.most=3": "this would be at least 14 points, and sweep.most is 3",
     "mesh.shape=all target.devices=1000000000000000000": "there are no 1,000,000,000,000,000,000 devices",
-    "seed=range(0,10,0)": "a range has finite ends and a step that is not 0",
-    "seed=1,2 sweep.most=0": "it is a number of points, of at least 1",
+    "seed=range(0,10,0)": "a range needs finite ends and a step other than 0",
+    "seed=1,2 sweep.most=0": "the number of points must be at least 1",
 }
 
 
@@ -96,7 +96,7 @@ def test_the_count_of_meshes_is_exact(devices: int, axes: int) -> None:
         ("seed=glob(*)", "glob chooses among the files of a config group"),
         ("seed=range(0,1e300)", "this would be more than 10^18 points, and sweep.most is 10,000"),
         ("sort=nothing", "no column 'nothing'"),
-        ("workers=0", "it is a number of at least 1"),
+        ("workers=0", "the number must be at least 1"),
     ],
 )
 def test_an_invalid_sweep_is_refused_with_its_place_and_leaves_no_files(

@@ -489,7 +489,7 @@ def test_programs_that_agree_on_undecided_elements_are_not_blamed() -> None:
     judged = blame.unblamed(given, values, runs, alike=True)
     assert {verdict.status for verdict in judged.values()} == {"weak"}
     assert judged[Program.AUTO].reason == (
-        "C: 32 of 32 elements match no value that near ties allow, but auto and shard_map agree in them"
+        "C: 32 of 32 elements match no value that near ties allow, but auto and shard_map agree on them"
     )
 
 

@@ -80,8 +80,8 @@ WARNINGS = {
         "change inside llama.step, which no program can make. llama.py:91 x, _ = jax.lax.scan(layer, "
         'params["embed"][tokens], params[…: JAX refuses it: A single NamedSharding spec specification can map every '
         "mesh axis to at most one positional dimension, but P('data', None, 'data') has duplicate entries for `data`",
-        "program vmap is left out: llama.step_of_shard takes the derivative of a collective, which is another one "
-        "under jax.vmap",
+        "program vmap is left out: llama.step_of_shard takes the derivative of a collective, which jax.vmap "
+        "differentiates differently",
     ],
 }
 
@@ -361,7 +361,7 @@ def test_a_worker_that_crashes_is_status_3_with_its_last_output(tmp_path: Path) 
     assert result.returncode == 3, result.stdout + result.stderr
     record = recorded(tmp_path)
     assert record["status"] == "error"
-    assert "the process ended with status 1, while JAX was finding the types; its last output:" in record["error"]
+    assert "the process ended with status 1, while JAX was inferring the types; its last output:" in record["error"]
     assert "xla_no_such_flag" in record["error"]
 
 

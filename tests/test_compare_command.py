@@ -267,7 +267,7 @@ BROKEN = "not JSON: Expecting value: line 1 column 1 (char 0)"
         (["case.json"], "case.json: name the two series to compare with --series; there is jax 0.10"),
         (["case.json", "--series", "jax 1", "jax 0.10"], "case.json: it pins nothing for jax 1; there is jax 0.10"),
         (["case.json", "--series", "jax 0.10"], f"--series: {ALONE}"),
-        (["a", "b", "--series", "jax 0.10"], "--series: a and b are no goldens"),
+        (["a", "b", "--series", "jax 0.10"], "--series: a and b are not goldens"),
         (["a", "b", "--series", "1", "2", "3"], "--series: it takes one series or two, not 3"),
         (["sweep", "sweep"], "sweep: more than one run of case; name one of its folders"),
         (["one", "goldens"], "one and goldens have nothing in common: case dims.J=4, case dims.J=8; q, r"),

@@ -42,7 +42,7 @@ def test_a_comprehension_is_replaced_by_its_elements() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("range(n)]", "range(0, n, 0)]", "the step of a range is not 0"),
+        ("range(n)]", "range(0, n, 0)]", "the step of a range cannot be 0"),
         ("range(n)]", "range(9 ** 9)]", "it has 387,420,489 elements; the limit is 100,000"),
         ("(i + 1) % n)", "(i + 1) % m)", "no dim 'm'; the dims are: n, i"),
         ("range(n)]", "range(v)]", "no dim 'v'; the dims are: n"),

@@ -203,7 +203,7 @@ FAULTS = {
     "linspace(0, 1, 5)": "it makes 5 values, but 'A' has shape [4, 4]",
     "arnage(16)": "no function 'arnage' in an init; did you mean 'arange'?",
     "tanh(ones())": "no function 'tanh' in an init; there are arange, linspace, zeros, ones, full, eye, normal, uni",
-    "L": "no dim or function 'L'; an init is made of dims and of arange, linspace, zeros, ones, full, eye, normal, uni",
+    "L": "no dim or function 'L'; an init is made of dims and arange, linspace, zeros, ones, full, eye, normal, uni",
     "B": "no dim or function 'B'",
     "normal(1, 2, 3)": "normal(): too many positional arguments; it takes (loc=0, scale=1)",
     "full()": "full(): missing a required argument: 'fill_value'; it takes (fill_value)",

@@ -124,7 +124,7 @@ def test_what_hardware_does_not_say_is_named() -> None:
         ),
         (
             {"derive": {"cost": "time", "hardware": 3}},
-            "derive.hardware: 3 is not the name of hardware; it is one such as v5p",
+            "derive.hardware: 3 is not the name of hardware; write one, such as v5p",
         ),
     ],
 )

@@ -13,10 +13,9 @@ from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kinds import derivation
 from runner.cli.derive import text
-from runner.derivation import derive
-from runner.derivation.derive import section
 from runner.derivation.inlining import inlined
 from runner.derivation.lines import Written
+from runner.derivation.section import section, with_lines
 from runner.experiment import data, expect
 from runner.experiment.model import Experiment, Line
 from runner.experiment.program import Program
@@ -26,7 +25,7 @@ from runner.layout import Mesh, Spec
 from runner.programs.types import InferredTypes
 from runner.record.verdicts import Judged, NotRun
 from runner.sharding import moves
-from runner.worker import versions
+from runner.worker import plan
 from runner.worker.types import infer
 from tests import harness
 from tests.command import ROOT
@@ -76,7 +75,7 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     context = Context(experiment, arrays, types.outputs, types.floats, None, None)
     assert types.derivation is not None
     assert derivation.check(context, types.derived, types.floats["derived"]) == Judged(status="passed")
-    derived = derive.read(experiment, types.derivation)
+    derived = with_lines(experiment, types.derivation)
     assert section(derived.lines("per_device")) == section(types.derived.lines("per_device"))
 
 
@@ -331,7 +330,7 @@ def test_an_underivable_graph_is_omitted_with_the_reason() -> None:
 
 
 def test_the_lines_are_derived_without_the_private_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "_PROPAGATED", "builtin.module(sdy-of-another-day)")
+    monkeypatch.setattr(plan, "PLANNED", "builtin.module(sdy-of-another-day)")
     types = _types(harness.experiment(MLP))
     assert types.derivation is not None
     assert str(types.derivation.plan.missing).startswith("Shardy's passes cannot be run from Python here: ")

@@ -158,7 +158,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
     "pairs the wrong way": (
         "concatenate([R[6:], R[:6]])",
         {"moved": "ppermute(R, 'x', perm=[[1, 0], [2, 1], [3, 2], [0, 3]])", "C": GATHERED},
-        "sends the wrong way: with every pair (source, destination) turned round",
+        "sends the wrong way: with source and destination of every pair swapped",
     ),
     "a gather along the wrong dimension": (
         "A", {"C": "all_gather(A, 'x', axis=0, tiled=True)"},

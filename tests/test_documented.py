@@ -25,6 +25,7 @@ from runner.language.syntax import parse
 from runner.untyped import is_dict
 from tests.command import ROOT
 from tests.server import Done, command
+from tests.test_cluster import ended, free_port, of_open_mpi, of_slurm, started
 from tests.test_readme import settled
 
 PAGES = sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "quickstart.md"})
@@ -128,7 +129,9 @@ SHORTER = {
 SWEEP = "outputs/case3_allreduce/2026-01-31_12-00-00-000000"
 
 
-_OF_ITS_OWN = ("target.processes", "target=v", "topology", "hydra/launcher", "runner measure", "benchmarks.")
+_OF_ITS_OWN = (
+    "target.processes", "target.cluster", "target=v", "topology", "hydra/launcher", "runner measure", "benchmarks.",
+)  # fmt: skip
 """The commands that start processes which a fork of the server cannot start, or need libtpu exclusively."""
 
 
@@ -166,6 +169,8 @@ def run(folder: Path, line: str) -> Done:
     words = shlex.split(line.replace(" FOLDER", " build"))
     if words[0] == "pytest":
         return command(folder, "-q", "-p", "no:cacheprovider", *words[1:], module="pytest", limit=600)
+    if words[0] in CLUSTERS:
+        return in_a_cluster(words, folder)
     assert words[:2] == ["python", "-m"], line
     if any(word in line for word in _OF_ITS_OWN):
         ran = subprocess.run(
@@ -175,6 +180,23 @@ def run(folder: Path, line: str) -> Done:
         )  # fmt: skip
         return Done(ran.returncode, ran.stdout, ran.stderr, 0.0, 0.0, jax=False)
     return command(folder, *words[3:], module=words[2], limit=600)
+
+
+CLUSTERS = {"srun": of_slurm, "mpirun": of_open_mpi}
+"""The variables that a cluster's command sets for each process that it starts, by its name."""
+
+
+def in_a_cluster(words: list[str], folder: Path) -> Done:
+    """Start the processes of an `srun` or `mpirun` on this machine; return how they ended, as one."""
+    at = words.index("python")
+    flags = dict(re.findall(r"(-n|--nodes|--ntasks-per-node)[ =](\d+)", " ".join(words[:at])))
+    count = int(flags.get("-n") or int(flags["--nodes"]) * int(flags["--ntasks-per-node"]))
+    port, variables = free_port(), CLUSTERS[words[0]]
+    # They share the folder of the run, as on a file system that all machines of a cluster have.
+    arguments = (*words[at + 1 :], f"hydra.run.dir={folder / 'run'}")
+    members = [started(n, port, *arguments, variables=variables, count=count) for n in range(count)]
+    statuses, out, err = zip(*ended(members), strict=True)
+    return Done(max(statuses), "".join(out), "".join(err), 0.0, 0.0, jax=False)
 
 
 def recipe(target: str) -> str:
@@ -194,7 +216,7 @@ def test_every_command_is_run_or_listed_as_not_run() -> None:
     assert len(RUN) >= 20
     stale = [beginning for beginning in NOT_RUN if not any(each.line.startswith(beginning) for each in COMMANDS)]
     assert stale == []
-    assert all(each.line.startswith(("python -m ", "pytest ", "make ")) for each in RUN)
+    assert all(each.line.startswith(("python -m ", "pytest ", "make ", *CLUSTERS)) for each in RUN)
     stale = [long for long in SHORTER if not any(each.line.startswith(long) for each in RUN)]
     assert stale == []
 

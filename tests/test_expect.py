@@ -169,7 +169,7 @@ def test_the_closest_program_or_platform_counts(scoped, on, expected):
         (
             "collectives: {all-reduce: true}",
             "collectives.all-reduce",
-            "True is not a size; it is an integer, a dim, or an expression of dims",
+            "True is not a size; write an integer, a dim, or an expression of dims",
         ),
         (
             "collectives: {gpu: {all-redcue: 1}}",
@@ -447,7 +447,7 @@ def test_bytes_of_an_unknown_count_fail():
     checks = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", count=None))
     assert checks["max_bytes_per_device"] == {
         "status": "failed",
-        "reason": "the bytes sent are not known: these run an unknown number of times",
+        "reason": "the bytes sent cannot be added up: these run an unknown number of times",
         "details": ["an unknown number of × all-reduce of D over x: a device sends 64 B"],
     }
 
@@ -456,7 +456,7 @@ def test_bytes_of_an_unknown_size_fail():
     checks = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", bytes_out=None, bytes=None))
     assert checks["max_bytes_per_device"] == {
         "status": "failed",
-        "reason": "the bytes sent are not known: the bytes of these are not",
+        "reason": "the bytes sent cannot be added up: how much these send is not known",
         "details": ["1 × all-reduce of D over x: a device sends an unknown number of bytes"],
     }
 

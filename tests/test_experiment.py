@@ -222,7 +222,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "size 2.0": ("mesh: {axes: [x], shape: [2.0]}", "mesh.shape[0]", "2.0 is not the size of an axis"),
     "dim 0": ("dims: {I: 0}", "dims.I", "the dim 'I' is 0; a size is at least 1"),
     "dim of a later dim": ("dims: {I: J, J: 2}", "dims.I", "no dim 'J'; there are no dims before it"),
-    "dim 1.5": ("dims: {I: 1.5}", "dims.I", "1.5 is not a size; it is an integer, a dim, or an expression of dims"),
+    "dim 1.5": ("dims: {I: 1.5}", "dims.I", "1.5 is not a size; write an integer, a dim, or an expression of dims"),
     "dim true": ("dims: {I: true}", "dims.I", "True is not a size"),
     "dim named true": ("dims: {true: 2}", "", "True is not a name; use letters, digits and '_'; YAML reads yes"),
     "dim a keyword": ("dims: {in: 2}", "dims.in", "'in' is a keyword of Python and cannot be a name"),

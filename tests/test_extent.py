@@ -132,7 +132,7 @@ def test_a_number_of_very_many_digits_is_refused_before_it_is_read(digits: str) 
 @pytest.mark.parametrize("key", ["summary", "source"])
 def test_an_unpaired_surrogate_is_refused(key: str) -> None:
     config = harness.config(f"{ARRAYS}graph: {{C: sum(A)}}\n")
-    with pytest.raises(InvalidExperiment, match="half of a character"):
+    with pytest.raises(InvalidExperiment, match="a lone surrogate"):
         read({**config, key: "a\ud800"})
     assert limits.refusal(f'name: a\n{key}: "a\\ud800"\n') is not None
     assert limits.refusal(f'name: a\n{key}: "a\\U0001F600"\n') is None

@@ -37,7 +37,7 @@ def session(folder: Path, *options: str) -> str:
 def test_a_function_is_checked_and_compared_with_its_golden(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(TESTS, encoding="utf-8")
     first = session(tmp_path)
-    assert "there was no golden of auto; it is written now: look at goldens/test_mine/test_product.json" in first
+    assert "there was no golden of auto, so it was written: look at goldens/test_mine/test_product.json" in first
     assert "mesh axis 'y' does not exist; the mesh has x" in first
     file = tmp_path / "goldens" / "test_mine" / "test_product.json"
     content = json.loads(file.read_text(encoding="utf-8"))

@@ -194,7 +194,7 @@ def test_a_name_that_hides_an_array_is_refused_where_a_function_reads_the_array(
     assert old in CLOSED
     message_lines = refusal(experiment, CLOSED.replace(old, new), tmp_path / "e.yaml").splitlines()
     assert message_lines[0].endswith(f"  {place}")
-    assert message_lines[1] == "  'f' reads the array 'W', and here 'W' is another value; rename that"
+    assert message_lines[1] == "  'f' reads the array 'W', and here 'W' is another value; rename it"
     assert part in message_lines[2]
 
 

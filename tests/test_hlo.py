@@ -784,15 +784,15 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
         ),
         (
             entry("ROOT %g = f32[2,4] all-gather-v2(%A)"),
-            "g (all-gather-v2) seems to communicate, in a way that is not known",
+            "g (all-gather-v2) seems to communicate, in an unknown way",
         ),
         (
             entry("ROOT %g = f32[2,4] multicast(%A), channel_id=1, replica_groups=[1,8]<=[8]"),
-            "g (multicast) seems to communicate, in a way that is not known",
+            "g (multicast) seems to communicate, in an unknown way",
         ),
         (
             entry("ROOT %g = f32[2,4] transmit-done(%A)"),
-            "g (transmit-done) seems to communicate, in a way that is not known",
+            "g (transmit-done) seems to communicate, in an unknown way",
         ),
         (
             entry("ROOT %g = f32[2,4] fusion(%A), kind=kLoop, calls=%lost"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import symtable
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,8 +46,19 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else module
 
 
-def imports(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """Return the syntax tree of every file."""
+    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+
+
+def relative(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Yield the modules that a file imports."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "runner":
             yield from (f"runner.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -55,31 +67,31 @@ def imports(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_room_imports_downwards_only(file: Path) -> None:
-    mine = file.relative_to(ROOT / "runner").parts[0].removesuffix(".py")
-    # The modules of the command line start where every command does.
-    mine = "__main__" if file.name == "__main__.py" else mine
-    if mine == "__init__":
-        return
-    for module in imports(file):
-        if module.startswith("runner.") and room(module) != mine:
-            assert FLOOR[room(module)] < FLOOR[mine], f"{mine} imports {module}"
+def test_a_room_imports_downwards_only(trees: dict[Path, ast.Module]) -> None:
+    upwards: list[str] = []
+    for file, tree in trees.items():
+        own = file.relative_to(ROOT / "runner").parts[0].removesuffix(".py")
+        # The modules of the command line start where every command does.
+        own = "__main__" if file.name == "__main__.py" else own
+        if own != "__init__":
+            rooms = {room(module) for module in imports(tree) if module.startswith("runner.")} - {own}
+            upwards += [f"{relative(file)} imports {each}" for each in sorted(rooms) if FLOOR[each] >= FLOOR[own]]
+    assert upwards == []
 
 
-def modules() -> dict[str, set[str]]:
+def imported(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
     """Return the modules of the tool, and their imports by name, including those only for type checkers."""
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in FILES}
-    imported: dict[str, set[str]] = {}
+    modules: dict[str, set[str]] = {}
     for name, file in names.items():
-        imported[name] = set()
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        modules[name] = set()
+        for node in ast.walk(trees[file]):
             if isinstance(node, ast.ImportFrom) and node.module:
                 inside = {f"{node.module}.{alias.name}" for alias in node.names}
-                imported[name] |= {each if each in names else node.module for each in inside} & names.keys()
+                modules[name] |= {each if each in names else node.module for each in inside} & names.keys()
             elif isinstance(node, ast.Import):
-                imported[name] |= {alias.name for alias in node.names} & names.keys()
-    return imported
+                modules[name] |= {alias.name for alias in node.names} & names.keys()
+    return modules
 
 
 def circles(imported: dict[str, set[str]]) -> set[frozenset[str]]:
@@ -99,23 +111,22 @@ def _reached(imported: dict[str, set[str]], name: str) -> set[str]:
     return reached
 
 
-def test_no_modules_import_each_other() -> None:
-    assert circles(modules()) == set()
+def test_no_modules_import_each_other(trees: dict[Path, ast.Module]) -> None:
+    assert circles(imported(trees)) == set()
 
 
 def test_modules_that_import_each_other_are_noticed() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {frozenset({"b", "c"})}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_only_the_worker_imports_jax(file: Path) -> None:
-    of_jax = {module.split(".")[0] for module in imports(file)} & {"jax", "jaxlib"}
-    assert not of_jax or "worker" in file.relative_to(ROOT / "runner").parts
+def test_only_the_worker_imports_jax(trees: dict[Path, ast.Module]) -> None:
+    files = [file for file, tree in trees.items() if {"jax", "jaxlib"} & {name.split(".")[0] for name in imports(tree)}]
+    assert [relative(file) for file in files if "worker" not in file.relative_to(ROOT / "runner").parts] == []
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_only_the_language_parses_python(file: Path) -> None:
-    assert "ast" not in imports(file) or "language" in file.relative_to(ROOT / "runner").parts
+def test_only_the_language_parses_python(trees: dict[Path, ast.Module]) -> None:
+    files = [file for file, tree in trees.items() if "ast" in imports(tree)]
+    assert [relative(file) for file in files if "language" not in file.relative_to(ROOT / "runner").parts] == []
 
 
 def uses_of_id(table: symtable.SymbolTable, inside: str) -> Iterator[str]:
@@ -130,10 +141,14 @@ IDENTITIES = {"runner/layout.py": {"first_holders"}}
 """Where objects are told apart by `id`: arrays, which cannot be hashed, and of which devices share one for a copy."""
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_what_tells_things_apart_is_no_address_in_memory(file: Path) -> None:
-    table = symtable.symtable(file.read_text(encoding="utf-8"), file.name, "exec")
-    assert set(uses_of_id(table, "the module")) == IDENTITIES.get(str(file.relative_to(ROOT)), set())
+def test_what_tells_things_apart_is_no_address_in_memory() -> None:
+    uses: dict[str, set[str]] = {}
+    for file in FILES:
+        text = file.read_text(encoding="utf-8")
+        # A table of symbols takes as long as compiling the file.
+        if re.search(r"\bid\b", text):
+            uses[relative(file)] = set(uses_of_id(symtable.symtable(text, file.name, "exec"), "the module"))
+    assert {file: scopes for file, scopes in uses.items() if scopes} == IDENTITIES
 
 
 @pytest.mark.parametrize(
@@ -210,9 +225,9 @@ def test_vague_names_are_noticed(text: str, names: set[str]) -> None:
     assert vague(text) == names
 
 
-def test_every_room_says_what_goes_in_and_what_comes_out() -> None:
+def test_every_room_says_what_goes_in_and_what_comes_out(trees: dict[Path, ast.Module]) -> None:
     for folder in {file.parent for file in FILES} - {ROOT / "runner"}:
-        docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        docstring = ast.get_docstring(trees[folder / "__init__.py"])
         assert docstring is not None, folder
         assert " in; " in docstring, folder
 
@@ -224,19 +239,33 @@ PRIVATE = {
 """The private names of Hydra that are used; its sweeper and its source of files are base classes, too."""
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_private_names_of_hydra_are_used_only_as_listed(file: Path) -> None:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    private = {module for module in imports(file) if module.startswith(("hydra._", "omegaconf._"))}
-    assert private == PRIVATE.get(str(file.relative_to(ROOT)), set())
-    theirs = {
+def test_private_names_of_hydra_are_used_only_as_listed(trees: dict[Path, ast.Module]) -> None:
+    private = {
+        relative(file): {module for module in imports(tree) if module.startswith(("hydra._", "omegaconf._"))}
+        for file, tree in trees.items()
+    }
+    assert {file: modules for file, modules in private.items() if modules} == PRIVATE
+
+
+def changed(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each module of Hydra's of which an attribute is set."""
+    modules = {
         alias.asname or alias.name.split(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         and (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name or "").startswith("hydra")  # type: ignore[union-attr]
         for alias in node.names
     }
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if modules else ():
         for target in node.targets if isinstance(node, ast.Assign) else ():
-            changed = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id
-            assert changed not in theirs, f"line {target.lineno} changes {changed}"
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id in modules:
+                yield target.lineno, target.value.id
+
+
+def test_nothing_of_hydra_is_replaced(trees: dict[Path, ast.Module]) -> None:
+    lines = [(relative(file), *line) for file, tree in trees.items() for line in changed(tree)]
+    assert lines == []
+
+
+def test_a_replaced_part_of_hydra_is_noticed() -> None:
+    assert list(changed(ast.parse("from hydra import utils\nimport os\nos.a = 1\nutils.b = 2"))) == [(4, "utils")]

@@ -655,7 +655,7 @@ def applied(x: Any) -> Any:
     return x.at[0].apply(jnp.sin)
 
 
-NAMED = "name a reference for it, or for a function with jit that calls it"
+NAMED = "name a reference for it, or for a jitted function that calls it"
 OTHERS = (
     "XLA's compiler draws its numbers, differently for each platform and layout; draw by a key of threefry2x32, JAX's "
     "default, or draw outside and pass the numbers as an argument"
@@ -668,7 +668,7 @@ REFUSED = {
     of_another_key: f"a random key of 'rbg': {OTHERS}",
     of_another_default: f"a random key of 'unsafe_rbg': {OTHERS}",
     gamma: "'random_gamma' is drawn by JAX's own loop for each element, which the oracle does not repeat: draw outside "
-    "and pass the numbers as an argument, or name a reference for a function with jit that draws",
+    "and pass the numbers as an argument, or name a reference for a jitted function that draws",
     applied: "'scatter' with a function, as in x.at[index].apply: set its results, x.at[i].set(f(x[i]))",
 }
 

@@ -26,7 +26,7 @@ TOO_MUCH = {
     ),
     BOMB: (5, 44, "the file holds more than 100,000 values, with every alias expanded"),
     "a: " + "[" * 200 + "]" * 200: (1, 103, "nested more than 100 levels deep"),
-    "a: &a\n  b: *a\n": (2, 6, "'*a' is inside the value that it names, which would have no end"),
+    "a: &a\n  b: *a\n": (2, 6, "'*a' is inside the value that it names, so it would never end"),
     "a: [" + "1, " * 100_001 + "1]": (1, 300_002, "the file holds more than 100,000 values"),
 }
 

@@ -200,7 +200,7 @@ def test_conditions(text: str, points: list[int]) -> None:
         ("bytes_snt < 1", "no column 'bytes_snt'; did you mean 'bytes_sent'?"),
         ("__import__('os')", "is not a comparison"),
         ("bytes_sent < open('x')", "is neither a column nor a number nor a text"),
-        ("bytes_sent in [1]", "a comparison is one of"),
+        ("bytes_sent in [1]", "a comparison must be one of"),
         ("bytes_sent <", "is not a condition"),
     ],
 )

@@ -118,8 +118,7 @@ def test_released_pinned_numbers_notice_nothing(tmp_path: Path) -> None:
     ran = command("+experiment=case3_allreduce", "dims.J=8", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert (
-        "the check values is left out: the file pins them for its own dims.J, which the command line overrides\n"
-        in ran.stdout
+        "values is not checked: the file pins them for its own dims.J, which the command line overrides\n" in ran.stdout
     )
     plain = json.loads((tmp_path / "mutants.json").read_text())
     assert not any("values" in mutant["noticed"] for mutant in plain)

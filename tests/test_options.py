@@ -126,3 +126,83 @@ def test_a_wrong_name_is_reported_with_its_place(mine: Path, mistake: str) -> No
     with pytest.raises(InvalidConfiguration) as raised:
         runner.compose(mine)
     assert message.format(mine) in str(raised.value)
+
+
+BASED = "# @package _global_\nname: based\n"
+BASE_WITH_MAPPING = MINE.replace("mesh: x2_y2", "mesh: {axes: [x, y], shape: [2, 2]}")
+
+HIDDEN = {
+    "the command line's, by the file's own mapping": (
+        MINE,
+        "defaults: [mine]\nmesh: {shape: [4, 1]}\n",
+        ["mesh=x4_y2"],
+        "command line: mesh=x4_y2\n  {}/experiment/based.yaml:4:8 sets mesh.shape, and wins over this choice: "
+        "override its keys, mesh.axes=[x,y] mesh.shape=[4,2], or write mesh: x4_y2 in the file",
+    ),
+    "the command line's, by the base's mapping": (
+        BASE_WITH_MAPPING,
+        "defaults: [mine]\n",
+        ["mesh=x4_y2"],
+        "command line: mesh=x4_y2\n  {}/experiment/mine.yaml:3:22 sets mesh.shape, and wins over this choice: ",
+    ),
+    "the command line's, by the mapping of a base with a package": (
+        BASE_WITH_MAPPING,
+        "defaults: [/experiment@_global_: mine]\n",
+        ["mesh=x4_y2"],
+        "command line: mesh=x4_y2\n  {}/experiment/mine.yaml:3:22 sets mesh.shape, and wins over this choice: ",
+    ),
+    "the file's, by the base's mapping": (
+        BASE_WITH_MAPPING,
+        "defaults: [mine]\nmesh: x4_y2\n",
+        [],
+        "{}/experiment/based.yaml:4:1  mesh\n  {}/experiment/mine.yaml:3:22 sets mesh.shape, and wins over "
+        "this choice: override its keys here, mesh: {{axes: [x, y], shape: [4, 2]}}",
+    ),
+    "an override in the file's defaults, by the base's mapping": (
+        BASE_WITH_MAPPING,
+        "defaults: [mine, override /mesh: x4_y2]\n",
+        [],
+        "{}/experiment/based.yaml:3:28  mesh\n  {}/experiment/mine.yaml:3:22 sets mesh.shape",
+    ),
+}
+
+
+def compose_based(folder: Path, base: str, own: str, *overrides: str) -> runner.Configuration:
+    (folder / "experiment").mkdir()
+    (folder / "experiment" / "mine.yaml").write_text(base, encoding="utf-8")
+    (folder / "experiment" / "based.yaml").write_text(BASED + own, encoding="utf-8")
+    return runner.compose("based", overrides, config_dir=folder)
+
+
+@pytest.mark.parametrize("case", HIDDEN)
+def test_an_option_that_a_mapping_hides_is_one_message(tmp_path: Path, case: str) -> None:
+    base, own, overrides, message = HIDDEN[case]
+    with pytest.raises(InvalidConfiguration) as raised:
+        compose_based(tmp_path, base, own, *overrides)
+    assert message.format(tmp_path, tmp_path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("own", "overrides", "shape"),
+    [
+        # The own mapping has what the option has, although the base's has not.
+        ("mesh: {shape: [4, 2]}\n", ["mesh=x4_y2"], [4, 2]),
+        ("mesh: {shape: [4, 1]}\n", ["mesh=x4_y2", "mesh.shape=[2,4]"], [2, 4]),
+        ("mesh: x4_y2\n", ["mesh.shape=[4,1]"], [4, 1]),
+    ],
+)
+def test_an_option_that_a_mapping_does_not_change_has_its_effect(
+    tmp_path: Path, own: str, overrides: list[str], shape: list[int]
+) -> None:
+    based = compose_based(tmp_path, BASE_WITH_MAPPING, "defaults: [mine]\n" + own, *overrides)
+    assert based.plain["mesh"]["shape"] == shape
+
+
+@pytest.mark.parametrize("name", ["devices", "num_devices"])
+def test_the_number_of_devices_is_that_of_the_mesh(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidConfiguration) as raised:
+        compose_based(tmp_path, MINE, "defaults: [mine]\n", f"{name}=8")
+    assert str(raised.value) == (
+        f"command line: {name}=8  {name}\n  there is no key '{name}'; there are as many devices as the mesh has: "
+        "mesh.shape=[4,2], or a mesh by its name, mesh=x4_y2; target.devices=16 simulates more than these"
+    )

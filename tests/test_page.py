@@ -563,7 +563,7 @@ def test_runs_of_several_experiments_are_no_sweep_and_compare_no_bytes() -> None
     text = Page(sweep.page("mine, yours", measured.gather(points))).text
     assert "Shardproof runs mine, yours" in text
     assert "they differ in mesh, dims.I" in text
-    assert "Only one layout passed at each size, so there is none to choose." in text
+    assert "Only one layout passed at each size, so there is nothing to choose." in text
     assert "Layouts by bytes" not in text
 
 

@@ -745,7 +745,7 @@ def test_handwritten_layouts_are_compared_with_the_plan(tmp_path: Path) -> None:
     [
         ("arrays: {x: [], w1: [null, model]}", "has no layout for arrays.w2.spec, which is auto in the experiment"),
         ("arrays: {y: []}", "hand.yaml: the experiment has no array 'y'"),
-        ("arrays: {x: model}", "hand.yaml: arrays.x: 'model' is not a PartitionSpec; it is a list such as [x, null]"),
+        ("arrays: {x: model}", "hand.yaml: arrays.x: 'model' is not a PartitionSpec; write a list such as [x, null]"),
         ("mesh: {}", "hand.yaml is not a file of layouts, which maps names to specs below arrays, constraints"),
     ],
 )
@@ -800,7 +800,7 @@ def test_two_plans_are_compared_in_words(tmp_path: Path) -> None:
     assert "only small: tensor parallelism (Megatron) over model: by columns in 'h', by rows in 'y'" in done.stdout
     assert "only large/plan.json: data parallelism over model: the batch is sharded in 'h' and 'y'" in done.stdout
     for arguments, message in (
-        (("small",), "it takes two run folders, or files plan.json"),
+        (("small",), "it takes two run folders, or two plan.json files"),
         (("small", "nowhere"), "nowhere: No such file or directory"),
     ):
         done = command(tmp_path, "--compare", *arguments, module="runner plan")

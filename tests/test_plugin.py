@@ -157,7 +157,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Project]:
     first.write("my_conf/experiment/mine.yaml", MINE + "check_vma: false\n")
     first.write("my_conf/experiment/steered.yaml", STEERED)
     missing = first.pytest("--experiments", "my_conf", status=1)
-    assert len(re.findall(r"^there was no golden of \w+; it is written now", missing, re.MULTILINE)) == 10
+    assert len(re.findall(r"^there was no golden of \w+, so it was written", missing, re.MULTILINE)) == 10
     first.pytest("--experiments", "my_conf", status=0)
 
     def copy(folder: Path) -> Project:
@@ -406,7 +406,7 @@ def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
     printed = project.pytest("--experiments", "my_conf", status=1)
     assert len(re.findall(r"^FAILED .*::golden", printed, re.MULTILINE)) == 6
     assert (
-        "there was no golden of vmap; it is written now: look at goldens/mine.json (jax 0.10 on cpu), commit it"
+        "there was no golden of vmap, so it was written: look at goldens/mine.json (jax 0.10 on cpu) and commit it"
         in printed
     )
     assert project.golden()["jax 0.10"]["cpu"]["shard_map"] == golden.pinned(COMPILED["shard_map"])

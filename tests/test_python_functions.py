@@ -512,7 +512,7 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         (
             LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"inner": "mine.BATCH"}},
             "references.inner",
-            "'mine.BATCH' is not a function; a reference is one",
+            "'mine.BATCH' is not a function; a reference must be one",
         ),
         (
             LINE | {"graph": {"y": "mine.layer(x, w)"}, "arrays": LAYER, "constraints": {"mlp": ["data"]}},

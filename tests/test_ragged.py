@@ -222,12 +222,13 @@ def test_values_that_do_not_fit_are_a_message_about_the_line(tmp_path):
     [
         ("A, R, S, S, S, S, 'x'", "too many positional arguments"),
         ("A, R[:, :1], S, S, S, S, axis_name='x'",
-         "ragged_all_to_all moves rows of float32[4, 2] into float32[8, 1], of another kind"),
+         "ragged_all_to_all moves rows of float32[4, 2] into float32[8, 1], of another shape or dtype"),
         ("A, R, S[:3], S, S, S, axis_name='x'",
          "takes offsets and sizes of one length, a multiple of the 4 devices, not [3], [4], [4], [4]"),
         ("A, R, S * 1.0, S, S, S, axis_name='x'", "that are integers, not float32, int32, int32, int32"),
         ("A, zeros((8, 2)), S, S, S, S, axis_name='x'",
-         "JAX gives it the type of its output, which is the same there: let that differ, pcast(…, 'x', to='varying')"),
+         "JAX types it like the operand `output`, which is the same there: cast that first, "
+         "pcast(…, 'x', to='varying')"),
         ("A, R, S, S, S, 1, axis_name='x'", "ragged_all_to_all takes arrays"),
         ("A, R, S, S, S, S, axis_name='x', axis_index_groups=[[0, 1, 2], [3]]",
          "takes offsets and sizes of one length, a multiple of the 3 devices, not [4], [4], [4], [4]"),

@@ -49,7 +49,7 @@ def test_an_expected_refusal_must_be_a_text(written: str) -> None:
     with pytest.raises(InvalidExperiment) as caught:
         expect.refusal({"expect": {"invalid": yaml.safe_load(written)}})
     assert key_text(caught.value.fault.key) == "expect.invalid"
-    assert "is not a part of the message with which it has to be refused" in caught.value.fault.message
+    assert "is not text; write a part of the message that refuses the experiment" in caught.value.fault.message
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_without_the_expectation_it_is_invalid(tmp_path: Path) -> None:
 def test_an_invalid_expected_refusal_is_invalid(tmp_path: Path) -> None:
     status, printed, record = run(tmp_path, FORBIDDEN, "expect.invalid=3")
     assert (status, record["status"]) == (2, "invalid")
-    assert "expect.invalid\n  3 is not a part of the message" in printed
+    assert "expect.invalid\n  3 is not text; write a part of the message" in printed
 
 
 def test_every_point_of_a_sweep_is_expected_to_be_refused(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_an_invalid_expected_refusal_is_a_collection_error(tmp_path: Path) -> No
     project = Project(tmp_path)
     project.write("my_conf/experiment/mine.yaml", FORBIDDEN.replace("the mesh axis 'x' is used twice", "3"))
     printed = project.pytest("--experiments", "my_conf", status=2)
-    assert "expect.invalid\n  3 is not a part of the message with which it has to be refused" in printed
+    assert "expect.invalid\n  3 is not text; write a part of the message that refuses the experiment" in printed
 
 
 def test_the_shipped_refusals_are_listed() -> None:

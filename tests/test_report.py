@@ -364,11 +364,11 @@ def test_brackets_on_a_terminal_are_text_too(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_log_has_everything() -> None:
     every = [collective(of=f"v{k}") for k in range(30)]
-    fields = record(programs={"auto": passed(collectives=every)}, error="mine.yaml:1:1\n  wrong")
+    fields = record(programs={"auto": passed(collectives=every)}, status="error", error="mine.yaml:1:1\n  wrong")
     story = report.story(built(fields), FOLDER)
     assert all(f" v{k} " in story for k in range(30))
     assert "mine.yaml:1:1\n  wrong\n" in story
-    assert story.endswith("passed: 1 of 1 programs passed; /runs/mine/0/result.json\n")
+    assert story.endswith("error: the run ended early, 1 of 1 programs passed; /runs/mine/0/result.json\n")
 
 
 def test_a_long_table_of_collectives_says_how_many_rows_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from runner.cli import report, runs
 from runner.record import files, folders, manifest, record, shelf
 from runner.record.model import SCHEMA
 from tests import evidence, swept
-from tests.command import run_whole
+from tests.command import run_command
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_a_listing_can_be_filtered(capsys: pytest.CaptureFixture[str], arguments
             "--status: there is no status 'bad'; there are passed, known, weak, failed, invalid, error",
         ),
         (["--older", "soon"], "--older: 'soon' is not an age; 30m, 12h, 7d and 2w are"),
-        (["--older", "9999999999w"], "--older: '9999999999w' is before the first date there is"),
+        (["--older", "9999999999w"], "--older: '9999999999w' reaches back before the year 1"),
         (["--yes"], "--yes belongs to --delete, which is missing"),
         (["--delete"], "--delete: name the runs, by a folder, or by --experiment, --status, --with or --older"),
     ],
@@ -206,10 +206,10 @@ def test_without_a_terminal_nothing_is_deleted(
 
 def test_every_file_of_real_runs_and_sweeps_is_recognized(here: Path) -> None:
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    run = run_whole(*TRACED, folder=here, **environment)
+    run = run_command(*TRACED, folder=here, **environment)
     assert run.returncode == 0, run.stderr
     swept_by_hand = ("-m", "+experiment=case3_allreduce", "program=auto", "dims.J=4,8")
-    assert run_whole(*swept_by_hand, folder=here, **environment).returncode == 0
+    assert run_command(*swept_by_hand, folder=here, **environment).returncode == 0
     entries = shelf.entries(here / "outputs")
     assert [entry.sweep for entry in entries] == [False, True]
     for entry in entries:
@@ -320,7 +320,7 @@ def test_a_file_that_is_called_as_one_of_ours_is_not_ours(capsys: pytest.Capture
     (run / name).parent.mkdir(exist_ok=True)
     (run / name).write_text("mine")
     lines = printed(capsys, "outputs", "--delete", "--yes", status=1)
-    assert f"outputs/run stays: no run wrote outputs/run/{name}, or it changed since" in lines
+    assert f"outputs/run stays: no run wrote outputs/run/{name}, or it has changed since" in lines
     assert (run / name).read_text() == "mine"
     assert (run / "result.json").is_file()
 
@@ -331,7 +331,7 @@ def test_a_changed_file_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     manifest.end(run)
     (run / "program_auto.py").write_text("with my notes")
     lines = printed(capsys, "outputs", "--delete", "--yes", status=1)
-    assert "outputs/run stays: no run wrote outputs/run/program_auto.py, or it changed since" in lines
+    assert "outputs/run stays: no run wrote outputs/run/program_auto.py, or it has changed since" in lines
 
 
 def test_a_log_may_have_grown_since(capsys: pytest.CaptureFixture[str]) -> None:
@@ -409,7 +409,7 @@ def test_a_run_is_deleted_by_any_path_to_its_folder(
 def test_a_run_does_not_begin_where_something_is(here: Path) -> None:
     (here / "results.csv").write_text("mine")
     for more, key in (([], "run"), (["-m", "seed=1,2"], "sweep"), (["hydra.searchpath=[]"], "run")):
-        done = run_whole("+experiment=case3_allreduce", f"hydra.{key}.dir=.", *more, folder=here)
+        done = run_command("+experiment=case3_allreduce", f"hydra.{key}.dir=.", *more, folder=here)
         assert done.returncode == 2
         assert done.stderr == (
             f"command line: hydra.{key}.dir\n  . is not empty: it has results.csv, which no run wrote and this one "

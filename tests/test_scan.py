@@ -216,7 +216,7 @@ FAULTS = {
     ),
     "no steps": (
         ("    repeat: n\n", "    repeat: n - 3\n"),
-        "e.yaml:27:13  both.layers.repeat\n  the repeat 'layers' has 0 steps; a scan has one at least",
+        "e.yaml:27:13  both.layers.repeat\n  the repeat 'layers' has 0 steps; a scan has at least one",
     ),
     "steps of an array": (
         ("    repeat: n\n", "    repeat: h\n"),

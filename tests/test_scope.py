@@ -56,11 +56,11 @@ REFUSED = {
     "psum(A, x)": ("no array, dim or earlier name 'x'", "x"),
     "psum(A, I)": ("the axis_name must be a mesh axis in quotes, or a tuple of them", "I"),
     "psum(A, 0)": ("the axis_name must be a mesh axis in quotes, or a tuple of them", "0"),
-    "reduce_window(A, 0, 'sum', (2, 2))": ("the computation is one of 'add', 'mul', 'max', 'min'", "'sum'"),
+    "reduce_window(A, 0, 'sum', (2, 2))": ("the computation must be one of 'add', 'mul', 'max', 'min'", "'sum'"),
     "reduce_window(A, 0, max, (2, 2))": ("'max' is an operation; call it: max(…)", "max"),
-    "reduce_window(A, 0, A, (2, 2))": ("the computation is one of 'add', 'mul', 'max', 'min'", "A"),
+    "reduce_window(A, 0, A, (2, 2))": ("the computation must be one of 'add', 'mul', 'max', 'min'", "A"),
     "conv(A, B, (1,), 'EVEN')": (
-        "the padding is one of 'SAME', 'SAME_LOWER', 'VALID' or a pair of integers for each dimension", "'EVEN'",
+        "the padding must be one of 'SAME', 'SAME_LOWER', 'VALID' or a pair of integers for each dimension", "'EVEN'",
     ),
     "tanh(psum(A, 'q') + missing)": ("mesh axis 'q' does not exist; the mesh has x, y", "'q'"),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.record import manifest
 from tests import swept
-from tests.command import ROOT, recorded, run_whole
+from tests.command import ROOT, recorded, run_command, run_whole
 
 HEAD = "# @package _global_\n"
 BODY = """name: mine
@@ -152,10 +152,10 @@ def test_a_config_yaml_of_a_folder_is_not_read() -> None:
 def test_hydras_own_command_refuses_such_a_file() -> None:
     written(mine(f"hydra: {{callbacks: {CALLS}}}\n") | {"experiment/good.yaml": f"{HEAD}{BODY}"})
     for how in (["+experiment=mine"], ["-m", "+experiment=mine", "seed=1,2"], ["+experiment=mine", "--cfg", "all"]):
-        done = run_whole("--config-dir", ".", *how, folder=Path.cwd())
+        done = run_command("--config-dir", ".", *how, folder=Path.cwd())
         assert done.returncode == 2, done.stdout
         assert done.stderr.endswith(f"hydra.callbacks\n  {ONLY}\n")
-    swept = run_whole("-m", "--config-dir", ".", "+experiment=good,mine", "hydra.sweep.dir=out", folder=Path.cwd())
+    swept = run_command("-m", "--config-dir", ".", "+experiment=good,mine", "hydra.sweep.dir=out", folder=Path.cwd())
     assert "2 points: 1 passed, 1 invalid" in swept.stdout
     assert ONLY in recorded(Path("out/1"))["error"]
     assert not Path("called").exists()
@@ -195,7 +195,7 @@ def test_another_sweeper_cannot_choose_such_a_file() -> None:
 )
 def test_a_resumed_folder_may_set_only_keys_of_experiments(argument: str, says: str) -> None:
     written({"out/sweep.json": json.dumps({"arguments": ["-m", "+experiment=case3_allreduce", argument]})})
-    done = run_whole("resume=out", folder=Path.cwd())
+    done = run_command("resume=out", folder=Path.cwd())
     assert done.returncode == 2
     assert done.stderr.startswith(f"command line: resume=out\n  out/sweep.json {says}")
     assert not Path("called").exists()
@@ -250,7 +250,7 @@ def test_a_yaml_tag_creates_no_object() -> None:
 
 def test_a_target_key_outside_hydras_settings_is_not_instantiated() -> None:
     written(mine(f"dims: {CALLS}\n"))
-    done = run_whole("--config-dir", ".", "+experiment=mine", "hydra.run.dir=out", folder=Path.cwd())
+    done = run_command("--config-dir", ".", "+experiment=mine", "hydra.run.dir=out", folder=Path.cwd())
     assert done.returncode == 2
     assert not Path("called").exists()
 

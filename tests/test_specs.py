@@ -81,7 +81,7 @@ _WAYS = "write P(None, 'x'), or [null, x]"
             "P((None, 'x'))",
             "an entry is None, a mesh axis or a tuple of axes, not (None, 'x'); write P(None, ('x', 'y'))",
         ),
-        ("P(x=1)", "it takes an entry for each dimension, in order, and no names; write P(None, 'x')"),
+        ("P(x=1)", "it takes one entry per dimension, in order, and no keyword arguments; write P(None, 'x')"),
         ("P('x').update()", f"there is more than P(…); {_WAYS}"),
         ("P('x' 3)", f"it is not Python; {_WAYS}"),
         (
@@ -148,8 +148,8 @@ def test_a_spec_on_the_command_line_replaces_the_files(tmp_path: Path) -> None:
         (
             "C: PartitionSpec('x')",
             "C: P('x', y=3)",
-            "mine.yaml:16:6  outputs.C\n  \"P('x', y=3)\" is not a PartitionSpec: it takes an entry for each "
-            "dimension, in order, and no names; write P(None, 'x')",
+            "mine.yaml:16:6  outputs.C\n  \"P('x', y=3)\" is not a PartitionSpec: it takes one entry per "
+            "dimension, in order, and no keyword arguments; write P(None, 'x')",
         ),
         (
             "\"P(('x', 'y'))\"",

@@ -462,3 +462,27 @@ def test_an_empty_list_of_arrays_is_handed_over(tmp_path: Path) -> None:
 def test_of_copies_the_first_device_counts() -> None:
     held = tuple(DeviceShard(i, i, ((0, 1),), i, np.array([float(i)])) for i in range(2))
     assert Output("float32", (1,), None, held).whole().tolist() == [0.0]
+
+
+def test_a_crash_in_a_part_that_a_job_can_do_without_costs_only_that_part() -> None:
+    crash = "say('phase', doing='auto was read', spare='origins'); os.kill(os.getpid(), signal.SIGSEGV)"
+    first = f"{TYPES}say('started', step=steps[0])\n{crash}"
+    second = f"{TYPES}assert job['without'] == {{'origins': 'the process was ended by SIGSEGV'}}\nfinish(*steps)"
+    events, workers = hear(first, second)
+    assert [line for line in described(events) if line != "log"] == ["types", "started auto", *ALL[1:-1]]
+    assert errors(events) == {}
+    assert len(workers.started) == 2
+
+
+def test_a_crash_in_such_a_part_before_the_types_is_no_end() -> None:
+    crash = "say('phase', doing='JAX was finding the types', spare='plan'); os.abort()"
+    events, workers = hear(crash, f"{TYPES}assert list(job['without']) == ['plan']\nfinish(*steps)")
+    assert [line for line in described(events) if line != "log"] == ALL[:-1]
+    assert errors(events) == {}
+    assert len(workers.started) == 2
+
+
+def test_a_crash_after_such_a_part_is_one_of_the_step() -> None:
+    part = "say('phase', doing='auto was read', spare='origins'); say('phase', doing='auto was read')"
+    events, _ = hear(f"{TYPES}say('started', step=steps[0])\n{part}\nos.abort()", TYPES + "finish(*steps)")
+    assert list(errors(events)) == ["auto"]

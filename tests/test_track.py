@@ -18,7 +18,7 @@ import pytest
 
 from runner.track import named
 from runner.track.entry import Entry
-from tests.command import ROOT, run_whole
+from tests.command import ROOT, run_command
 
 EXPERIMENT = """# @package _global_
 defaults: [{override /mesh: x2_y2}]
@@ -73,7 +73,7 @@ def command(folder: Path, *arguments: str) -> Any:
     path = os.pathsep.join((str(folder), str(ROOT)))
     own = "+hydra.callbacks.own={_target_:runner.cli.tracking.Tracking,to:mine,file:calls.jsonl}"
     given = ("--config-dir", "conf", "+experiment=summed", own)
-    return run_whole(*given, *arguments, folder=folder, PYTHONPATH=path)
+    return run_command(*given, *arguments, folder=folder, PYTHONPATH=path)
 
 
 def calls(folder: Path) -> list[Any]:
@@ -115,7 +115,7 @@ def test_a_missing_library_is_reported_before_anything_runs(tmp_path: Path) -> N
     path = os.pathsep.join((str(missing.parent), str(ROOT)))
     for more in (("hydra.run.dir=out",), ("-m", "dims.J=4,8", "hydra.sweep.dir=out")):
         asked = ("+experiment=case3_allreduce", "hydra/callbacks=tensorboard", f"{more[-1]}")
-        done = run_whole(*asked, *more[:-1], folder=tmp_path, PYTHONPATH=path)
+        done = run_command(*asked, *more[:-1], folder=tmp_path, PYTHONPATH=path)
         assert done.returncode == 2
         assert done.stderr == (
             "hydra/callbacks=tensorboard\n"
@@ -129,7 +129,7 @@ def test_a_tracker_is_named_by_an_entry_point_and_never_by_a_dotted_name(name: s
     installed(tmp_path)
     asked = f"+hydra.callbacks.own={{_target_:runner.cli.tracking.Tracking,to:'{name}',command:'touch called'}}"
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
-    done = run_whole("+experiment=case3_allreduce", asked, "hydra.run.dir=out", folder=tmp_path, PYTHONPATH=path)
+    done = run_command("+experiment=case3_allreduce", asked, "hydra.run.dir=out", folder=tmp_path, PYTHONPATH=path)
     assert done.returncode == 2
     assert done.stderr == (
         f"hydra.callbacks\n  there is no tracker '{name}'; there are mine, mlflow, tensorboard, wandb; "

@@ -140,7 +140,7 @@ REFUSED = {
         "going: max(abs(new - x)) > 1e-3", "gone: max(abs(new - x)) > 1e-3"
     ),
     "the predicate of a while is float32; make it bool": GRAPH.replace('going: "True"', "going: max(a)"),
-    "the predicate of a while is bool[8]; it is one number, or where(…) takes one by one": GRAPH.replace(
+    "the predicate of a while is bool[8]; it must be one number (where(…) chooses for each element)": GRAPH.replace(
         'going: "True"', "going: a > 0"
     ),
     "a while has no key 'index'; a while has while, carry, body": GRAPH.replace(
@@ -150,11 +150,11 @@ REFUSED = {
         "steps: steps + 1", "steps: reshape(steps + 1, (1,))"
     ).replace("steps: 0}", 'steps: "asarray(0)"}'),
     "this while has not ended after 100 steps, which the oracle interprets one by one: bound it, as in "
-    "`(i < 100) & (error > 1e-6)`, or, in Python, name a reference for a function with jit that has it inside": (
+    "`(i < 100) & (error > 1e-6)`, or, in Python, name a reference for a jitted function that contains it": (
         GRAPH.replace("max(abs(new - x)) > 1e-3", "max(x) > 0.0")
     ),
-    "the while 'newton' goes on depending on a value that may differ along 'x', and devices that have ended it never "
-    "reach this psum; let all devices decide alike, as by a pmax of it": DEVICES,
+    "whether the while 'newton' goes on depends on a value that may differ along 'x', and devices that have left it "
+    "never reach this psum; make all decide alike, for example by its pmax": DEVICES,
     "the gradient of 'total': JAX cannot differentiate a while in reverse (graph.newton): let it take a number of "
     "steps that is known, as a scan or a fori_loop does, give its function a jax.custom_vjp, or stop_gradient what "
     "it reads": GRAPH.replace("  steps: newton.steps", "  total: sum(root)").replace("{root: [x]}", "{total: []}")

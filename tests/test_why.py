@@ -17,9 +17,10 @@ from runner.experiment.program import Program
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import Record
 from runner.show import collectives as shown
+from runner.show.page.run import page
 from runner.why import least
 from runner.why.reasons import explained
-from runner.worker import resharding
+from runner.worker import plan, resharding
 from tests import harness
 from tests.command import ROOT, run_command
 from tests.conftest import LARGE
@@ -130,7 +131,7 @@ def test_the_need_of_another_value_is_no_reason(mlp: harness.Outcome) -> None:
 def test_without_a_plan_a_sentence_says_so_and_nothing_else_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.worker.plan.propagated", lambda _: "Shardy's passes cannot be run from Python here")
+    monkeypatch.setattr("runner.worker.plan.propagated", lambda *_: "Shardy's passes cannot be run from Python here")
     record = harness.run(MLP, tmp_path, grad=None).record
     assert record.status == "passed"
     texts = {each.why.text for each in listed(record) if each.why}
@@ -612,3 +613,14 @@ def test_the_keys_in_reasons_are_shown_with_their_places(mlp: harness.Outcome) -
     # There is no file, but the keys of reasons are printed nevertheless.
     lines = shown.reasons(mlp.record)
     assert any(line.startswith("constraint: all-reduce of out over y: ") for line in lines)
+
+
+def test_the_pass_that_traces_origins_may_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = plan.propagated
+    crashing = plan.ORIGINATING
+    monkeypatch.setattr(plan, "propagated", lambda low, how: "it crashed" if how == crashing else own(low, how))
+    outcome = harness.run(MLP, tmp_path, grad=None).record
+    plans = [result.plan for result in outcome.compiled.values()]
+    assert {each and each.unknown for each in plans} == {"the origins of its shardings: it crashed"}
+    assert {each.why.by for each in listed(outcome) if each.why} == {"operation"}
+    assert "what Shardy plans: the origins of its shardings: it crashed" in page(outcome, tmp_path)

@@ -55,7 +55,7 @@ def unblamed(
         outputs = dict(verdict.outputs)
         for name, output in verdict.outputs.items():
             if isinstance(output, ValueOutput) and _only_undecided(output) and _same(context, name, run, peers):
-                reason = f"{output.reason}, but {listed([run.program, *(o.program for o in peers)])} agree in them"
+                reason = f"{output.reason}, but {listed([run.program, *(o.program for o in peers)])} agree on them"
                 outputs[name] = replace(output, status="weak", reason=reason)
         judged[run.program] = value.together(outputs, verdict.diagnosis)
     return judged

@@ -111,10 +111,10 @@ def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of
             [collective for collective in there if collective.count is None],
             "these run an unknown number of times",
         ),
-        ([collective for collective in there if collective.sent is None], "the bytes of these are not"),
+        ([collective for collective in there if collective.sent is None], "how much these send is not known"),
     ):
         if unknown:
-            reason = f"the bytes sent are not known: {why}"
+            reason = f"the bytes sent cannot be added up: {why}"
             return LimitVerdict(status="failed", reason=reason, details=[_amount(collective) for collective in unknown])
     whole = executions.total((collective.count, collective.branches, collective.sent) for collective in there)
     total = executions.most(whole) or 0

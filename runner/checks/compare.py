@@ -83,7 +83,7 @@ def lucky(measured: int) -> float:
 
 @dataclass(frozen=True)
 class Alternatives:
-    """The values that are right besides the oracle's, since decisions may fall otherwise: those in `alternatives`.
+    """The values that are right besides the oracle's, since rounding may change decisions: those in `alternatives`.
 
     - `low`, `high`: bounds of what an element can be if it has many possible values.
     - `overflows`: the elements that may be infinite or NaN.

@@ -123,7 +123,7 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
     lowest = math.inf
     graph = _lines(context.experiment.lines("graph"))
     counting = indices(suspect.experiment, suspect.section)
-    # A mistake in a line of indices is less likely, and a collective around one mends by accident what is wrong.
+    # A mistake in a line of indices is less likely, and a collective around one may mend the result by accident.
     proposed = [_proposed(candidates, start + seconds / 2) for candidates in (changing(edits), inserting(edits))]
     every = all(whole for _, whole in proposed)
     changed, putting_back = (

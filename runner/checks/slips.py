@@ -168,7 +168,7 @@ def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:
             pairs = [pair for pair in value.items if isinstance(pair, Group)]
             if pairs:
                 turned = Group(tuple(replace(pair, items=pair.items[::-1]) for pair in pairs))
-                meaning = f"{shown} sends the wrong way: with every pair (source, destination) turned round"
+                meaning = f"{shown} sends the wrong way: with source and destination of every pair swapped"
                 yield part.edit(with_argument(call, at, turned), "direction", meaning, 4)
                 for others, meaning in _other_pairs(part, call, literal(value)):
                     items = tuple(replace(pairs[0], items=(Const(a), Const(b))) for a, b in others)
@@ -203,7 +203,7 @@ def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]
         return
     new = with_argument(with_argument(call, first, call.operands[second]), second, call.operands[first])
     if set(operation.pair) <= set(DIMENSIONS):
-        yield part.edit(new, "dimension", f"{part.shown} splits what it should join: with both exchanged", 4)
+        yield part.edit(new, "dimension", f"{part.shown} splits what it should concatenate: with both swapped", 4)
     elif operation.over is not None:
         names_of_pair = " and ".join(operation.pair)
         yield part.edit(new, "argument", f"{names_of_pair} of {part.shown} are swapped: exchanged,", 4)

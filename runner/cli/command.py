@@ -22,7 +22,7 @@ _YOUNG = (300_000, 2, 2)
 """High thresholds for the garbage collector: a command loads hundreds of modules, which leave no garbage."""
 
 _MACHINE = 3
-"""The exit status for a failure of the machine: a full disk, no permission."""
+"""The exit status for a failure of the machine: a full disk, no permission, a library that is not installed."""
 
 
 def older(name: str) -> None:
@@ -45,6 +45,14 @@ def main(module: str | None = None) -> None:
     except BrokenPipeError:
         # The reader closed the pipe, as `| head` does.
         status = _READER_LEFT
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "runner":
+            raise
+        _say(
+            f"{sys.executable} has no module '{error.name}', which Shardproof needs: activate the environment in which "
+            "it is installed (source .venv/bin/activate), or install it: pip install -e ."
+        )
+        status = _MACHINE
     except OSError as error:
         _say(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
         status = _MACHINE

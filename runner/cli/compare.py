@@ -91,7 +91,7 @@ def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path,
     goldens = [all(point.record is None for point in points) for points in (before, after)]
     if series:
         if not any(goldens):
-            raise InvalidComparison(f"--series: {shown(a)} and {shown(b or a)} are no goldens")
+            raise InvalidComparison(f"--series: {shown(a)} and {shown(b or a)} are not goldens")
         if b is None and len(series) == 1:
             raise InvalidComparison("--series: with one golden, give two series to compare")
         before = _of_series(a, before, series[0]) if goldens[0] else before

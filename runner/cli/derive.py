@@ -36,7 +36,7 @@ def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
     types = types_of(workers, experiment, job.folder, job.folder)
     if types.derivation is None:
         reason = types.unsupported[Program.DERIVED]
-        raise invalid(("program",), f"the graph cannot be written for one device: {reason}")
+        raise invalid(("program",), f"no per_device can be derived from the graph: {reason}")
     print(text(types.derivation, manual=experiment.definition["manual"] is not None))
     return "passed"
 
@@ -54,6 +54,8 @@ def text(derivation: Derivation, *, manual: bool = False) -> str:
     notes = [f"each device sends {bytes_text(derivation.sent_bytes)} on a ring", *derivation.notes]
     if derivation.plan.missing is not None:
         notes.append(f"without a plan: {derivation.plan.missing}")
+    if derivation.plan.unknown is not None:
+        notes.append(f"not known of Shardy's plan: {derivation.plan.unknown}")
     planned = ["as Shardy plans the graph:"] if derivation.notation else []
     for line in derivation.notation:
         planned += [f"  {line.text}", *(f"      {collective}" for collective in line.collectives)]

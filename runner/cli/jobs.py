@@ -145,7 +145,7 @@ def require_plain(settings: str | None) -> None:
     """Raise `InvalidConfiguration` if Hydra's own folder would not be directly in the run folder."""
     if settings and (settings != Path(settings).name or settings == ".."):
         raise InvalidConfiguration(
-            f"command line: hydra.output_subdir\n  {settings!r} is not the name of a folder in that of a run"
+            f"command line: hydra.output_subdir\n  {settings!r} is not the name of a folder inside the run folder"
         )
 
 

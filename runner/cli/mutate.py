@@ -83,7 +83,7 @@ def consulted(
     released = pinned.released(experiment.values, overrides)
     context = oracles.consult(experiment, arrays, types.outputs, types.floats, released)
     for reason in dict.fromkeys(released.values()):
-        print(f"the check values is left out: {reason}")
+        print(f"values is not checked: {reason}")
     if experiment.reads_gradients and gradients is not None:
         oracles.consult_gradients(context, *gradients)
         if not context.experiment.reads_gradients:

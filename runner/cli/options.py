@@ -61,7 +61,7 @@ def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:
         )
     for name in ("best", "workers"):
         if (number := settings.get(name)) is not None and (not isinstance(number, int) or number < 1):
-            raise _refused(name, number, "it is a number of at least 1")
+            raise _refused(name, number, "the number must be at least 1")
     if (objective := settings.get("objective")) is not None:
         program, _, measure = str(objective).rpartition(".")
         if measure not in (*MEASURES, *OLDER, *KINDS):

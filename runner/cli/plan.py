@@ -53,7 +53,7 @@ def _compare(plans: Sequence[str]) -> int:
     from runner.show import plan as shown
 
     if len(plans) != 2:
-        print(f"command line: {COMPARE}\n  it takes two run folders, or files plan.json", file=sys.stderr)
+        print(f"command line: {COMPARE}\n  it takes two run folders, or two plan.json files", file=sys.stderr)
         return 2
     try:
         shown.show_difference(*map(Path, plans))
@@ -91,7 +91,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     if ranked.tried:
         _show_tried(planning, ranked.tried)
         if ranked.tried[0].by_hand is not None:
-            print(f"\ncompiled, {ranked.tried[0].by_hand} is better than the plan")
+            print(f"\nas compiled, {ranked.tried[0].by_hand} is better than the plan")
     if ranked.least_memory is not None:
         print(
             f"\nno compiled layout fits the limit of {bytes_text(round(planning.request.memory or 0))}: "
@@ -107,7 +107,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
 
 def _show_lowered(lowered: Lowered) -> None:
     print(
-        f"compiled, a device needs {bytes_text(lowered.needed)}; the plan's model has "
+        f"as compiled, a device needs {bytes_text(lowered.needed)}; the plan's model has "
         f"{bytes_text(round(lowered.planned))}"
         f", so the plan was made again with a limit of {bytes_text(round(lowered.limit))} in the model\n"
     )

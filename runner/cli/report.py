@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = subcommands.parser("report")
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="a run folder, or one that holds some")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the page; by default report.html in FOLDER")
-    parser.add_argument("--only", action="store_true", help="of several runs, write the one page without one for each")
+    parser.add_argument("--only", action="store_true", help="for several runs, write only the common page")
     options = parser.parse_args(list(arguments))
     try:
         page = _report([path.parent if path.name == folders.RECORD else path for path in options.folders], options)

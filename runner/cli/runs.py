@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--newer", metavar="AGE", help="that started at most this long ago")
     parser.add_argument("--delete", action="store_true", help="delete them, after asking")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON for each")
     options = parser.parse_args(list(arguments))
     unread: list[str] = []
     try:
@@ -111,7 +111,7 @@ def _age(flag: str, text: str) -> timedelta:
     try:
         return timedelta(**{_UNITS[unit]: int(number)})
     except OverflowError:
-        raise InvalidQuestion(f"{flag}: '{text}' is before the first date there is") from None
+        raise InvalidQuestion(f"{flag}: '{text}' reaches back before the year 1") from None
 
 
 def _listing(entries: Sequence[ShelfEntry]) -> None:
@@ -192,4 +192,4 @@ def _why(entry: ShelfEntry, strangers: Sequence[Path]) -> str:
         return f"{where} has no {manifest.FILE}, so nothing says what a run wrote there; remove it yourself"
     named = ", ".join(shown(path) for path in strangers[:_NAMED])
     more = f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else ""
-    return f"no run wrote {named}{more}, or it changed since"
+    return f"no run wrote {named}{more}, or it has changed since"

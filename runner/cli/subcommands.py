@@ -39,7 +39,7 @@ SUBCOMMANDS = {
         "Print the per_device that a graph and its specs determine, to be pasted, and what a device sends in it. "
         "Nothing is compiled or run.",
         "case3_allreduce arrays.A.spec=[x,null]",
-        "0 there are lines, 2 bad input, or a graph that cannot be written for one device, 3 an error",
+        "0 there are lines, 2 bad input, or a graph from which none can be derived, 3 an error",
         experiment=True,
     ),
     "mutate": Subcommand(
@@ -75,7 +75,7 @@ SUBCOMMANDS = {
     ),
     "measure": Subcommand(
         "time collectives on the devices here, for estimates",
-        "Time collectives, products and copies on the devices here, and write the hardware file of them. "
+        "Time collectives, products and copies on the devices here, and write them into a hardware file. "
         "The columns are those of nccl-tests.",
         "here --platform gpu --largest 256M",
         "0 written, 2 bad input, 3 the devices cannot be used",
@@ -94,7 +94,7 @@ SUBCOMMANDS = {
     ),
     "list": Subcommand(
         "the names in a group: experiments, meshes, targets …",
-        "List the names in a config group, with what their files say; of no group, the experiments.",
+        "List the names in a config group, with what their files say; without a group, the experiments.",
         "mesh",
         "0 listed, 2 there is no such group",
     ),
@@ -135,6 +135,6 @@ def parser(name: str) -> ArgumentParser:
     )
     if subcommand.experiment:
         parser.add_argument("experiment", metavar="NAME", help="an experiment's name, or its YAML file")
-        parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as of a run: dims.J=8 mesh=x4_y2")
+        parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as for a run: dims.J=8 mesh=x4_y2")
         parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own, which holds experiment/")
     return parser

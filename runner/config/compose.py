@@ -214,7 +214,7 @@ def checked(given: Any, provenance: Provenance) -> Configuration:
     """
     from runner.config import choices, composition, shape, specs
 
-    if (message := choices.without_effect(provenance.overrides, lambda: provenance.sources)) is not None:
+    if (message := choices.without_effect(provenance.sources)) is not None:
         raise InvalidConfiguration(message)
     for key, message in specs.wrong(given):
         raise InvalidConfiguration(provenance.sources.report(Fault(key, message)))

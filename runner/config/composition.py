@@ -334,7 +334,7 @@ def experiment_meant(option: str, folders: Sequence[Path]) -> str:
     close = [
         name
         for name in difflib.get_close_matches(wanted, called, n=_NEAR)
-        # Words of a source are no names: only nearly the same one is meant.
+        # A source is not a name: it is suggested only if it is nearly the same.
         if called[name][1] == "" or difflib.SequenceMatcher(None, wanted, name).ratio() >= _SURE
     ]
     if close and difflib.SequenceMatcher(None, wanted, close[0]).ratio() >= _SURE:

@@ -30,12 +30,24 @@ def composed(content: Any, file: Path) -> Configuration | None:
 
     Raises `InvalidConfiguration`.
     """
-    if not is_dict(content) or not _is_typed(content, shape.root()):
+    whole = completed(content)
+    if whole is None:
         return None
     folder = file.parents[1].resolve()
     choices = {"experiment": file.stem, **_CHOICES}
     provenance = Provenance((conf_folder(), folder), choices, (f"+experiment={file.stem}",))
-    return checked(_completed(content, ExperimentConfig), provenance)
+    return checked(whole, provenance)
+
+
+def completed(content: Any) -> dict[str, Any] | None:
+    """Return the given values with the default of every absent key.
+
+    None if a value is not of the type that its key declares, or has an interpolation: OmegaConf converts, resolves or
+    refuses these.
+    """
+    if not is_dict(content) or not _is_typed(content, shape.root()):
+        return None
+    return _completed(content, ExperimentConfig)
 
 
 def _is_typed(value: Any, kind: Kind) -> bool:

@@ -65,7 +65,7 @@ class UnreadableFile(Exception):
 def text(file: Path) -> str:
     """Read a file as UTF-8 without a byte order mark. Raises `UnreadableFile`."""
     if not is_there(file):
-        raise UnreadableFile(f"{shown(file)}:1:1\n  it is not a file: a folder, a pipe, or a link that leads nowhere")
+        raise UnreadableFile(f"{shown(file)}:1:1\n  this is no regular file, but a folder, a pipe or a dangling link")
     try:
         written = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:

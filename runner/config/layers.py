@@ -46,8 +46,11 @@ def _chain(
             based_on += _chain(folders, group, entry.rsplit("/", 1)[-1].split("@")[0], chosen, (*above, file))
         elif is_dict(entry):
             for name, value in entry.items():
-                other = str(name).removeprefix("override ").removeprefix("optional ").strip().lstrip("/").split("@")[0]
-                if isinstance(value, str) and not other.startswith("hydra") and other not in chosen:
+                words = str(name).split()
+                other, _, package = words[-1].lstrip("/").partition("@")
+                # With a package of its own, as in `/experiment@_global_: base`, it is not the option of the group.
+                added = other not in chosen or (package != "" and "override" not in words)
+                if isinstance(value, str) and not other.startswith("hydra") and added:
                     based_on += _chain(folders, other, value, chosen, (*above, file))
     return [*based_on, Layer(file, below, group)]
 

@@ -24,7 +24,7 @@ bits.
 
 _NUMBER = re.compile(rf"[-+]?(?:0[xob][0-9a-fA-F_]{{{_DIGITS},}}|[0-9][0-9_:]{{{_DIGITS},}})\Z")
 
-_HALF = r'this is half of a character, not text: write the character, or one escape of eight digits: "\U0001F600"'
+_HALF = r'this is a lone surrogate: write the character, or one escape of eight digits: "\U0001F600"'
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -79,7 +79,7 @@ def _expanded(text: str) -> tuple[int, int, str] | None:
         if isinstance(event, yaml.AliasEvent):
             nodes = anchored.get(event.anchor, 1)
             if nodes is None:
-                return line, column, f"'*{event.anchor}' is inside the value that it names, which would have no end"
+                return line, column, f"'*{event.anchor}' is inside the value that it names, so it would never end"
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, nodes = open_.pop()
             if anchor:

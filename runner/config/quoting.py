@@ -37,7 +37,7 @@ def refused(override: str) -> str:
         return f"{where}\n  these are {len(several)} overrides in one text: write each by itself, in Python [{parts}]"
     typed = _quoted(key, value)
     if typed is None:
-        return f"{where}\n  Hydra's grammar has no such override; one is KEY=VALUE"
+        return f"{where}\n  Hydra cannot parse this override; write KEY=VALUE"
     return f"{where}\n  {_why(value)}; quote the value for Hydra, and the whole for the shell:\n    {typed}"
 
 

@@ -237,10 +237,21 @@ def keyless(key: Key) -> str | None:
 def _unknown(key: Key) -> str:
     if (message := keyless(key)) is not None:
         return message
+    if len(key) == 1 and key[0] in _DEVICES:
+        return f"there is no key '{key[0]}'{_AS_MESH}"
     there = siblings(key)
     near = nearest(str(key[-1]), there)
     spelling = "; a mesh is written {axes: [x, y], shape: [2, 4]}" if key[:-1] == ("mesh",) and not near else ""
     return f"there is no key '{key[-1]}'{near or listed(there)}{spelling}"
+
+
+_DEVICES = ("devices", "device_count", "n_devices", "num_devices")
+"""What the number of devices is called elsewhere."""
+
+_AS_MESH = (
+    "; there are as many devices as the mesh has: mesh.shape=[4,2], or a mesh by its name, mesh=x4_y2; "
+    "target.devices=16 simulates more than these"
+)
 
 
 def _not_a_name(name: Any) -> str:

@@ -62,7 +62,7 @@ def read(text: str) -> Entries:
     if call.kind != "call" or not _BEGINS.fullmatch(f"{call.words[0]}("):
         raise _none(text, "there is more than P(…); write P(None, 'x'), or [null, x]")
     if call.words[1:]:
-        raise _none(text, "it takes an entry for each dimension, in order, and no names; write P(None, 'x')")
+        raise _none(text, "it takes one entry per dimension, in order, and no keyword arguments; write P(None, 'x')")
     return [_entry(text, entry) for entry in call.inside]
 
 

@@ -28,7 +28,7 @@ def most(overrides: Sequence[Override], otherwise: object) -> int:
     number = limits[-1].value() if limits else otherwise
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         where = f"command line: {limits[-1].input_line}" if limits else f"configuration  {MOST}"
-        raise InvalidConfiguration(f"{where}\n  it is a number of points, of at least 1")
+        raise InvalidConfiguration(f"{where}\n  the number of points must be at least 1")
     return number
 
 
@@ -76,7 +76,7 @@ def _count(override: Override) -> int:
     start, stop, step = swept.start or 0, swept.stop or 0, swept.step
     if step == 0 or not all(map(math.isfinite, (start, stop, step))):
         raise InvalidConfiguration(
-            f"command line: {override.input_line}\n  a range has finite ends and a step that is not 0"
+            f"command line: {override.input_line}\n  a range needs finite ends and a step other than 0"
         )
     # Exact for integers of any size.
     whole = all(isinstance(bound, int) for bound in (start, stop, step))

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from runner.derivation.lines import Repeated, Writing, Written
+from runner.derivation.partials import Stripping, around
 from runner.derivation.sharing import collectives
 from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
-from runner.graph.term import Apply, Name, Term, calls, names
+from runner.graph.term import Apply, Name, Term, names
 from runner.language.operations import OPERATIONS
 from runner.language.printing import text
-
-_SUMS = frozenset(name for name, row in OPERATIONS.items() if row.over is not None and row.over.linear)
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Accumulation:
 
     def of(self, x: Term) -> Term:
         """Apply the removed sum over devices to a term."""
-        return _of(self.sums[0], x)
+        return around(self.sums[0], x)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -48,13 +47,14 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
 
     `is_scalar`: whether a term is a number that is the same on all devices.
     """
-    stripping = _Stripping(body, is_scalar)
-    line = stripping.read_once(name, reads=None)
-    if line is None or stripping.reads[name] != 1:
+    known = _Body(body)
+    stripping = Stripping(known.read_once, is_scalar)
+    line = known.only(name)
+    if line is None or known.reads[name] != 1:
         return None
-    term = stripping.increment(line.term, name)
+    term = _increment(stripping, line.term, name)
     sums = stripping.sums
-    if term is None or not sums or any(_of(each, Name(name)) != _of(sums[0], Name(name)) for each in sums):
+    if term is None or not sums or any(around(each, Name(name)) != around(sums[0], Name(name)) for each in sums):
         return None
     # A collective that another line needs too is sent in every step in any case.
     standing = Counter(text(each) for line in body for each in _all_collectives(line))
@@ -66,75 +66,43 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
 
 
 @dataclass
-class _Stripping:
-    """Takes the sums over devices out of the terms that a body adds up.
+class _Body:
+    """The lines of a repeat's body, and how often they read each name."""
 
-    - `sums`: the collectives taken out; `stripped`: the rewritten terms, by line.
-    """
-
-    body: Sequence[Writing]
-    is_scalar: Callable[[Term], bool]
-    sums: list[Apply] = field(default_factory=list[Apply])
-    stripped: dict[object, Term] = field(default_factory=dict[object, Term])
+    lines: Sequence[Writing]
 
     def __post_init__(self) -> None:
         self.reads = Counter[str]()
-        for line in self.body:
+        for line in self.lines:
             # An inner repeat reads its operands in every step.
             self.reads.update(names(line.term) if isinstance(line, Written) else [*line.names] * 2)
             if isinstance(line, Repeated):
                 self.reads.update([inner for _, inner in line.stack])
 
-    def read_once(self, name: str, *, reads: int | None = 1) -> Written | None:
-        """The only line that defines a name, if the name is read `reads` times, or any number if None."""
-        lines = [line for line in self.body if name in line.defines]
+    def only(self, name: str) -> Written | None:
+        """The only line that defines a name."""
+        lines = [line for line in self.lines if name in line.defines]
         line = lines[0] if len(lines) == 1 else None
-        return line if isinstance(line, Written) and reads in (None, self.reads[name]) else None
+        return line if isinstance(line, Written) else None
 
-    def increment(self, term: Term, name: str) -> Term | None:
-        """The term `acc + psum(x)` rewritten to `acc + x`; None if it has another form."""
-        match term:
-            case Apply(operation=sign, operands=(left, right), spelled="operator") if OPERATIONS[sign].adds:
-                if left == Name(name):
-                    stripped = self.strip(right)
-                    return None if stripped is None else replace(term, operands=(left, stripped))
-                if right == Name(name) and OPERATIONS[sign].commutes:
-                    stripped = self.strip(left)
-                    return None if stripped is None else replace(term, operands=(stripped, right))
-                return None
-            case _:
-                return None
-
-    def strip(self, term: Term) -> Term | None:
-        """A term linear in sums over devices, without these sums; None if it is not linear."""
-        match term:
-            case Apply() if calls(term, _SUMS):
-                self.sums.append(term)
-                return term.operands[0]
-            case Name(name=name) if (line := self.read_once(name)) is not None:
-                stripped = self.strip(line.term)
-                if stripped is None:
-                    return None
-                self.stripped[line.line] = stripped
-                return term
-            case Apply(operation=name, operands=operands, spelled="operator") if OPERATIONS[name].linear == "together":
-                parts = [self.strip(each) for each in operands]
-                kept = tuple(each for each in parts if each is not None)
-                return replace(term, operands=kept) if len(kept) == len(parts) else None
-            case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].linear:
-                if self.is_scalar(right):
-                    stripped = self.strip(left)
-                    return None if stripped is None else replace(term, operands=(stripped, right))
-                if OPERATIONS[name].linear == "each" and self.is_scalar(left):
-                    stripped = self.strip(right)
-                    return None if stripped is None else replace(term, operands=(left, stripped))
-                return None
-            case _:
-                return None
+    def read_once(self, name: str) -> Written | None:
+        """The only line that defines a name, if the name is read once."""
+        return self.only(name) if self.reads[name] == 1 else None
 
 
-def _of(collective: Apply, x: Term) -> Apply:
-    return replace(collective, operands=(x, *collective.operands[1:]))
+def _increment(stripping: Stripping, term: Term, name: str) -> Term | None:
+    """The term `acc + psum(x)` rewritten to `acc + x`; None if it has another form."""
+    match term:
+        case Apply(operation=sign, operands=(left, right), spelled="operator") if OPERATIONS[sign].adds:
+            if left == Name(name):
+                stripped = stripping.strip(right)
+                return None if stripped is None else replace(term, operands=(left, stripped))
+            if right == Name(name) and OPERATIONS[sign].commutes:
+                stripped = stripping.strip(left)
+                return None if stripped is None else replace(term, operands=(stripped, right))
+            return None
+        case _:
+            return None
 
 
 def _all_collectives(line: Writing) -> Iterator[Term]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from runner.derivation.calls import itemsize
 from runner.derivation.laying import Layouts
+from runner.derivation.partials import Stripping, around, is_scalar
 from runner.derivation.rules import PricedAssignment
-from runner.derivation.terms import built, operator
+from runner.derivation.terms import built
 from runner.derivation.values import DeviceValue
 from runner.estimate.prices import collective
-from runner.graph.term import Apply, Const, Term
-from runner.language.operations import OPERATIONS
+from runner.graph.term import Term
 from runner.language.operations.row import Reduction
-from runner.language.printing import text
+from runner.language.parts import called
 from runner.programs.types import Typed
 from runner.sharding import moves
 
@@ -45,33 +45,24 @@ def completed(layouts: Layouts, term: Term, choice: PricedAssignment, typed: Typ
 def together(layouts: Layouts, term: Term, typed: Typed, operands: Sequence[DeviceValue]) -> Term:
     """`psum(a) + psum(b)` as `psum(a + b)`, which sends half; other terms unchanged.
 
-    The operands have the type of the result: what is summed is then neither broadcast nor of another dtype.
+    The sums may be scaled, and lines that only this term reads: such a line then gives each device's own part. The
+    operands have the type of the result: what is summed is neither broadcast nor of another dtype.
     """
-    if any((value.shape, value.dtype) != (typed.shape, typed.dtype) for value in operands):
+    row, names = called(term), layouts.names
+    if row is None or not row.adds or any((x.shape, x.dtype) != (typed.shape, typed.dtype) for x in operands):
         return term
-    match term:
-        case Apply(operation="add" | "subtract" as by, operands=(Apply() as left, Apply() as right)):
-            alike = _sums(left) and _around(left) == _around(right)
-        case _:
-            return term
-    sendings = layouts.unspend_only((left, right)) if alike else None
+    stripping = Stripping(names.read_once, partial(is_scalar, numbers=names.experiment.dims))
+    inner = stripping.strip(term)
+    sums = stripping.sums
+    if inner is None or any(around(each, term) != around(sums[0], term) for each in sums):
+        return term
+    sendings = layouts.unspend_only(sums)
     if sendings is None:
         return term
-    inner = together(layouts, operator(by, left.operands[0], right.operands[0]), typed, ())
-    both = replace(left, operands=(inner, *left.operands[1:]))
+    names.rewrite(stripping.stripped)
+    both = around(sums[0], inner)
     layouts.spend_once(both, sendings)
     return both
-
-
-def _sums(term: Apply) -> bool:
-    """Whether a term is a collective that adds up the devices' values."""
-    row = OPERATIONS.get(term.operation)
-    return row is not None and row.over is not None and row.over.linear
-
-
-def _around(term: Apply) -> str:
-    """The text of a collective without what it reduces."""
-    return text(replace(term, operands=(Const(None), *term.operands[1:])))
 
 
 def reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Derivative) -> tuple[Term, str]:

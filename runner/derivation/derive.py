@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from runner.derivation.inlining import inlined
 from runner.derivation.invariants import hoisted
 from runner.derivation.laying import Layouts
 from runner.derivation.lines import statements
 from runner.derivation.ruling import Rulings
-from runner.derivation.scopes import NotDerived
+from runner.derivation.section import section
 from runner.derivation.sharing import shared
 from runner.derivation.writer import Hints, Writer
 from runner.estimate.prices import Prices
-from runner.experiment.model import GRADIENTS, Experiment, Flat, Loop
-from runner.experiment.statements import read_statements
-from runner.language.check import VisibleNames
+from runner.experiment.model import Experiment, Flat
 from runner.language.operations import OPERATIONS
 from runner.layout import Parts, Spec
 from runner.sharding.plan import Derivation, Plan
@@ -59,6 +55,9 @@ TRIES = (
 _TRIALS = 16
 """The most alternative layouts of results that are tried."""
 
+_WRITTEN = 4096
+"""The most equations that are written for these trials: a large graph has fewer."""
+
 
 @dataclass(frozen=True)
 class Derived:
@@ -92,15 +91,6 @@ class Derived:
         )
 
 
-def read(experiment: Experiment, derivation: Derivation) -> Experiment:
-    """The experiment with lines that another process derived."""
-    scope = VisibleNames("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
-    if experiment.grad is not None:
-        scope.loops[GRADIENTS] = experiment.grad.wrt
-    statements = read_statements(derivation.per_device, ("derived",), scope, experiment.dims)
-    return replace(experiment, per_device=statements, check_vma=derivation.check_vma, automatic=())
-
-
 def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing, prices: Prices) -> Derived:
     """Derive the per-device lines of the graph. Raises `NotDerived` with the reason if they cannot be written."""
     writer = Writer(
@@ -132,7 +122,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices) 
 
     best = written(hints)
     tried: set[tuple[int, Spec]] = set()
-    for _ in range(_TRIALS):
+    for _ in range(min(_TRIALS, _WRITTEN // max(len(experiment.computed("graph").producers), 1))):
         asked = next((each for each in best.asked.items() if each not in tried), None)
         if asked is None:
             break
@@ -164,25 +154,3 @@ def _alike(experiment: Experiment, types: Parts, number: int) -> tuple[int, ...]
 
     add(number)
     return tuple(alike)
-
-
-def section(statements: Iterable[Flat]) -> dict[str, Any]:
-    """Convert statements to a section of the YAML."""
-    lines: dict[str, Any] = {}
-    for statement in statements:
-        if isinstance(statement, Loop):
-            counts = {"repeat": statement.steps, "index": statement.index, "unroll": statement.unroll}
-            lines[statement.name] = {
-                **({"while": statement.going} if statement.going else counts),
-                **({"over": {name: whole.text for name, whole in statement.over}} if statement.over else {}),
-                **({"carry": {name: first.text for name, first in statement.carry}} if statement.carry else {}),
-                "body": section(statement.body),
-                **({"stack": dict(statement.stack)} if statement.stack else {}),
-                **({"checkpoint": statement.checkpoint.written} if statement.checkpoint else {}),
-            }
-        else:
-            lines[statement.name] = statement.expression.text
-    return lines
-
-
-__all__ = ["TRIES", "Derived", "Hints", "NotDerived", "Parts", "Typing", "derive", "read", "section", "settled"]

@@ -205,5 +205,5 @@ def _mean_of_numbers(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> 
 
 @rule_for("nanmean", write=_mean_of_numbers, otherwise=[ALONG])
 def mean_of_numbers(call: Call) -> Rule | None:
-    """Rule: the sum of what is no NaN, divided by its count."""
+    """Rule: the sum of the elements that are not NaN, divided by their count."""
     return _reducing(call, 2)

@@ -243,7 +243,7 @@ class Traffic:
 
 
 FUSED = Traffic()
-"""An operation without products between values that are not in memory."""
+"""The traffic of an operation without products whose operands and result are fused with their neighbours."""
 
 
 @dataclass(frozen=True)
@@ -475,7 +475,7 @@ def _scatterings(
     yield tuple(towards)
     if len(over) > 1 or not rest & set(wanted.axes):
         return
-    # Axes that are wanted on some dimension, though not after those that are there, can be moved from another place.
+    # An axis that cannot be scattered where it is wanted may be scattered elsewhere, and moved afterwards.
     for places in itertools.product((None, *range(len(partial))), repeat=len(summed)):
         scattered = tuple(
             (d, axes)

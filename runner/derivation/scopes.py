@@ -144,6 +144,27 @@ class Names:
                 return None if gone & (line.names | {line.name}) else line.name
         return None
 
+    def read_once(self, name: str) -> Written | None:
+        """The line of a name in this scope, if nothing but the line being written will read it, and that once."""
+        scope, grad = self.scopes[-1], self.experiment.grad
+        binding = scope.names.get(name)
+        number = None if binding is None or binding.held else binding.value.made
+        if number is None or (grad is not None and name == grad.of):
+            return None
+        readers = self.readers(number)
+        if len(readers) != 1 or readers[0].reads.count(number) > 1 or any(name in line.names for line in scope.lines):
+            return None
+        lines = [line for line in scope.lines if name in line.defines]
+        line = lines[0] if len(lines) == 1 else None
+        return line if isinstance(line, Written) else None
+
+    def rewrite(self, terms: Mapping[Line, Term]) -> None:
+        """Give lines of this scope other terms."""
+        lines = self.scopes[-1].lines
+        for at, line in enumerate(lines):
+            if isinstance(line, Written) and line.line in terms:
+                lines[at] = replace(line, term=terms[line.line])
+
     def _is_step(self, name: str) -> bool:
         return name in self.index or any(name in s.names and s.names[name].value.static for s in self.scopes)
 
@@ -173,7 +194,7 @@ class Names:
         return [] if not producer.results[0].name else self._readers.get(number, [])
 
     def stopped(self, result: Value) -> bool:
-        """Whether the gradient does not run through a result: nothing that it is of reads it, or only as a constant."""
+        """Whether no gradient flows through a result: the scalar does not depend on it, or only as on a constant."""
         grad, readers = self.experiment.grad, self._readers.get(result.number, [])
         if grad is not None and result.name == grad.of:
             return False

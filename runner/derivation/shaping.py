@@ -170,12 +170,12 @@ def joined(call: Call) -> Rule | None:
 
 @rule_for("append")
 def appended(call: Call) -> Rule | None:
-    """Rule: the same; without `axis` the arrays are joined flat."""
+    """Rule: whole along the joined dimension; without `axis` the arrays are flattened first."""
     return _joined(call, (call.arguments["arr"], call.arguments["values"]), call.static("axis"))
 
 
 def piled(call: Call, axis: int) -> Rule | None:
-    """Rule: the same along `axis`; a result of fewer dimensions is joined along its last one."""
+    """Rule: whole along the joined dimension: `axis`, or the last one of a result that has fewer."""
     return _joined(call, call.operand.parts or (), min(axis, len(call.result.shape) - 1))
 
 

@@ -49,7 +49,7 @@ def _sliced(call: Call, items: list[Argument | None]) -> dict[int, range]:
 
 
 def _write(site: Site, neutral: int | None = None) -> Term:
-    """`neutral`: the value that changes nothing, of an update whose derivative may be infinite elsewhere."""
+    """Write an update; `neutral` changes nothing, and stands where the derivative could be infinite otherwise."""
     items = _items(site.call)
     blocks = {d: item for d in _placed(items) if (item := items[d]) is not None and site.over(d)}
     written = {item.place: _in_block(site, item, d) for d, item in blocks.items()}

@@ -45,7 +45,7 @@ class Window:
         return max(self.reach - self.stride - self.low, 0)
 
     @property
-    def cuts(self) -> bool:
+    def shardable(self) -> bool:
         """Whether blocks of the operand with their neighbours' edges give blocks of the result."""
         if self.dilated or self.low < 0 or self.size != self.stride * self.result:
             return False
@@ -102,7 +102,7 @@ def _windowed(
         result,
         sizes,
         dict.fromkeys(reduced, "sum"),
-        whole=frozenset(factor for factor, window in windows.items() if not window.cuts),
+        whole=frozenset(factor for factor, window in windows.items() if not window.shardable),
         permuted=frozenset(windows),
         least={factor: window.least for factor, window in windows.items()},
         halo=halo,

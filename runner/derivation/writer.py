@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from runner.derivation.calls import is_number, itemsize
 from runner.derivation.expressions import Expressions, Hints
 from runner.derivation.laying import Layouts
 from runner.derivation.lines import Repeated, Writing, Written
+from runner.derivation.partials import is_scalar
 from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import Binding, Names, NotDerived, Scope
 from runner.derivation.simplifying import absorbed
@@ -297,7 +298,7 @@ class Writer:
         for name, value in carried:
             if value.shape is None or not is_number(Typed(value.shape, value.dtype)):
                 continue
-            accumulation = accumulated(scope.lines, name, lambda term: _is_scalar(term, numbers))
+            accumulation = accumulated(scope.lines, name, lambda term: is_scalar(term, numbers))
             if accumulation is None or any(text(each) not in scope.sent for each in accumulation.sums):
                 continue
             for sent in (scope.sent.pop(text(each)) for each in accumulation.sums):
@@ -458,19 +459,6 @@ class _Loop:
 def _lines(graph: Graph) -> Iterator[Equation]:
     """The equations that are lines, in order."""
     return (each for each in graph.equations if each.form is not None or each.results[0].name)
-
-
-def _is_scalar(term: Term, numbers: Container[str]) -> bool:
-    """Whether a term is a number, the same on all devices; `numbers` are the names that stand for one."""
-    match term:
-        case Const(value=value):
-            return isinstance(value, int | float)
-        case Name(name=name):
-            return name in numbers
-        case Apply(operands=operands, spelled="operator"):
-            return all(_is_scalar(each, numbers) for each in operands)
-        case _:
-            return False
 
 
 def _number(value: DeviceValue) -> str:

@@ -79,7 +79,7 @@ def document(fitted: Fitted, name: str, when: str, versions: str) -> str:
     lines = [
         f"# {fitted.devices} × {fitted.device}, measured {when} ({versions}) by python -m runner measure {name}.",
         "# Collectives: bandwidth at the largest size, time of the smallest, each without the "
-        f"{fitted.dispatch * 1e6:.0f} µs that a program takes that does nothing.",
+        f"{fitted.dispatch * 1e6:.0f} µs that an empty program takes.",
         f"name: {name}",
         f"flops: {{{flops}}}",
         f"memory: {{bandwidth: {fitted.memory_bandwidth:.2e}}}",

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.evidence import collectives, hlo, profile, warnings, work
-from runner.evidence.model import Evidence, Gathered
+from runner.evidence import collectives, hlo, warnings
+from runner.evidence.model import Evidence, Gathered, Profile
 from runner.evidence.nodes import Origins
-from runner.evidence.planes import Profile
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.sharding.plan import Reshard
+
+if TYPE_CHECKING:
+    from runner.evidence import planes
+    from runner.evidence.work import ModuleWork
 
 
 def gather(
@@ -21,7 +25,7 @@ def gather(
     folder: Path,
     messages: str | None,
     unreadable: str | None = None,
-    taken: Profile | None = None,
+    taken: planes.Profile | None = None,
     reshards: Mapping[str, Reshard] | None = None,
     device_ids: Sequence[int] = (),
 ) -> Gathered:
@@ -53,9 +57,26 @@ def gather(
         collectives_unknown=list(dict.fromkeys(communication.unknown)),
         collectives_missing=list(dict.fromkeys(communication.missing)),
         compiler_warnings=heard,
-        profile=profile.read(taken, module, origins, communication) if taken else None,
+        profile=_profile(taken, module, origins, communication) if taken else None,
     )
-    return Gathered(evidence, work.read(module, origins) if experiment.hardware and program.on_mesh else None)
+    return Gathered(evidence, _work(module, origins) if experiment.hardware and program.on_mesh else None)
+
+
+# Few runs are profiled or estimated.
+
+
+def _profile(
+    taken: planes.Profile, module: hlo.Module, origins: Origins, communication: collectives.Collectives
+) -> Profile:
+    from runner.evidence import profile
+
+    return profile.read(taken, module, origins, communication)
+
+
+def _work(module: hlo.Module, origins: Origins) -> ModuleWork | None:
+    from runner.evidence import work
+
+    return work.read(module, origins)
 
 
 def _nothing(why: str) -> collectives.Collectives:

@@ -55,7 +55,7 @@ def doubts(computation: Computation, instruction: Instruction) -> str | None:
         alike = opcode.rsplit("-", 1)[0] not in (*KINDS, "async", *_LOCAL)
     else:
         alike = bool(_ALIKE.search(opcode)) or any(attribute in instruction.attributes for attribute in _CONNECTING)
-    return f"{instruction.name} ({opcode}) seems to communicate, in a way that is not known" if alike else None
+    return f"{instruction.name} ({opcode}) seems to communicate, in an unknown way" if alike else None
 
 
 def done_with(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:

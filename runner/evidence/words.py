@@ -98,7 +98,7 @@ def _at(line: str | None, gradient: bool) -> str:
 
 
 def _over(axes: Sequence[str] | None) -> str:
-    return " within groups of no axis" if axes is None else f" over {', '.join(axes) or NOBODY}"
+    return " within groups along no axis" if axes is None else f" over {', '.join(axes) or NOBODY}"
 
 
 def often(count: Count) -> str:

@@ -24,7 +24,7 @@ from runner.executions import Range
 Kind = tuple[str, str]
 """What a product multiplies, and how precisely: `("float32", "highest")`."""
 
-IN_BRANCHES = "the lines of a branch count as if it were always taken: it may take less"
+IN_BRANCHES = "the lines of a branch count as if it were always taken: a run may take less"
 
 _CALLING = ("while", "conditional", "call", "async-start")
 """Instructions that only do the work of the computations that they run."""
@@ -63,7 +63,7 @@ class ModuleWork:
 
 
 def read(module: Module, origins: Origins) -> ModuleWork | None:
-    """What a module computes and moves; None where no entry computation could be read, which is not no work."""
+    """What a module computes and moves; None where no entry computation could be read."""
     return None if module.entry is None else _WorkReader(module, origins).read(module.entry)
 
 

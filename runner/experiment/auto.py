@@ -165,6 +165,6 @@ def _amount(value: Any) -> float | None:
         return None if value is None else float(value)
     match = _AMOUNT.fullmatch(value)
     if match is None or float(match[1]) <= 0 or (match[2] or "B") not in _UNITS:
-        message = f"{value!r} is not an amount of memory; it is a number of bytes, or one with a unit: 90 GiB"
+        message = f"{value!r} is not an amount of memory; write a number of bytes, or one with a unit: 90 GiB"
         raise invalid(("plan", "memory"), message)
     return float(match[1]) * _UNITS[match[2] or "B"]

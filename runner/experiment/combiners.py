@@ -37,12 +37,12 @@ def _lambda(function: DefinedFunction, named: Name, functions: Mapping[str, Defi
     for line in (*function.body(section), function.result(section)):
         key = line.key
         if is_mapping(line.value) or len(line.names) != 1:
-            message = f"'{function.name}' combines two values, and so has neither repeats nor lines of several names"
+            message = f"'{function.name}' combines two values: it cannot have repeats, or lines with several names"
             raise InvalidExperiment(Fault(key, message, uses=(place.key, *place.frame.uses)))
         body = substituted(read_expression(line.value, key).term, known.get)
         inner = next((part.operation for part in within(body) if calls(part, functions)), None)
         if inner is not None:
-            message = f"'{function.name}' combines two values, and so cannot call the function '{inner}'"
+            message = f"'{function.name}' combines two values: it cannot call the function '{inner}'"
             raise InvalidExperiment(Fault(key, message, uses=(place.key, *place.frame.uses)))
         known[line.names[0]] = body
     # It has the columns of the name, so that messages point there.

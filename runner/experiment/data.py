@@ -220,7 +220,7 @@ def _emit(expression: Expression, term: Term, array: Array, sizes: dict[str, int
         case Name(name=name) if name in _MAKERS:
             return walk(Apply(name, (), at=term.at))
         case Name(name=name) if not term.carried:
-            hint = nearest(name, [*sizes, *_MAKERS]) or f"; an init is made of dims and of {', '.join(_MAKERS)}"
+            hint = nearest(name, [*sizes, *_MAKERS]) or f"; an init is made of dims and {', '.join(_MAKERS)}"
             raise expression.fault(f"no dim or function '{name}'{hint}", term)
         case Apply(operation="negative" | "positive", spelled="operator"):
             return mapped(term, walk)

@@ -113,8 +113,9 @@ class _Differing:
             row, axes = _collective(equation)
             if row is not None and row.communicates and (axes & on or _waits_for_all(row)):
                 message = (
-                    f"the while '{repeat.line}' goes on depending on a value that may differ along {over}, and devices "
-                    f"that have ended it never reach this {row.name}; let all devices decide alike, as by a pmax of it"
+                    f"whether the while '{repeat.line}' goes on depends on a value that may differ along {over}, and "
+                    f"devices that have left it never reach this {row.name}; make all decide alike, for example by "
+                    "its pmax"
                 )
                 _refuse(message, equation.source)
 

@@ -115,7 +115,7 @@ def _one_or_more(what: Form, refusal: str = "") -> Form:
 _TEXT = Form("text")
 NAME = Form("name", "{value!r} is not a name; use letters, digits and '_'{hint}")
 EXPRESSION = _any("{value!r} is not an expression{hint}", _TEXT, Form("number"))
-SIZE = _any("{value!r} is not a size; it is an integer, a dim, or an expression of dims", Form("integer"), _TEXT)
+SIZE = _any("{value!r} is not a size; write an integer, a dim, or an expression of dims", Form("integer"), _TEXT)
 
 DEVICE = Form("integer", "{value!r} is not the number of a device; the first is 0", least=0)
 _MESH_AXIS = Form("name", "{value!r} is not an axis name{hint}")
@@ -125,7 +125,7 @@ _ENTRY = replace(_one_or_more(_AXIS, _NO_AXIS), optional=True)
 """An entry of a PartitionSpec or of a rule: one axis, several, or none."""
 SPEC = Form(
     "list",
-    "{value!r} is not a PartitionSpec; it is a list such as [x, null], or P('x', None)",
+    "{value!r} is not a PartitionSpec; write a list such as [x, null], or P('x', None)",
     of=_ENTRY,
     written=WRITTEN,
 )
@@ -136,7 +136,7 @@ _LAYOUT = _any(SPEC.refusal, SPEC, Form("text", choices=(AUTO,)))
 _LEAST_OF = Form("text", "a plan cannot minimize '{value}'", choices=LEAST)
 _RULE = Form(
     "list",
-    "{value!r} is not a rule; it is a logical name and mesh axes, such as [embed, x]",
+    "{value!r} is not a rule; write a logical name and mesh axes, such as [embed, x]",
     parts=(Form("name", "{value!r} is not a logical name{hint}"), _ENTRY),
 )
 OF_MAXTEXT = Form(
@@ -153,9 +153,9 @@ OF_MAXTEXT = Form(
     missing="the rules have no '{key}': a list of rules such as [embed, x]",
 )
 
-_RATE = Form("number", "{value!r} is not a rate or a size; it is a number above 0", above=0)
-_THINGS = Form("integer", "{value!r} is not a count; it is an integer of at least 1", least=1)
-_AT_LEAST_1 = Form("integer", "it is a number of at least 1", least=1)
+_RATE = Form("number", "{value!r} is not a rate or a size; write a number above 0", above=0)
+_THINGS = Form("integer", "{value!r} is not a count; write an integer of at least 1", least=1)
+_AT_LEAST_1 = Form("integer", "{value!r} is not an integer of at least 1", least=1)
 
 RANGE = Form(
     "mapping",
@@ -234,24 +234,24 @@ _SHARED_BODY = {"body": replace(_TO_EXPRESSIONS, of="shared-line")}
 FORMS: Mapping[str, Form] = {
     "axes": Form("list", "the mesh has no axes", of=_MESH_AXIS, fewest=1),
     "sizes-of-axes": _any(
-        "{value!r} is not a shape; it is a list of the sizes of axes, or auto",
+        "{value!r} is not a shape; write a list of the sizes of axes, or auto",
         Form(
-            "list", of=Form("integer", "{value!r} is not the size of an axis; it is an integer of at least 1", least=1)
+            "list", of=Form("integer", "{value!r} is not the size of an axis; write an integer of at least 1", least=1)
         ),
         Form("text", choices=(AUTO,)),
     ),
     "devices": Form("list", of=_any("", DEVICE, "devices")),
     "types-of-axes": Form("list", of=Form("text", choices=AXIS_TYPES)),
     "platform": Form("text", "no platform '{value}'", choices=PLATFORMS),
-    "slices": Form("integer", "{value!r} is not a number of slices here; it is at least 1", least=1),
-    "processes": Form("integer", "{value!r} is not a number of processes; it is at least 1", least=1),
+    "slices": Form("integer", "{value!r} is not a number of slices here; write an integer of at least 1", least=1),
+    "processes": Form("integer", "{value!r} is not a number of processes; write an integer of at least 1", least=1),
     "rate": _RATE,
     "rates": Form("mapping", of=_RATE),
-    "latency": Form("number", "{value!r} is not a latency; it is a number of seconds", least=0),
+    "latency": Form("number", "{value!r} is not a latency; write a number of seconds", least=0),
     "things": _THINGS,
-    "tori": Form("integer", "{value!r} is not a number of slices; it is an integer of at least 1", least=1),
+    "tori": Form("integer", "{value!r} is not a number of slices; write an integer of at least 1", least=1),
     "chips": Form(
-        "list", of=Form("integer", "{value!r} is not a number of chips; it is an integer of at least 1", least=1)
+        "list", of=Form("integer", "{value!r} is not a number of chips; write an integer of at least 1", least=1)
     ),
     "shape": Form("list", of=SIZE),
     "dtype": Form(
@@ -266,15 +266,15 @@ FORMS: Mapping[str, Form] = {
     ),
     "cost-of-derived": Form("text", "derived has no cost {value!r}", choices=COSTS),
     "hardware-by-name": _any(
-        "{value!r} is not the name of hardware; it is one such as v5p",
+        "{value!r} is not the name of hardware; write one, such as v5p",
         _TEXT,
         Form("mapping", open=True),
         optional=True,
     ),
-    "number-of-plans": Form("integer", "{value!r} is not a number of plans; it is an integer of at least 0", least=0),
-    "seconds-of-a-plan": Form("number", "{value!r} is not a time; it is a number of seconds above 0", above=0),
+    "number-of-plans": Form("integer", "{value!r} is not a number of plans; write an integer of at least 0", least=0),
+    "seconds-of-a-plan": Form("number", "{value!r} is not a time; write a number of seconds above 0", above=0),
     "amount": _any(
-        "{value!r} is not an amount of memory; it is a number of bytes, or one with a unit: 90 GiB",
+        "{value!r} is not an amount of memory; write a number of bytes, or one with a unit: 90 GiB",
         Form("number", above=0),
         _TEXT,
         optional=True,
@@ -327,7 +327,10 @@ FORMS: Mapping[str, Form] = {
     "weak": replace(_one_or_more(_TEXT), optional=True),
     "wrong": _any("", _TEXT, Form("list", of=_TEXT), Form("mapping", of=_TEXT), optional=True, by_program=True),
     "message": Form(
-        "text", "{value!r} is not a part of the message with which it has to be refused", fewest=1, optional=True
+        "text",
+        "{value!r} is not text; write a part of the message that refuses the experiment",
+        fewest=1,
+        optional=True,
     ),
     "programs": _any(
         "",

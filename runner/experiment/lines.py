@@ -132,10 +132,10 @@ class Loop(Compound, Generic[Inside]):
     shards of what the `stack` names are joined to the results. Without a number of steps it is a `while`, which takes a
     step as long as the carried value `going` is true, and has no index.
 
-    - `over`: for a name in the body the values of which it is a slice in each step, along their first dimension.
-    - `stack`: the names of what the steps' values are stacked to, each with the name in the body.
+    - `over`: for a name in the body, the array of which it is a slice in each step, along the first dimension.
+    - `stack`: the names of the stacked results, each with its name in the body.
     - `checkpoint`: what is kept of a step for the backward pass; None: everything.
-    - `counted`: the lines of which its number of steps is made.
+    - `counted`: the lines from which its number of steps is computed.
     """
 
     line: Line
@@ -336,25 +336,25 @@ def _flat(statements: Iterable[Statement], names: dict[str, Name]) -> Iterator[t
         match statement:
             case Node(line=line):
                 yield (_node(statement, names),)
-                _call_so(line, line.label, names)
+                _name_result(line, line.label, names)
             case Loop(line=line):
                 yield (_loop(statement, names),)
-                _call_so(line, line.label, names)
+                _name_result(line, line.label, names)
             case Invocation(call=call, body=body, gives=gives):
                 own = {parameter: names.get(name, Name(name)) for parameter, name in call.arguments}
                 yield from _flat(body, own)
                 for result, give in zip(call.results, gives, strict=True):
                     yield (_node(give, own),)
-                    _call_so(give.line, result, names)
+                    _name_result(give.line, result, names)
             case Choice(branches=branches, gives=gives):
                 known = dict(names)
                 lines = list(itertools.chain.from_iterable(_flat(branches, known)))
                 yield (*lines, *(_node(give, known) for give in gives))
                 for give in gives:
-                    _call_so(give.line, give.line.label, names)
+                    _name_result(give.line, give.line.label, names)
 
 
-def _call_so(line: Line, name: str, names: dict[str, Name]) -> None:
+def _name_result(line: Line, name: str, names: dict[str, Name]) -> None:
     """Add to `names` the section's names for the results that the statements call `name`."""
     if name == line.name:
         names.pop(name, None)

@@ -44,7 +44,7 @@ def read_steps(
         raise InvalidExperiment(replace(error.fault, uses=frame.uses)) from None
     least = 1 if config.get("over") or config.get("stack") else 0
     if steps < least:
-        raise invalid(at, f"the repeat '{key[-1]}' has {steps} steps{'; a scan has one at least' if least else ''}")
+        raise invalid(at, f"the repeat '{key[-1]}' has {steps} steps{'; a scan has at least one' if least else ''}")
     read = read_expression(value, at).names if isinstance(value, str) else frozenset[str]()
     return steps, read & scope.static.keys()
 

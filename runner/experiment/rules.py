@@ -154,7 +154,7 @@ def _mesh_axes(value: Sequence[str] | None, mesh: Mesh) -> tuple[str, ...]:
     for i, axis in enumerate(mesh.axes):
         if axis not in value:
             hint = nearest(axis, value) or f"; they have {', '.join(value)}"
-            message = f"the rules know no mesh axis '{axis}'{hint}"
+            message = f"the rules have no mesh axis '{axis}'{hint}"
             raise InvalidExperiment(Fault(("mesh", "axes", i), message, also=(("the axes of the rules", key),)))
     return tuple(value)
 
@@ -180,7 +180,7 @@ def _allowed(value: Sequence[str] | bool | None, names: Sequence[str]) -> frozen
         return frozenset(names if value else ())
     for i, name in enumerate(value):
         if name not in names:
-            raise invalid((*key, i), f"no rule is for '{name}'{nearest(str(name), names)}")
+            raise invalid((*key, i), f"there is no rule for '{name}'{nearest(str(name), names)}")
     return frozenset(value)
 
 

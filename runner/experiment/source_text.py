@@ -35,7 +35,7 @@ class SourceText:
         return not (self.spelled or self.frames or self.paths)
 
     def operand(self, name: str) -> str:
-        """Like `name`, in parentheses if what is written behind it would belong to a part."""
+        """Like `name`, in parentheses if an operator behind it would bind to a part of it alone."""
         return _enclosed(self.name(name), alone=name not in self.spelled)
 
     def of(self, term: Term) -> str:
@@ -66,7 +66,7 @@ class SourceText:
 
 
 NO_SOURCE = SourceText()
-"""Of lines that were not read from Python."""
+"""The source text of lines that were not read from Python: none."""
 
 
 def _enclosed(source: str, *, alone: bool) -> str:

@@ -263,7 +263,7 @@ class _SectionReader:
             raise place.fault(f"a cycle: {chain}; a function cannot call itself", call)
         for name in function.captured:
             if name in frame.hidden:
-                message = f"'{function.name}' reads the array '{name}', and here '{name}' is another value; rename that"
+                message = f"'{function.name}' reads the array '{name}', and here '{name}' is another value; rename it"
                 raise place.fault(message, call)
         label = given[0] if len(given) == 1 else self._fresh(together(given), place)
         statics: dict[str, Term] = {}
@@ -498,7 +498,7 @@ class _SectionReader:
         scope: str,
         known: VisibleNames,
     ) -> Invocation:
-        """The call of a lambda, `called` so; the lambda may read the names that are `known` around the choice."""
+        """The call of a lambda, under the name `called`; it may read the names that are `known` around the choice."""
         parameters = case.parameters
         if len(parameters) != len(operands):
             message = f"the lambda takes {len(parameters)}, and {len(operands)} operands are given"

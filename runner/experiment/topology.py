@@ -132,7 +132,7 @@ def parse(name: object, platform: str, slices: int = 1) -> Topology:
     """
     match = _NAME.match(name) if isinstance(name, str) else None
     if match is None:
-        raise invalid(KEY, f"{name!r} is not a topology; it is a TPU generation and the chips along each dimension, "
+        raise invalid(KEY, f"{name!r} is not a topology; write a TPU generation and the chips along each dimension, "
                            "such as v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs")  # fmt: skip
     shape = tuple(map(int, match["shape"].split("x")))
     if 0 in shape:

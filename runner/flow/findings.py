@@ -6,17 +6,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from runner import dtypes, executions
-from runner.checks import blame, diagnosis, known, oracles, registry
+from runner.checks import blame, known, oracles, registry
 from runner.checks.context import Context
 from runner.checks.kind import Case, Needs
 from runner.checks.kinds import pinned, sections
-from runner.derivation import derive
+from runner.derivation.section import with_lines
 from runner.estimate.model import Estimate
-from runner.evidence import planes
 from runner.evidence.gather import gather
 from runner.evidence.model import Collective, Evidence, Gathered
 from runner.executions import Count, Range
@@ -41,6 +41,10 @@ from runner.reference.arithmetic import Floats
 from runner.sharding import ring
 from runner.why.reasons import explained
 
+if TYPE_CHECKING:
+    from runner.checks.diagnosis import Refused
+    from runner.evidence import planes
+
 
 class Findings:
     """Collects the results of one run into the record, in the order in which the worker sends them.
@@ -49,7 +53,7 @@ class Findings:
     """
 
     def __init__(
-        self, experiment: Experiment, arrays: Arrays | None, record: Record, refused: diagnosis.Refused | None = None
+        self, experiment: Experiment, arrays: Arrays | None, record: Record, refused: Refused | None = None
     ) -> None:
         self._started = time.monotonic()
         self._refused = refused
@@ -88,7 +92,7 @@ class Findings:
         if self._arrays is not None:
             memory.check_values(self._experiment, types.nodes)
         if types.derivation is not None:
-            self._derived = derive.read(self._experiment.alone("graph"), types.derivation)
+            self._derived = with_lines(self._experiment.alone("graph"), types.derivation)
             record.derivation = types.derivation
         record.lines = lines(self._experiment, self._derived, types)
         released = pinned.released(self._experiment.values, record.overrides)
@@ -114,6 +118,9 @@ class Findings:
             case Traced() as traced:
                 self._held = traced_values(traced, arrays)
             case Profiled() as left:
+                # Few runs are profiled.
+                from runner.evidence import planes
+
                 self._profiles[step.program] = planes.collect(left, arrays)
             case Ran() as ran:
                 layouts: dict[str, Layout] = {name: context.layout(name) for name in context.outputs}
@@ -222,10 +229,13 @@ class Findings:
         record.status = records.worst([record.status, records.of_checks(record.checks), *parts])
 
     def _of_written(self, context: Context, run: ProgramRun) -> list[str]:
-        """What is wrong with the user's functions, where the reference is another."""
+        """What is wrong with the user's functions that contain a `shard_map`, which their references do not."""
         if run.program.section != "graph" or context.experiment.written is None:
             return []
         if self._of_functions is None:
+            # Only a check that failed is diagnosed.
+            from runner.checks import diagnosis
+
             seconds = diagnosis.budget(time.monotonic() - self._started)
             self._of_functions = diagnosis.diagnose_written(context, self._refused, seconds)
         return self._of_functions
@@ -319,6 +329,9 @@ class Findings:
         wrong = blame.interpreter_is_wrong(context, ran)
         if wrong:
             return replace(verdict, diagnosis=[blame.INTERPRETER])
+        # Only a check that failed is diagnosed.
+        from runner.checks import diagnosis
+
         seconds = diagnosis.budget(time.monotonic() - self._started)
         return replace(verdict, diagnosis=diagnosis.diagnose(context, self._refused, seconds))
 

@@ -35,7 +35,7 @@ def traced(
 ) -> Mapping[str, Any]:
     """The configuration with the lines of the functions that it imports, if it does; files are left in `into`.
 
-    What does not speak of them is valid before any of the user's code runs; `meanwhile` is called while it does. Raises
+    The other keys are validated before any of the user's code runs; `meanwhile` is called while it runs. Raises
     `InvalidExperiment` for what cannot be imported or read, and `UnreadFunctions`.
     """
     if not imports(config):

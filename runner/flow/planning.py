@@ -284,7 +284,7 @@ def _by_hand(planning: Planning, path: Path, file: str, key: Key) -> tuple[dict[
 def _spec(value: Any, where: str, key: Key) -> Spec:
     entries: list[tuple[str, ...]] = []
     if not is_list(value):
-        raise invalid(key, f"{where}: {value!r} is not a PartitionSpec; it is a list such as [x, null]")
+        raise invalid(key, f"{where}: {value!r} is not a PartitionSpec; write a list such as [x, null]")
     for entry in value:
         axes = entry if is_list(entry) else [] if entry is None else [entry]
         if not all(isinstance(axis, str) for axis in axes):

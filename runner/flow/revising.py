@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.checks.diagnosis import Refused
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import scratch
 from runner.link.events import Died, Invalid, Types
 from runner.link.order import job, kind
 from runner.link.workers import Workers
+
+if TYPE_CHECKING:
+    from runner.checks.diagnosis import Refused
 
 _HERE = {"platform": "cpu", "topology": None, "slices": 1, "processes": 1, "cluster": False}
 """Types are the same on all devices, so simulated devices in one process are enough."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runner.checks import diagnosis, oracles
+from runner.checks import oracles
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.faults import LEFT_OUT, Fault
 from runner.layout import Layout, Typed
 from runner.reference import interpret
 
+if TYPE_CHECKING:
+    from runner.checks.diagnosis import Refused
 
-def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refused: diagnosis.Refused) -> Fault:
+
+def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refused: Refused) -> Fault:
     """The fault, and for an output that differs between devices the edit that would mend it."""
     if arrays is None or not fault.message.endswith(LEFT_OUT):
         return fault
@@ -30,6 +33,8 @@ def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refus
         return replace(fault, message=message)
     if not experiment.graph:
         return fault
+    from runner.checks import diagnosis
+
     first = {name: graph.values[name][0] for name in experiment.results}
     outputs = {name: Typed(np.shape(value), _dtype_of(value)) for name, value in first.items()}
     context = oracles.consult(experiment, arrays, outputs, {})

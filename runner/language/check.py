@@ -229,7 +229,7 @@ def _check_choice(
     expression: Expression, node: Term, argument: str, choices: Iterable[str], otherwise: str = ""
 ) -> None:
     if not (isinstance(node, Const) and node.value in tuple(choices)):
-        raise expression.fault(f"the {argument} is one of {', '.join(map(repr, choices))}{otherwise}", node)
+        raise expression.fault(f"the {argument} must be one of {', '.join(map(repr, choices))}{otherwise}", node)
 
 
 def _is_none(node: Term | None) -> bool:

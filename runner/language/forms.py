@@ -15,7 +15,7 @@ CHOICES = {
     "cond": ("pred, true_fun, false_fun, *operands", "jax.lax.cond"),
     "switch": ("index, branches, *operands", "jax.lax.switch"),
 }
-"""The arguments of each, and its JAX function."""
+"""The arguments of `cond` and `switch`, and the JAX function of each."""
 
 MAP = "map"
 """The call that runs a function over the slices of an array."""

@@ -17,8 +17,7 @@ class Operator:
 
     - `function`: its name in the module `operator`.
     - `kind`: of two integers `arithmetic` and `bits` make an integer; `quotient`, `comparison` and `product` do not.
-    - `natural`: whether its second operand is not negative where both are integers: else Python gives a fraction, or
-      raises an error.
+    - `natural`: whether, of two integers, the second must not be negative: else Python gives a fraction, or raises.
     """
 
     symbol: str
@@ -29,7 +28,7 @@ class Operator:
 
     @property
     def exact(self) -> bool:
-        """Whether of integers it makes an integer."""
+        """Whether its result is an integer if both operands are."""
         return self.kind in ("arithmetic", "bits")
 
     @property

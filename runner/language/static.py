@@ -37,7 +37,7 @@ def _written_out(
         return Group((), "list", term.at)
     bounds_ = [evaluate(Expression(expression.text, part), sizes, mesh) for part in term.bounds]
     if len(bounds_) == 3 and bounds_[2] == 0:
-        raise expression.fault("the step of a range is not 0", term)
+        raise expression.fault("the step of a range cannot be 0", term)
     steps = range(*bounds_)
     if len(steps) > _LONGEST:
         raise expression.fault(f"it has {len(steps):,} elements; the limit is {_LONGEST:,}", term)

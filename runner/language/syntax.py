@@ -187,7 +187,7 @@ def _check(text: str, node: ast.expr, depth: int = 0) -> None:
     depth += 1
     match node:
         case ast.Constant(value=str() as value) if any("\ud800" <= character <= "\udfff" for character in value):
-            raise _fault(text, "it contains half of a character, which is not text", node)
+            raise _fault(text, "it contains a lone surrogate, which is no character", node)
         case ast.Name() | ast.Constant(value=bool() | int() | float() | complex() | str() | None):
             return
         case ast.Constant(value=value) if value is Ellipsis:

@@ -28,7 +28,7 @@ from runner.link.process import COMMAND, Launch, Worker, spawned
 _log = logging.getLogger("runner")
 
 _LOOK = 0.005
-"""Seconds between two looks at whether a process has ended."""
+"""Seconds between two checks whether a process has ended."""
 
 
 def worker() -> Worker:
@@ -60,7 +60,7 @@ def unsafe() -> str | None:
         return "JAX is not imported"
     if threading.active_count() > 1 or threading.current_thread() is not threading.main_thread():
         return "this process has several threads"
-    # JAX has no public access to the question that does not create the devices.
+    # JAX has no public way to ask this without creating the devices.
     bridge: Any = importlib.import_module("jax._src.xla_bridge")
     if not hasattr(bridge, "backends_are_initialized") or bridge.backends_are_initialized():
         return "JAX has devices here"
@@ -70,7 +70,7 @@ def unsafe() -> str | None:
 def _threads() -> int:
     """The number of the system's threads in this process.
 
-    Just after a fork there are none of the libraries that stop their own for it, as NumPy's does.
+    Libraries that stop their threads for a fork, as NumPy's does, have none just after one.
     """
     return len(os.listdir("/proc/self/task"))
 

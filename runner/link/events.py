@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 from runner import codec
 from runner.faults import Fault
 from runner.layout import Spec, Typed
-from runner.link.steps import Step
+from runner.link.steps import Spare, Step
 from runner.sharding.plan import AskedCollective, Derivation, Planned, Reshard
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -342,9 +342,13 @@ class Done:
 
 @dataclass(kw_only=True)
 class Phase:
-    """The worker's current activity, in a step or before the first one: `compiling auto`."""
+    """The worker's current activity, in a step or before the first one: `compiling auto`.
+
+    `spare`: the part of the job that is running, if the job can do without it.
+    """
 
     doing: str
+    spare: Spare | None = None
 
 
 @dataclass(kw_only=True)

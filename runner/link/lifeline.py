@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 """The `prctl(2)` option for the signal that the kernel sends a process when its parent ends."""
 
 _GLANCE = 0.5
-"""Seconds between two looks at the parent where the kernel sends no signal."""
+"""Seconds between two checks of the parent where the kernel sends no signal."""
 
 
 def die_with(parent: int) -> None:

@@ -32,7 +32,7 @@ def job(
 def kind(experiment: Experiment) -> str:
     """The kind of process for an experiment's jobs: JAX has one platform per process, and libtpu one environment.
 
-    Several processes cannot be connected again with other devices: state of their first connection ends some."""
+    Processes that were connected cannot be connected again with other devices: some exit on state that is left."""
     target = experiment.target
     if target.topology is not None:
         return f"{target.topology.platform} that is not here"

@@ -17,6 +17,13 @@ class StepWork(StrEnum):
     PROFILE = "profile"
 
 
+class Spare(StrEnum):
+    """The parts of a job that it can do without: passes of Shardy, which crash on a few programs."""
+
+    PLAN = "plan"
+    ORIGINS = "origins"
+
+
 @dataclass(frozen=True)
 class Step:
     """A program is compiled and run; or the trace, or the profile, of one is taken."""

@@ -2,7 +2,7 @@
 
 A process serves all jobs of its kind, which is determined by the platform of its JAX. It is replaced if it dies, hangs
 or grows too large. After a crash, which costs only the step that was running, a new process continues with the rest of
-the job, and then with the waiting jobs.
+the job, and then with the waiting jobs. A crash in a part that the job can do without costs only that part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.link import process
 from runner.link.process import ANNOUNCED, Launch, Worker
-from runner.link.steps import Step
+from runner.link.steps import Spare, Step
 from runner.link.together import Together
 
 if TYPE_CHECKING:
@@ -42,13 +42,15 @@ class _Ticket:
     left: list[Step] = field(init=False)
     sent: bool = False
     first: bool = True
+    without: dict[Spare, str] = field(default_factory=dict["Spare", str])
+    """The parts that the job does without, with how each ended a process."""
 
     def __post_init__(self) -> None:
         self.left = [Step.from_json(step) for step in self.job["steps"]]
 
     def text(self) -> str:
         """The job with the remaining steps."""
-        return json.dumps({**self.job, "steps": [step.to_json() for step in self.left]})
+        return json.dumps({**self.job, "steps": [step.to_json() for step in self.left], "without": self.without})
 
     def lost(self, running: Step | None, error: str) -> Event:
         """The event of a process that ended, in a step or elsewhere; the steps that are still possible remain."""
@@ -57,7 +59,6 @@ class _Ticket:
         if running is None:
             return Died(error=error)
         self.left[:] = [step for step in self.left if step.left_by(running)]
-        self.first = False
         return Finished(step=running, error=error)
 
 
@@ -159,7 +160,7 @@ class Workers:
             self._aside = None
 
     def aside(self, kind: str) -> Workers:
-        """Workers for jobs of that kind that do not wait for others: these, or new ones, which end with these."""
+        """Workers for jobs of that kind that need not wait for others: these, or new ones, which end when these do."""
         if not self.of_cluster and not any(line.waiting for line in self._lines if line.kind in (None, kind)):
             return self
         if self._aside is None:
@@ -167,7 +168,7 @@ class Workers:
         return self._aside
 
     def _line(self, kind: str, processes: int, *, at_once: bool) -> _Queue:
-        """The line of that kind with the fewest jobs; a new one while all are busy and there may be more.
+        """The queue of that kind with the fewest jobs; a new one while all are busy and there may be more.
 
         With `at_once` it is a new one if all are busy, whatever the limit.
         """
@@ -182,7 +183,7 @@ class Workers:
         return line
 
     def _end_others(self, kind: str) -> None:
-        """End idle lines of another kind whose processes work together, since each is several processes."""
+        """End idle queues of another kind whose processes work together, since each is several processes."""
         for line in self._lines:
             if line.processes > 1 and line.kind != kind and not line.waiting:
                 line.end()
@@ -221,7 +222,9 @@ class Workers:
                 if end.gone:
                     line.end()
                 over = end.how is None
-                if end.how is not None:
+                if end.how is not None and end.spare is not None:
+                    ticket.without[end.spare] = end.how
+                elif end.how is not None:
                     yield ticket.lost(end.running, end.how + (f"; its last output:\n{words}" if words else ""))
                     over = end.running is None or not ticket.left
         finally:
@@ -237,7 +240,7 @@ class _End:
     """How a process came to the end of a job.
 
     - `how`: as text; None if the job was done.
-    - `running`: the step during which it ended.
+    - `running`: the step during which it ended; `spare`: the part, if the job can do without it.
     - `gone`: whether it cannot do another job; `reported`: whether it reported the reason itself.
     """
 
@@ -245,6 +248,7 @@ class _End:
     running: Step | None = None
     gone: bool = True
     reported: bool = False
+    spare: Spare | None = None
 
 
 def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
@@ -265,6 +269,7 @@ def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generat
     running: Step | None = None
     done = False
     phase: str | None = None
+    spare: Spare | None = None
     doing, since = _STARTING, time.monotonic()
     while True:
         try:
@@ -275,17 +280,17 @@ def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generat
             return _End() if done else _End(how, running)
         if isinstance(event, Phase):
             # Not a result, so the time limit is not reset.
-            phase = doing = event.doing
+            phase, doing, spare = event.doing, event.doing, event.spare
             continue
         since = time.monotonic()
         if event is not None:
-            phase = None
+            phase = spare = None
         match event:
             case None:
                 how = worker.ended()
-                if running is None and phase is not None:
+                if running is None and phase is not None and spare is None:
                     how = f"{how}, while {phase}"
-                return _End() if done else _End(how, running)
+                return _End() if done else _End(how, running, spare=spare)
             case Done():
                 line.note(event)
                 return _End(gone=False)
@@ -304,5 +309,6 @@ def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generat
                 pass
         if ticket.first or not isinstance(event, Types):
             yield event
+        ticket.first &= not isinstance(event, Types)
         ended = isinstance(event, Invalid | FunctionsRead | ValuesTyped)
         done = ended or (isinstance(event, Finished | Types) and not ticket.left)

@@ -6,30 +6,30 @@ from runner.derivation.expressions import Hints
 from runner.estimate.prices import Prices
 from runner.experiment.model import Experiment
 from runner.layout import Parts
-from runner.planning import elimination
 from runner.planning.reading import layable
+from runner.planning.solving import cheap
 from runner.planning.tables import Tables
 
-_VARIABLES = 256
-"""The most tensors and operations of a graph for which this is solved: the tables of more take too long."""
+_CHOICES = 32_768
+"""The most layouts of all tensors and operations of a graph for which this is solved.
 
-_LARGEST = 1_000_000
-"""The most entries of the largest table."""
+Each counts as many as a value of three dimensions has: the tables of more take too long.
+"""
 
 
 def inner_layouts(experiment: Experiment, types: Parts, prices: Prices) -> Hints | None:
     """The layouts of values and the assignments of operations with the least total cost, backward pass included.
 
-    They are found by variable elimination; None for a graph that is too large for it. Raises `NotDerived`.
+    The least of all is only known where the tables are small; otherwise it is the least that message passing meets.
+    None for a graph that is too large. Raises `NotDerived`.
     """
     graph = layable(experiment, types, ())
-    if len(graph.tensors) + len(graph.operations) > _VARIABLES:
+    if (len(graph.tensors) + len(graph.operations)) * 4 ** len(experiment.mesh.axes) > _CHOICES:
         return None
     tables = Tables(experiment.mesh, graph, prices, divided=False, partitioned=False)
-    network = tables.network
-    if elimination.ordered([len(costs) for costs in network.alone], network.pairs)[1] > _LARGEST:
+    choice = cheap(tables.network)
+    if choice is None:
         return None
-    choice = elimination.eliminated(network).choice
     layouts = {
         number: tables.lying[tensors[0]].spec(choice[tensors[0]])
         for number, tensors in graph.values.items()

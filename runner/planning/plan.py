@@ -215,8 +215,8 @@ def _within(
     """The best choice within the memory limit, the network with memory priced in, and the cost without the limit.
 
     The price per byte is found by bisection. The cheapest choice at a price is the best of those that need no more than
-    it does; its cost, less what the limit costs at this price, is a lower bound. What is needed at the steps at which
-    choices needed most has the same price at each of them. If no choice within the limit is met, that which needs least
+    it does; its cost, less what the limit costs at this price, is a lower bound. Memory has the same price at every
+    step at which some choice needed the most. If no choice within the limit is met, that which needs least
     is taken. Raises `NoPlan` if arrays and outputs exceed the limit already.
     """
 

@@ -139,7 +139,7 @@ def _every_device(identifier: str, own: Layout, promised: Layout) -> str:
     """A gradient, which has its array's blocks, as each device's block under the gradient's own spec."""
     text = identifier
     if own.spec != promised.spec:
-        text += _merged(own) + _cut(promised)[0]
+        text += _merged(own) + _blocked(promised)[0]
     if promised.replicated_over:
         mesh = promised.mesh
         places = tuple(mesh.axes.index(axis) for axis in promised.replicated_over)
@@ -168,11 +168,11 @@ def _split(experiment: Experiment, names: Identifiers) -> str:
 
 
 def _split_line(array: Array, identifier: str) -> str:
-    cut, axes = _cut(array.layout)
-    return f"{identifier} = {identifier}{cut}  # [{', '.join(axes)}, block]" if axes else ""
+    calls, axes = _blocked(array.layout)
+    return f"{identifier} = {identifier}{calls}  # [{', '.join(axes)}, block]" if axes else ""
 
 
-def _cut(layout: Layout) -> tuple[str, tuple[str, ...]]:
+def _blocked(layout: Layout) -> tuple[str, tuple[str, ...]]:
     """The calls that split a whole array into blocks, and the mesh axes of the blocks' leading dimensions."""
     axes = _block_axes(layout)
     if not axes:

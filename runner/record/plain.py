@@ -40,7 +40,7 @@ def parse(text: str) -> Any:
 
 
 def _refused(name: str) -> Any:
-    raise NotJson(f"not JSON: {name} is not a number there")
+    raise NotJson(f"not valid JSON: it has no {name}")
 
 
 def _float(text: str) -> float:

@@ -100,9 +100,11 @@ _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 def _text(value: Any, before: str = "", indent: int = 0) -> str:
     """Return JSON in which everything that fits is on one line; `before` is the key before the value."""
-    line = before + _encoded(value)
-    if not value or not (is_dict(value) or is_list(value)) or (indent and indent + len(line) < _WIDTH):
-        return line
+    whole = not value or not (is_dict(value) or is_list(value))
+    if whole or (indent and _room(value, _WIDTH - indent - len(before)) > 0):
+        line = before + _encoded(value)
+        if whole or indent + len(line) < _WIDTH:
+            return line
     inside = [
         _text(item, f"{_encoded(key)}: " if isinstance(value, dict) else "", indent + 2)
         for key, item in (value.items() if is_dict(value) else enumerate(value))
@@ -110,6 +112,28 @@ def _text(value: Any, before: str = "", indent: int = 0) -> str:
     start, end = "{}" if isinstance(value, dict) else "[]"
     separator = ",\n" + " " * (indent + 2)
     return f"{before}{start}\n{' ' * (indent + 2)}{separator.join(inside)}\n{' ' * indent}{end}"
+
+
+def _room(value: Any, room: int) -> int:
+    """Return at most how many of `room` characters a value leaves, without encoding it; negative if it is longer."""
+    if isinstance(value, str):
+        return room - len(value) - len('""')
+    if is_dict(value):
+        # The first member has no comma before it.
+        room += len(", ") - len("{}")
+        for key, item in value.items():
+            room = _room(item, room - len(', "": ') - len(key))
+            if room < 0:
+                break
+        return room
+    if is_list(value):
+        room += len(", ") - len("[]")
+        for item in value:
+            room = _room(item, room - len(", "))
+            if room < 0:
+                break
+        return room
+    return room - 1
 
 
 def read(folder: Path) -> Record:

@@ -57,7 +57,7 @@ def _condition(tree: PythonPart, names: tuple[str, ...]) -> Condition:
 
 def _comparison(parts: Sequence[PythonPart], words: Sequence[str], names: tuple[str, ...]) -> Condition:
     if not set(words) <= _OPERATORS.keys():
-        raise NoCondition(f"a comparison is one of {', '.join(_OPERATORS)}")
+        raise NoCondition(f"a comparison must be one of {', '.join(_OPERATORS)}")
     values = [_value(part, names) for part in parts]
 
     def holds(row: Row) -> bool:

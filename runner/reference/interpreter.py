@@ -148,7 +148,7 @@ class _Interpreter:
     own: bool = False
     """Whether floats keep their own dtypes because `floats` has none."""
     copies: bool = True
-    """Whether copies have to be the same that a `shard_map` gives."""
+    """Whether the copies that a `shard_map` gives must be equal."""
     values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     work: int = 0
 
@@ -267,7 +267,7 @@ class _Interpreter:
             if any(len({goes[position] for position in group}) > 1 for group in self.mesh.groups(axes)):
                 message = (
                     f"devices along {quoted(axes)} end the while around this {row.name} after different numbers of "
-                    "steps, and those that have ended it never reach it; let all decide alike, as by a pmax of it"
+                    "steps, and those that have ended it never reach it; make all decide alike, for example by a pmax"
                 )
                 raise CannotInterpret(message, equation)
 
@@ -504,7 +504,7 @@ def _endless(steps: int) -> str:
     """The message for a while that does not end."""
     return (
         f"this while has not ended after {steps:,} steps, which the oracle interprets one by one: bound it, as in "
-        "`(i < 100) & (error > 1e-6)`, or, in Python, name a reference for a function with jit that has it inside"
+        "`(i < 100) & (error > 1e-6)`, or, in Python, name a reference for a jitted function that contains it"
     )
 
 

@@ -153,10 +153,12 @@ class Reshard:
 class Planned:
     """Shardy's plan of a program: its collectives; null where there is no plan, and `missing` says why.
 
-    `operations` are those next to a collective, and those on sharded values that reduce, permute or replicate.
+    - `unknown`: what is not known of the plan, and why.
+    - `operations`: those next to a collective, and those on sharded values that reduce, permute or replicate.
     """
 
     missing: str | None = None
+    unknown: str | None = None
     collectives: tuple[PlannedCollective, ...] | None = None
     operations: tuple[PlannedOperation, ...] = ()
 
@@ -190,7 +192,7 @@ class Derivation:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole plan of one program; `missing` says why there is none.
+    """The whole plan of one program; `missing` says why there is none, `unknown` what is not known of it.
 
     - `following`: for each collective, the number of the operation after it.
     - `values`: the layouts of the graph's values, by their numbers, as far as the module identifies them.
@@ -201,6 +203,7 @@ class Plan:
     following: tuple[int, ...] = ()
     values: Mapping[int, Spec] = field(default_factory=dict[int, Spec])
     missing: str | None = None
+    unknown: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data for its file."""
@@ -225,7 +228,8 @@ class Plan:
             if operation.sharded
             and (operation.number in beside or operation.reduced or operation.permuted or operation.whole)
         )
-        return Planned(collectives=tuple(collective for collective, _ in moving), operations=telling)
+        collectives = tuple(collective for collective, _ in moving)
+        return Planned(unknown=self.unknown, collectives=collectives, operations=telling)
 
 
 def whole_axes(spec: Spec) -> Spec:

@@ -48,7 +48,7 @@ def totals(record: Record) -> list[str]:
                 continue
             part = entry.count, entry.branches, entry.bytes_sent
             kinds.setdefault(entry.kind, []).append(part)
-            axes.setdefault("groups of no axis" if entry.axes is None else " and ".join(entry.axes), []).append(part)
+            axes.setdefault("groups along no axis" if entry.axes is None else " and ".join(entry.axes), []).append(part)
         if sum(map(len, kinds.values())) < 2:
             continue
         of_axes = [f"over {over} {_sent(parts)}" for over, parts in axes.items()]
@@ -136,7 +136,7 @@ def way(reshard: Reshard) -> str:
     """Describe what the compiler reshards by gathering the whole array, and whether the gather can be avoided."""
     what = f"{reshard.dtype}{list(reshard.shape)} goes from {reshard.before} to {reshard.after}"
     if reshard.through is None:
-        return f"{what}; no intermediate specs were found with which the compiler does not gather the whole array"
+        return f"{what}; no intermediate specs were found that avoid gathering the whole array"
     steps = ", then ".join(map(str, reshard.through))
     proof = "compiled without a warning" + (", and run: the values are the same" if reshard.ran else "")
     return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"
@@ -161,7 +161,7 @@ def _alike(entry: Collective) -> tuple[str, ...]:
     return (
         entry.kind,
         subject(entry),
-        "groups of no axis" if axes is None else ", ".join(axes) or NOBODY,
+        "groups along no axis" if axes is None else ", ".join(axes) or NOBODY,
         " → ".join(dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out))),
         "unknown" if entry.bytes_sent is None else bytes_text(entry.bytes_sent),
         entry.dtype,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from runner.printable import escape
 from runner.record.model import Record, Trace
-from runner.show import collectives, modes, report, svg, trace
+from runner.show import collectives, modes, report, summary, svg, trace
 from runner.show.page.markup import Inside, grid, joined, tag
 from runner.show.status import HUES, look
 from runner.show.table import StatusCell, Table, status_cell
@@ -14,8 +14,8 @@ from runner.show.table import StatusCell, Table, status_cell
 
 def fragment(record: Record) -> str:
     """Return the fragment, which needs no external resource."""
-    status = joined(_coloured(status_cell(record.status)))
-    parts = [f"<p><b>{escape(record.experiment or 'no experiment')}</b>: {status}</p>"]
+    outcome = joined(_coloured(status_cell(record.status, summary.line(record, ", "))))
+    parts = [f"<p><b>{escape(record.experiment or 'no experiment')}</b>: {outcome}</p>"]
     if record.summary:
         parts.append(f"<p>{escape(record.summary)}</p>")
     if record.error:

@@ -28,7 +28,7 @@ from runner.record.verdicts import (
     ValueVerdict,
     Verdict,
 )
-from runner.show import refused, values
+from runner.show import refused, summary, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.status import FAULTS, LOOKS, WARNING, look
 from runner.show.table import StatusCell, Table, status_cell
@@ -381,25 +381,13 @@ def _failures(record: Record) -> None:
 
 
 def _verdict(record: Record, folder: Path) -> None:
-    programs = record.programs
-    passed = sum(program.status == "passed" for program in programs.values())
-    done = "compiled, values not run" if _only_compiled(record) else "passed"
-    failed = [f"{name} failed" for name, check in record.checks.named() if check.status == "failed"]
-    counted = [*failed, *([f"{passed} of {len(programs)} programs {done}"] if programs else [])]
-    known = sum(program.status == "known" for program in programs.values())
-    count = f": {', '.join(counted)}" if counted else ""
-    count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong says" if known else ""
     page = f" and its {PAGE}" if (folder / PAGE).is_file() else ""
-    say(f"{record.status}{count}; {shown(folder / 'result.json')}{page}", look(record.status).style)
-    if len(programs) > 1:
+    say(f"{summary.line(record)}; {shown(folder / 'result.json')}{page}", look(record.status).style)
+    if len(record.programs) > 1:
         from runner.show import modes
 
         if (line := modes.compared(record)) is not None:
             say(line)
-
-
-def _only_compiled(record: Record) -> bool:
-    return record.target is not None and bool(record.target.topology) and record.verification is None
 
 
 def _short(overrides: Iterable[str]) -> list[str]:

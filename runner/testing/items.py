@@ -342,7 +342,7 @@ class CheckItem(_Check):
         record = self.ran.record
         version = record.environment.jax
         if version is None:
-            raise _Failure(record.error or "the worker did not say its version of JAX")
+            raise _Failure(record.error or "the worker did not report its version of JAX")
         return golden.series(version), self.target, self.program
 
     @property
@@ -384,7 +384,9 @@ class GoldenItem(CheckItem):
             self.pin(now, changes or [f"{self.program} was not pinned before"])
         elif before is None:
             golden.pin(self.file.golden, self.place, now)
-            raise _Failure(f"there was no golden of {self.program}; it is written now: look at {self.where}, commit it")
+            raise _Failure(
+                f"there was no golden of {self.program}, so it was written: look at {self.where} and commit it"
+            )
         else:
             lines = _indented(changes)
             head, tail = (

@@ -122,7 +122,7 @@ def of_collective(
 def of_operation(
     operation: PlannedOperation, axes: Iterable[str] | None, known: Keys, *, reducing: bool = False
 ) -> Need | None:
-    """The need of an operation that the plan leaves to the partitioner; None if no axis of these shards its values.
+    """The need of an operation that the plan leaves to the partitioner; None if none of these axes shards its values.
 
     `reducing` is whether it may be a reduction, rather than values of other devices.
     """

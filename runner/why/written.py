@@ -237,6 +237,7 @@ def _by_line(plan: Planned, experiment: Experiment) -> Planned:
     names = {line.path: str(line) for line, _ in expressions(experiment.lines("graph"))}
     return Planned(
         missing=plan.missing,
+        unknown=plan.unknown,
         collectives=tuple(needs.renamed(planned, names) for planned in plan.collectives or ()),
         operations=tuple(
             replace(planned, line=names.get(planned.line or "", planned.line)) for planned in plan.operations

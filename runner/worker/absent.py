@@ -46,7 +46,7 @@ class AbsentDevices:
             message = str(error).strip().split("\n")[0].rstrip(".")
             needs = "there is no topology {} to compile for"
             if wanted.platform == "gpu":
-                needs = "compiling for {} needs one GPU here, of the kind that it is to have"
+                needs = "compiling for {} needs one GPU of that kind here"
             raise invalid(topology.KEY, f"{needs.format(wanted.name)}: {message}") from None
         if len(self.devices) != wanted.devices:
             raise RuntimeError(f"{wanted.name} has {len(self.devices)} devices, not {wanted.devices}")

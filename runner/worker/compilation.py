@@ -26,7 +26,7 @@ class NotLowered(Exception):
 
 @dataclass(frozen=True)
 class CompiledModule:
-    """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
+    """A compiled program. `results` has the shape and dtype of every output.
 
     `seconds` is the time of lowering and compiling. `stderr` is the compiler's output on standard error; None if it
     cannot be read back. `lowered` is the lowered program, `text` the compiled module; `unreadable` is why that could

@@ -12,7 +12,10 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from runner.derivation.derive import TRIES, Derived, Hints, NotDerived, derive, section, settled
+from runner.derivation.derive import TRIES, Derived, derive, settled
+from runner.derivation.scopes import NotDerived
+from runner.derivation.section import section
+from runner.derivation.writer import Hints
 from runner.estimate.prices import BYTES, EstimatedSeconds, Prices, permuted
 from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment
@@ -128,7 +131,8 @@ class Judge:
     """What JAX says of per-device lines.
 
     - `refused`: its objection to them, if any; collects the dtypes in them.
-    - `requested`: the collectives of the lines and of their backward pass, with 1, or with -1 if one counts twice.
+    - `requested`: the collectives of the lines and of their backward pass, each with 1,
+      or with -1 to cancel one that the backward pass repeats.
     """
 
     refused: Callable[[Experiment, Floats], str | None]
@@ -223,7 +227,7 @@ def _accepted(
         return str(error)
     except SyntaxFault as fault:
         # A derived line is longer than its source, and may exceed the language's limits.
-        return f"a line of it would be {fault}"
+        return f"a derived line would be {fault}"
     if known is not None and experiment.grad is None and not _less(every[0].cost, known.derived.cost):
         return "it costs no less"
     tried: list[dict[str, Any]] = []

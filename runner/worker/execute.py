@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -110,7 +109,7 @@ def _repeat(call: Callable[[], Any], first: float) -> RunTimes:
         call()
         times.append(time.perf_counter() - start)
     times = times or [first]
-    return RunTimes(median=statistics.median(times), min=min(times), max=max(times), n=len(times))
+    return RunTimes(median=float(np.median(times)), min=min(times), max=max(times), n=len(times))
 
 
 def leave(experiment: Experiment, program: Program, outputs: Any, arrays: Path) -> dict[str, OutputTold]:

@@ -277,7 +277,7 @@ class _FunctionReader:
         if ismodule(function):
             raise invalid(key, f"'{source}' is a module; a reference is a function: {source}:NAME")
         if not callable(function):
-            raise invalid(key, f"'{source}' is not a function; a reference is one")
+            raise invalid(key, f"'{source}' is not a function; a reference must be one")
         return function
 
     def _module(self, source: str, key: Key) -> tuple[Any, str | None, list[str]]:

@@ -22,7 +22,6 @@ from runner.graph.model import Const, Equation, Group, Operand, Ref, Size
 from runner.language.casts import narrowed, of_own_dtype, own_dtype
 from runner.language.operations import OPERATIONS, Operation
 from runner.layout import Mesh
-from runner.reference.gradient import nudged, shares
 from runner.worker import calls
 from runner.worker.walk import Walker
 
@@ -45,6 +44,9 @@ def unsharded(
     in float64, for experiments that compute in it. If there are `shares`, which a narrow dtype may lose, the first draw
     is that of one share, times their number. `floats` are the dtypes of the graph's expressions.
     """
+    # Few experiments have gradients.
+    from runner.reference.gradient import nudged, shares
+
     names = [array.name for array in experiment.arrays]
     place = _narrowest(floats)
     moved = [arrays, *(nudged(experiment, arrays, seed, place) for seed in range(1, DRAWS))]

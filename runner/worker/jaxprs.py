@@ -301,9 +301,9 @@ class _Body:
         read = [self._read(equation, live.variables) for equation in equations]
         outputs = [v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept]
         reads = Counter(v for each in (*read, outputs) for v in each if isinstance(v, Var))
-        # Of a variable that is read once, its only reader.
+        # The only reader of each variable that is read once.
         reader_of = {v: at for at, each in enumerate(read) for v in each}
-        # Of a library's function, JAX may have cached the trace of a call elsewhere.
+        # JAX may have cached the trace of a library's function at a call elsewhere.
         own = self.outermost or _defined(jaxpr) is not None
         sources: Mapping[Any, SourceOf] = spelled(equations, read) if own else {}
         for equation, frame in zip(equations, frames, strict=True):
@@ -775,8 +775,8 @@ class _Body:
     def _while(self, equation: Any, _: Sequence[bool]) -> list[Term]:
         """A repeat if constants say how many steps it takes, else a while.
 
-        Its condition is evaluated before it, and on what each step gives; a further carried value has the result. Of
-        whiles that `vmap` made one, a step changes those that go on, as another carried value says.
+        Its condition is evaluated before it, and on what each step gives; a further carried value has the result.
+        Where `vmap` merged several whiles into one, a step changes only those that another carried value says go on.
         """
         condition, body = equation.params["cond_jaxpr"], equation.params["body_jaxpr"]
         asked = equation.params["cond_nconsts"]

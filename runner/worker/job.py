@@ -63,9 +63,10 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 
     `job` holds the experiment's `definition`, `folder` (for the programs), `data` (where `load` looks), `arrays` (where
     outputs are left for the parent) and `steps` (a profile follows its program); `gradient`, if the gradients' oracle
-    is needed even for absent hardware; `values`, if only the types of all values of the graph are needed.
+    is needed even for absent hardware; `values`, if only the types of all values of the graph are needed;
+    `without`, the parts that ended an earlier process of the job, with how.
     """
-    phases.report_to(emit)
+    phases.report_to(emit, job.get("without", {}))
     if job.get("trace"):
         emit(_traced(job))
     else:
@@ -103,9 +104,9 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     experiment = read(job["definition"])
     folder, arrays = processes.folders(Path(job["folder"]), Path(job["arrays"]))
     data_folder = Path(job["data"])
-    phases.tell("JAX was making its devices")
+    phases.tell("JAX was starting its devices")
     warm.prepare(experiment)
-    phases.tell("JAX was finding the types")
+    phases.tell("JAX was inferring the types")
     try:
         # Derived lines depend on the order of the devices in the mesh, as all programs do.
         absent = _absent(experiment)

@@ -218,7 +218,7 @@ def _ragged(call: _Call) -> str | None:
         return f"{call.name} takes arrays"
     operand, output, *places = map(jax.typeof, operands)
     if not operand.shape or operand.shape[1:] != output.shape[1:] or operand.dtype != output.dtype:
-        return f"{call.name} moves rows of {_type(operands[0])} into {_type(operands[1])}, of another kind"
+        return f"{call.name} moves rows of {_type(operands[0])} into {_type(operands[1])}, of another shape or dtype"
     count = call.size if call.groups is None else len(call.groups[0])
     shapes = {array.shape for array in places}
     if len(shapes) > 1 or len(places[0].shape) != 1 or not places[0].shape[0] or places[0].shape[0] % count:
@@ -243,8 +243,8 @@ def _as_its_output(call: _Call) -> str | None:
         return None
     cast = repr(missing[0] if len(missing) == 1 else tuple(missing))
     return (
-        f"its result may differ along {quoted(missing)}, but JAX gives it the type of its output, which is the same "
-        f"there: let that differ, pcast(…, {cast}, to='varying')"
+        f"its result may differ along {quoted(missing)}, but JAX types it like the operand `output`, which is the same "
+        f"there: cast that first, pcast(…, {cast}, to='varying')"
     )
 
 

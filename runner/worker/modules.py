@@ -16,7 +16,8 @@ from runner.sharding.plan import CLAUSES
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^>]+)>")
 _BITS = re.compile(r"(\d+)")
-_NAMED = re.compile(r'loc\("([^"]*)"')
+# A file's name, which a line follows, is not the name of an operation.
+_NAMED = re.compile(r'loc\("([^"]*)"(?!:\d)')
 _FRAME = re.compile(r'"([^"]*)":(\d+):')
 _INTEGER = re.compile(r"dense<(-?\d+)>")
 
@@ -76,12 +77,15 @@ class Walk:
 
     def stack(self, operation: Any) -> str:
         """The whole name stack of an operation."""
-        own = name_of(operation)
-        return "/".join([*self.inside, own] if own else self.inside)
+        return self._stack(name_of(operation))
 
     def metadata(self, operation: Any) -> Metadata:
-        """Where JAX traced an operation."""
-        return Metadata(self.stack(operation), frames_of(operation))
+        """Where JAX traced an operation: its whole name stack, and the user's frames."""
+        name, frames = located(operation)
+        return Metadata(self._stack(name), frames)
+
+    def _stack(self, name: str) -> str:
+        return "/".join([*self.inside, name] if name else self.inside)
 
     def consumer(self, value: Any) -> tuple[Any, list[str]]:
         """The operation that finally consumes a value, and the name stacks of the calls around it; None without one.
@@ -155,15 +159,22 @@ def _symbol(attribute: Any) -> str:
 
 
 def name_of(operation: Any) -> str:
-    """The name in the location of an operation: `loc("jit(f)/hidden/dot_general"(callsite(…)))`; "" without one."""
-    match = _NAMED.match(str(operation.location))
-    # A file name is not the name of an operation.
-    return match[1] if match and not re.search(r'"[^"]*":\d', str(operation.location)[: match.end() + 2]) else ""
+    """The name in the location of an operation; "" without one."""
+    return _name(str(operation.location))
 
 
-def frames_of(operation: Any) -> tuple[Location, ...]:
-    """The lines of the user's files in an operation's location, innermost call first."""
-    return tuple((file, int(line)) for file, line in _FRAME.findall(str(operation.location)))
+def located(operation: Any) -> tuple[str, tuple[Location, ...]]:
+    """What the location of an operation says, `loc("jit(f)/hidden/dot_general"(callsite(…)))`.
+
+    Returns its name, "" without one, and the lines of the user's files, innermost call first.
+    """
+    text = str(operation.location)
+    return _name(text), tuple((file, int(line)) for file, line in _FRAME.findall(text))
+
+
+def _name(location: str) -> str:
+    match = _NAMED.match(location)
+    return match[1] if match else ""
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

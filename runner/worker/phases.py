@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from runner.link.events import Phase
+from runner.link.steps import Spare
 
 Emit = Callable[[Phase], None]
 
+T = TypeVar("T")
+
 _emit: Emit | None = None
+_doing = ""
+_without: Mapping[Spare, str] = {}
 
 
-def report_to(emit: Emit) -> None:
-    """Set the function that reports phases."""
-    global _emit
-    _emit = emit
+def report_to(emit: Emit, without: Mapping[str, str]) -> None:
+    """Set the function that reports phases, and the parts that ended an earlier process of the job, with how."""
+    global _emit, _without
+    _emit, _without = emit, {Spare(part): how for part, how in without.items()}
 
 
 def tell(doing: str) -> None:
     """Report the current phase: `auto was running`."""
+    global _doing
+    _doing = doing
     if _emit is not None:
         _emit(Phase(doing=doing))
+
+
+def spared(part: Spare, compute: Callable[[], T]) -> T | str:
+    """Compute a part that the job can do without; if it ended an earlier process, return how.
+
+    The parent is told, so that a crash costs only this part.
+    """
+    if part in _without:
+        return _without[part]
+    if _emit is not None:
+        _emit(Phase(doing=_doing, spare=part))
+    value = compute()
+    tell(_doing)
+    return value

@@ -18,15 +18,17 @@ from runner.experiment.lines import enclosed
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
+from runner.link.steps import Spare
 from runner.record.files import write_text
 from runner.sharding import ring
 from runner.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.untyped import is_list
 from runner.worker import sharding_origins, shardy
-from runner.worker.modules import bytes_of, dtype_of, frames_of, name_of, producer, shape_of, unchanged
+from runner.worker.modules import bytes_of, dtype_of, located, producer, shape_of, unchanged
+from runner.worker.phases import spared
 from runner.worker.regions import RegionNodes, Regions
 from runner.worker.sharding_origins import Places, ShardingOrigins, automatic, computes, has_plan
-from runner.worker.versions import propagated
+from runner.worker.versions import ORIGINATING, PLANNED, propagated
 
 Place = tuple[str | None, int | None, bool]
 """The line of an operation, the number of the value that it computes, and whether it is in the backward pass."""
@@ -51,16 +53,21 @@ class ModuleNames:
 
 def plan(lowered: Any, experiment: Experiment, names: ModuleNames) -> Plan:
     """Shardy's plan of a lowered program; if it is not available, a plan with the reason."""
-    modules = propagated(lowered)
-    if isinstance(modules, str):
-        return Plan(missing=modules)
-    module, originating = modules
-    origins, counted = ShardingOrigins(originating, experiment.mesh), Places(module, experiment.mesh)
-    origins.walk()
+    module = spared(Spare.PLAN, lambda: propagated(lowered, PLANNED))
+    if isinstance(module, str):
+        return Plan(missing=module)
+    originating = spared(Spare.ORIGINS, lambda: propagated(lowered, ORIGINATING))
+    counted = Places(module, experiment.mesh)
     counted.walk()
+    if isinstance(originating, str):
+        origins = ShardingOrigins(module, experiment.mesh)
+    else:
+        origins = ShardingOrigins(originating, experiment.mesh)
+        origins.walk()
     reader = _PlanReader(module, experiment, names, origins, counted)
     reader.walk()
-    return reader.plan()
+    unknown = f"the origins of its shardings: {originating}" if isinstance(originating, str) else None
+    return replace(reader.plan(), unknown=unknown)
 
 
 def of_program(experiment: Experiment, program: Program, lowered: Any, folder: Path) -> Planned:
@@ -216,7 +223,8 @@ class _PlanReader(Places):
             self._numbers[result] = self._regions.number()
 
     def _computed(self, operation: Any, name: str) -> None:
-        line, value, gradient = self._names.where(self.metadata(operation))
+        metadata = self.metadata(operation)
+        line, value, gradient = self._names.where(metadata)
         layouts = self._shardings(operation)
         rule = shardy.rule(operation)
         known_operands = [self._of(operand) for operand in operation.operands]
@@ -225,7 +233,7 @@ class _PlanReader(Places):
         operands = tuple(self._operand(operand) for operand in operation.operands)
         operand_nodes = [self._nodes(operand) for operand in operation.operands]
         self._lie(operation, layouts)
-        where = self._place_of(operation)
+        where = self._place_of(operation, metadata.op_name)
         of = line or (known_operands[0].of if known_operands and name in _ALONG else name)
         for at, result in enumerate(operation.results):
             known = _KnownValue(of, dims[at] if at < len(dims) else ())
@@ -303,11 +311,11 @@ class _PlanReader(Places):
         spec = self._layouts.get(value) or self._replicated(value)
         return PlannedValue(of=known.of, shape=shape, dims=dims, spec=spec)
 
-    def _place_of(self, operation: Any) -> sharding_origins.OperationPlace | None:
+    def _place_of(self, operation: Any, stack: str) -> sharding_origins.OperationPlace | None:
         """The place of an operation in the module with the origins; None if it is ambiguous there."""
         if not computes(operation):
             return None
-        place = self.place(operation)
+        place = self.place(operation, stack)
         same = self._counted.counts[place[:2]] == self._origins.counts[place[:2]]
         return place if same and place in self._origins.origins else None
 
@@ -363,7 +371,8 @@ class _PlanReader(Places):
         asks = own[0] is not None and self._origins.asks(traced.op_name, after)
         user = traced
         if owner is not None:
-            user = Metadata("/".join([*self.inside, *calls, name_of(owner)]), frames_of(owner))
+            consumer, frames = located(owner)
+            user = Metadata("/".join([*self.inside, *calls, consumer]), frames)
         line, _, gradient = self._names.where(user)
         reduces = name in ("all_reduce", "reduce_scatter")
         maker = producer(operand)

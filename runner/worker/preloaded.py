@@ -7,7 +7,6 @@ import http.server
 import importlib.metadata
 import importlib.resources
 import multiprocessing.connection
-import statistics
 
 import ml_dtypes
 import numpy.ma
@@ -25,7 +24,7 @@ from runner.why import notation
 from runner.worker import announced
 
 LOADED = (
-    concurrent.futures, http.server, importlib.metadata, importlib.resources, multiprocessing.connection, statistics,
+    concurrent.futures, http.server, importlib.metadata, importlib.resources, multiprocessing.connection,
     ml_dtypes, numpy.ma, numpy.random, pygments.lexers, programs, reference, derive, counts, groups, hlo, nodes, reader,
     handover, together, wire, files, plan, repairs, notation, announced,
 )  # fmt: skip

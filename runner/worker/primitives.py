@@ -42,7 +42,7 @@ def _plain(part: Any) -> Any:
             return part
 
 
-REFERENCE = "name a reference for it, or for a function with jit that calls it"
+REFERENCE = "name a reference for it, or for a jitted function that calls it"
 
 
 class Unread(Exception):
@@ -1127,7 +1127,7 @@ def _drawn_elsewhere(application: Application) -> Term:
     by = "JAX's own loop for each element" if "gamma" in application.name else "XLA's compiler"
     raise Unread(
         f"'{application.name}' is drawn by {by}, which the oracle does not repeat: draw outside and pass the numbers "
-        "as an argument, or name a reference for a function with jit that draws"
+        "as an argument, or name a reference for a jitted function that draws"
     )
 
 
@@ -1248,7 +1248,7 @@ LIBRARY: Mapping[str, Callable[[Application], tuple[str, Mapping[str, Any]]]] = 
     "_bernoulli": lambda application: ("bernoulli", {"shape": tuple(application.outputs[0].shape)}),
     "_shuffle": lambda _: ("permutation", {}),
 }  # fmt: skip
-"""For the name of each such function: the operation that it may be, and the arguments that are no operands."""
+"""For the name of each function: the operation that it may be, and the arguments that are no operands."""
 
 ORDERS: Mapping[str, tuple[str, ...]] = {
     "uniform": ("key", "minval", "maxval"),

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from runner.faults import Fault
-from runner.link import together, wire
+from runner.link import together
 from runner.link.events import Called, Invalid
 from runner.worker import calls, versions
 
@@ -70,6 +70,9 @@ def connect() -> None:
     """Connect to the other processes, before this process has devices."""
     global _connected
     if ours.count > 1 and not _connected:
+        # Most experiments run in one process.
+        from runner.link import wire
+
         calls.configure("jax_cpu_collectives_implementation", "gloo")
         # In a cluster the address was configured. By default JAX's coordinator listens on every interface.
         _distributed.initialize(

@@ -31,10 +31,10 @@ def unfit(name: str, on: Any) -> str | None:
     """The message for an invalid predicate or index of a `cond`, `switch` or `while`."""
     what = "the index of a switch" if name == "switch" else f"the predicate of a {name}"
     if not (hasattr(on, "shape") or isinstance(on, bool | int | float)):
-        return f"{what} is {type(on).__name__}; it is one number"
+        return f"{what} is {type(on).__name__}; it must be one number"
     kind = jax.typeof(on)
     if kind.shape:
-        return f"{what} is {kind.dtype}{list(kind.shape)}; it is one number, or where(…) takes one by one"
+        return f"{what} is {kind.dtype}{list(kind.shape)}; it must be one number (where(…) chooses for each element)"
     wanted = "int32" if name == "switch" else "bool"
     fits = kind.dtype == "bool" if wanted == "bool" else jax.numpy.issubdtype(kind.dtype, jax.numpy.integer)
     return None if fits else f"{what} is {kind.dtype}; make it {wanted}"

@@ -58,15 +58,14 @@ class Places(Walk):
         self._mesh = mesh
         self.counts: Counter[tuple[str, str]] = Counter()
 
-    def place(self, operation: Any) -> OperationPlace:
-        """The place of an operation; it differs at each visit."""
-        stack = self.stack(operation)
+    def place(self, operation: Any, stack: str) -> OperationPlace:
+        """The place of an operation with this name stack; it differs at each visit."""
         self.counts[stack, operation.name] += 1
         return stack, operation.name, self.counts[stack, operation.name]
 
     def operation(self, operation: Any) -> bool:
         if computes(operation):
-            self.place(operation)
+            self.place(operation, self.stack(operation))
         return has_plan(operation, self._mesh)
 
 
@@ -143,7 +142,7 @@ class ShardingOrigins(Places):
                 self.constrained.setdefault(where, []).append(name)
                 self._where[operation.results[0]] = where
         if computes(operation):
-            place = self.place(operation)
+            place = self.place(operation, self.stack(operation))
             for at, result in enumerate(operation.results):
                 self._where[result] = place, at
             self.origins[place] = shardy.origins(operation)

@@ -35,7 +35,7 @@ class Bound:
 def steps(
     condition: Any, asked: Sequence[int | None], body: Any, read: Sequence[int | None], init: Sequence[int | None]
 ) -> int | None:
-    """The steps of a `while` that counts up or down by a constant to a constant; None of any other.
+    """The steps of a `while` that counts up or down by a constant to a constant; None for any other.
 
     - `asked`, `read`: the integers among the constants of the condition and of the body, None for other values.
     - `init`: the integers among the initial carry, None for other values.

@@ -265,13 +265,19 @@ def _whole(experiment: Experiment, local: Typed, spec: Spec, name: str) -> Typed
     return Typed(whole, local.dtype)
 
 
-def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:
+def _check_varying(
+    experiment: Experiment, name: str, spec: Spec, varying: frozenset[str], *, remedy: bool = True
+) -> None:
+    """Raise `InvalidExperiment` if a replicated output may differ between devices.
+
+    `remedy`: whether to look for a gather that mends it, for which all lines are evaluated once for each of them.
+    """
     loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in spec.axes]
     if loose:
         over = quoted(loose)
         trivial = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
         sizes = f" (JAX ignores that {quoted(trivial)} has size 1)" if trivial else ""
-        why = _known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT
+        why = (_known_gathered(experiment, name, frozenset(loose)) if remedy else None) or LEFT_OUT
         raise invalid(
             ("outputs", name),
             f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in "
@@ -294,7 +300,7 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
             continue
         if lines and not varying[name] & loose:
             changes = ", ".join(f"{experiment.place('per_device', line)}: {gathered[line].text}" for line in lines)
-            return f"JAX can infer that the copies are equal with {changes}"
+            return f"JAX infers that the copies are equal with: {changes}"
     return None
 
 
@@ -325,7 +331,7 @@ def _refused_lines(experiment: Experiment, floats: Floats) -> str | None:
     def evaluate() -> None:
         _, varying = per_device(experiment, floats)
         for name, spec in experiment.results.items() if experiment.check_vma else ():
-            _check_varying(experiment, name, spec, varying[name])
+            _check_varying(experiment, name, spec, varying[name], remedy=False)
 
     return _refused(evaluate) or _refused_by_shard_map(experiment, {})
 
@@ -342,7 +348,7 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
 
 
 def _requested(experiment: Experiment) -> Iterator[tuple[Requested, int]]:
-    """The collectives of the per-device code and of its derivative, with 1, or with -1 for what is in both."""
+    """The collectives of per-device code and of its derivative, each with 1, or -1 to cancel one that is in both."""
     mesh, structs = experiment.mesh, _structs(experiment, lambda layout: layout.shape)
     yield from ((each, 1) for each in requested(calls.make_jaxpr(_lines_mapped(experiment))(*structs), mesh))
     if experiment.grad is not None:
@@ -407,7 +413,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     """The reason why `vmap` does not support the per-device code, or None. `types`: those under `shard_map`."""
     for _, _, function in inside(experiment.per_device, experiment.imports):
         if function.differentiated:
-            return f"{function.call} takes the derivative of a collective, which is another one under jax.vmap"
+            return f"{function.call} takes the derivative of a collective, which jax.vmap differentiates differently"
     experiment = experiment.inside
     recorded: dict[str, Typed] = {}
 

@@ -48,42 +48,42 @@ def sharding_type_errors() -> tuple[type[Exception], ...]:
     return core.ShardingTypeError, named_sharding.DuplicateSpecError
 
 
-_PROPAGATED = (
+PLANNED = (
     "builtin.module(sdy-propagation-pipeline,func.func(sdy-insert-explicit-reshards{enable-full-version=true}),"
     "func.func(sdy-reshard-to-collectives),func.func(sdy-populate-op-sharding-rules))"
 )
-_ORIGINS = (
+"""Shardy's passes that insert collectives; the pipeline of the propagation takes no options."""
+
+ORIGINATING = (
     "builtin.module(sdy-import-pipeline,sdy-import-func-calls,sdy-user-priority-propagate{debug-sharding-origins=true})"
 )
+"""Shardy's passes that write down the origins of shardings."""
 
 
-def propagated(lowered: Any) -> tuple[Any, Any] | str:
-    """Copies of a lowered module after Shardy's passes: one with collectives, one with the origins of shardings.
+def propagated(lowered: Any, passes: str) -> Any | str:
+    """A copy of a lowered module after passes of Shardy.
 
-    The pipeline for the first takes no options. Returns a sentence if a pass fails on the module, or if this JAX cannot
-    run them: the passes and their names are private, and `lowered.compiler_ir` is the module that XLA gets.
+    Returns a sentence if a pass fails on the module, or if this JAX cannot run them: the passes and their names are
+    private, and `lowered.compiler_ir` is the module that XLA gets.
     """
     try:
         from jax._src.lib.mlir import ir, passmanager  # pyright: ignore[reportPrivateImportUsage]
 
         module = lowered.compiler_ir("stablehlo")
         with module.context:
-            text = module.operation.get_asm(enable_debug_info=True)
-            parse: Callable[[str], Any] = cast("Any", ir).Module.parse
-            first, second = parse(text), parse(text)
-            passes = [passmanager.PassManager.parse(names) for names in (_PROPAGATED, _ORIGINS)]
+            copy = cast("Any", ir).Module.parse(module.operation.get_asm(enable_debug_info=True))
+            manager = passmanager.PassManager.parse(passes)
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
         return f"Shardy's passes cannot be run from Python here: {type(error).__name__}: {reason}"
     failure: type[Exception] = cast("Any", ir).MLIRError
     try:
         with module.context:
-            for each, copy in zip(passes, (first, second), strict=True):
-                each.run(copy.operation)
+            manager.run(copy.operation)
     except failure as error:
         reasons = [line for line in str(error).splitlines() if "error: " in line] or [str(error).splitlines()[0]]
         return f"Shardy fails on this program: {reasons[0].partition('error: ')[2] or reasons[0]}"
-    return first, second
+    return copy
 
 
 def exchanged(key: str, number: int, count: int, text: str) -> list[str]:
@@ -183,6 +183,17 @@ def _user_frame(traceback: Any) -> UserFrame | None:
 def forget_frames() -> None:
     """Drop the cached frames, since the user's files may have changed."""
     _user_frame.cache_clear()
+
+
+@functools.cache
+def leave_out_own_frames() -> None:
+    """Leave Shardproof's frames out of the locations that JAX writes into a module: no line there is a user's.
+
+    Modules are smaller without them. The functions for this are private; the shipped experiments count as the user's.
+    """
+    private: Any = importlib.import_module("jax._src.source_info_util")
+    private.register_exclusion(f"{_HOUSE}{os.sep}")
+    private.register_inclusion(f"{_SHIPPED}{os.sep}")
 
 
 _HOUSE = str(Path(__file__).parents[1])

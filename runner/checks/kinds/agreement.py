@@ -29,7 +29,7 @@ def check(
         reason = (
             "no other program ran"
             if not others
-            else "the other programs are of the other section, which computes something else"
+            else "the other programs are written from the other section, which computes something else"
         )
         return NotRun(reason=reason)
     left_out = _left_out(context, run, comparable)

@@ -33,7 +33,7 @@ def check(context: Context, run: ProgramRun) -> LayoutVerdict | NotRun:
             wrong += _wrong(name, context.layout(name), held, run)
     if wrong:
         return LayoutVerdict(status="failed", reason="; ".join(wrong[:4]), wrong=len(wrong))
-    note = None if run.program.places else "the operands; the compiler chooses the layout of the outputs"
+    note = None if run.program.places else "only the operands: the compiler chooses the layout of the outputs"
     return LayoutVerdict(status="passed", note=note)
 
 

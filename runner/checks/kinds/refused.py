@@ -34,6 +34,6 @@ def _words(text: str) -> str:
 KINDS = (
     CheckKind(
         "invalid", RefusalVerdict, Needs.FILE, order=10,
-        says="the experiment is refused, as `expect.invalid` says: one check of the experiment, and its only one",
+        says="the experiment is refused, as `expect.invalid` says; no other check is made of it",
     ),
 )  # fmt: skip

@@ -158,7 +158,7 @@ def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, los
     wide = None if dtype.exact else np.complex128 if dtype.kind == "complex" else np.float64
     kind = dtype.name if wide is None else np.dtype(wide).name
     allowed = Tolerance(0.0, 0.0 if dtype.exact else ROUGH * magnitude(wanted) + SAFETY_OF_FLOAT64 * lost)
-    # Of a value that one device has whole, each device has a part of its own.
+    # Where one section holds the value whole, it is compared block by block.
     blocks = [layout.block(position) for position in range(layout.mesh.size)]
     holders = [blocks if len(value) == 1 else first_holders(value) for value in (actual, wanted)]
     done: dict[tuple[Hashable, ...], bool] = {}

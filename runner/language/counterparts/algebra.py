@@ -271,7 +271,7 @@ def lu(x: Any) -> tuple[Any, Any, Any]:
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
     """`jax.lax.linalg.lu_pivots_to_permutation`: the order of the rows after these swaps, in turn.
 
-    As in JAX, for a row that there is not the nearest is read, and nothing is written.
+    As in JAX, a row number out of range reads the nearest row and writes nothing.
     """
     pivots = array(pivots)
     swaps = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])

@@ -1,4 +1,4 @@
-"""NumPy and the modules of the counterparts, for rows to name functions of: imported where one is first called.
+"""NumPy and the counterparts' modules, which rows name functions of; each is imported at the first call.
 
 Reading an experiment calls none of them, and to import NumPy would take a fifth of the time in which a user is told of
 a mistake.

@@ -49,7 +49,7 @@ def _without_best(sweep: MeasuredSweep, groups: Iterable[Sequence[Row]]) -> str:
     if not sweep.passed:
         return "Nothing passed."
     if all(len({sweep.choice(row) for row in rows}) == 1 for rows in groups):
-        return f"Only one layout passed{' at each size' if sweep.sizes else ''}, so there is none to choose."
+        return f"Only one layout passed{' at each size' if sweep.sizes else ''}, so there is nothing to choose."
     return "The points that passed are equal in every measure."
 
 

@@ -130,7 +130,7 @@ def _rows(estimate: Estimate) -> Iterator[list[Inside]]:
     for collective in estimate.collectives:
         of = f"{collective.kind} of {', '.join(collective.nodes)}" if collective.nodes else collective.kind
         times = "" if collective.count == 1 else f" × {executions.short(collective.count)}"
-        does = f"over {collective.over or ', '.join(collective.axes or []) or 'groups of no axis'}{times}"
+        does = f"over {collective.over or ', '.join(collective.axes or []) or 'groups along no axis'}{times}"
         hidden = time_text(collective.hidden) if collective.hidden else "–"
         entries.append(
             (collective.seconds or 0.0, [of, does, collective.bound or "–", time_text(collective.seconds), hidden])

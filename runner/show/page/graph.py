@@ -95,7 +95,7 @@ def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
 
 def pill(collective: Collective, times: int) -> Pill:
     """Describe a collective; `times` is the number of equal instructions. A merged collective lists its parts."""
-    over = "groups of no axis" if collective.axes is None else ", ".join(collective.axes) or "no axis"
+    over = "groups along no axis" if collective.axes is None else ", ".join(collective.axes) or "no axis"
     runs = "" if collective.count == 1 else f" × {executions.short(collective.count)}"
     several = f"{times} × " if times > 1 else ""
     size = bytes_text(collective.bytes_sent) if collective.bytes_sent is not None else "? B"

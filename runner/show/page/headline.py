@@ -1,33 +1,38 @@
-"""A record in; the headline numbers of its page out: programs passed, bytes sent, memory, time."""
+"""A record in; the headline of its page out: what failed, programs passed, bytes sent, memory, time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from textwrap import shorten
 
 from runner.experiment.program import Program
 from runner.record.model import CompiledProgram, Record
-from runner.show.page.markup import Markup, tag
+from runner.show import summary
+from runner.show.page.markup import Inside, Markup, tag
 from runner.words import bytes_text, listed, time_text
+
+_REASON = 140
+"""The most characters of a reason among the numbers; the section of verdicts has all of it."""
 
 
 def numbers(record: Record) -> Markup | None:
-    """Return the list of headline numbers that the record has; None if no program was reached."""
-    entries = list(_entries(record))
-    if not entries:
-        return None
-    items = [
-        tag("div", tag("dt", name), tag("dd", value, class_="big"), tag("dd", note, class_="told") if note else None)
-        for name, value, note in entries
+    """Return what failed apart from the programs, then the numbers that the record has; None if it has neither."""
+    failed = [
+        _item(fault.phrase, tag("span", fault.name, class_=f"sign {fault.status}"), shorten(fault.reason, _REASON))
+        for fault in summary.faults(record)
     ]
-    return tag("dl", items, class_="numbers")
+    items = [*failed, *(_item(*entry) for entry in _entries(record))]
+    return tag("dl", items, class_="numbers") if items else None
+
+
+def _item(name: str, value: Inside, note: str) -> Markup:
+    return tag("div", tag("dt", name), tag("dd", value, class_="big"), tag("dd", note, class_="told") if note else None)
 
 
 def _entries(record: Record) -> Iterator[tuple[str, str, str]]:
     """Return the name, the value and a note of each number."""
     if not record.programs:
         return
-    passed = sum(program.status == "passed" for program in record.programs.values())
-    absent = record.target is not None and bool(record.target.topology) and record.verification is None
     others: dict[str, list[str]] = {}
     for name, program in record.programs.items():
         if program.status != "passed":
@@ -35,8 +40,8 @@ def _entries(record: Record) -> Iterator[tuple[str, str, str]]:
     note = "; ".join(f"{status}: {', '.join(names)}" for status, names in others.items())
     yield (
         "programs passed",
-        f"{passed} of {len(record.programs)}",
-        note or ("compiled; values were not run" if absent else ""),
+        f"{summary.passed(record)} of {len(record.programs)}",
+        note or ("compiled; values were not run" if summary.only_compiled(record) else ""),
     )
     # vmap runs on one device, which sends nothing and holds everything.
     meshed = {name: program for name, program in record.compiled.items() if Program(name).on_mesh}

@@ -62,7 +62,7 @@ def _graphs(record: Record) -> Iterator[Inside]:
         drawn[alike], captions[alike] = shown, _caption(lines_of(name, record.lines), program.collectives)
     if large:
         sizes = "; ".join(f"{listed(names)}: {count}" for count, names in large.items())
-        yield tag("p", f"Not drawn: more than {_LINES} lines ({sizes}); the table of collectives has what they send.")
+        yield tag("p", f"Not drawn: more than {_LINES} lines ({sizes}); the table of collectives says what they send.")
     if not groups:
         return
     figures: list[Inside] = []

@@ -123,8 +123,9 @@ def _unknown(record: Record) -> Part | None:
             programs_of.setdefault("how long it runs: it was only compiled", []).append(program)
         if result.compiler_warnings is None:
             programs_of.setdefault("the compiler's warnings: standard error was not captured", []).append(program)
-        if result.plan is not None and result.plan.missing is not None:
-            programs_of.setdefault(f"what Shardy plans: {result.plan.missing}", []).append(program)
+        sentence = result.plan and (result.plan.missing or result.plan.unknown)
+        if sentence is not None:
+            programs_of.setdefault(f"what Shardy plans: {sentence}", []).append(program)
         for sentence in result.profile.unknown if result.profile else ():
             programs_of.setdefault(f"profile: {sentence}", []).append(program)
     programs_of |= estimated.unknown(record)

@@ -53,7 +53,7 @@ def _rows(record: Record, compiled: dict[str, CompiledProgram]) -> Iterator[tupl
     ):
         yield title, of(field)
     if any(program.memory and program.memory.alias_bytes for program in compiled.values()):
-        yield "outputs in the memory of an argument", of("alias_bytes")
+        yield "outputs aliased to an argument", of("alias_bytes")
     costs = [program.cost for program in compiled.values()]
     yield "flops", [_count(cost.flops) if cost else "–" for cost in costs]
     yield "bytes accessed", [_bytes(cost.bytes_accessed) if cost else "–" for cost in costs]

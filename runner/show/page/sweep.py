@@ -237,7 +237,7 @@ def _failures(sweep: MeasuredSweep) -> Part | None:
     for (status, reason), rows in sorted(reasons.items(), key=lambda item: -len(item[1])):
         links = [tag("li", answers.link(sweep, [row])) for row in rows[:_LISTED]]
         if len(rows) > _LISTED:
-            links.append(tag("li", f"and {len(rows) - _LISTED} more, which the table has"))
+            links.append(tag("li", f"and {len(rows) - _LISTED} more in the table"))
         listed = tag("details", tag("summary", f"{len(rows)} of {len(sweep.rows)} rows"), tag("ul", links))
         inside.append(tag("div", tag("p", badge(status)), tag("pre", reason), listed, class_=f"callout {status}"))
     return Part("failures", "What did not pass", inside)
@@ -303,7 +303,7 @@ def _unknown(sweep: MeasuredSweep, notes: Sequence[str]) -> Part | None:
         lacking = [row for row in sweep.passed if row.measures.get(name) is None]
         if lacking:
             rows = "all rows" if len(lacking) == len(sweep.passed) else f"{len(lacking)} of {len(sweep.passed)} rows"
-            lines.append(f"{title(name)}: not known of {rows} that passed")
+            lines.append(f"{title(name)}: not known for {rows} that passed")
     if sweep.simulated:
         lines.append(
             "times are those of simulated devices on this machine's processor; they say nothing about accelerators"

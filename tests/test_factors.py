@@ -209,7 +209,7 @@ WHOLE = "the dimension is whole; Shardy splits what the operation is made of"
 INDICES = "every device has all indices, and updates its block; Shardy splits the indices"
 CLIPPED = "the updated dimension is whole where indices are clipped: one may end in another block; Shardy splits it"
 OWN_INDICES = "each device updates by its own indices, and the results are summed; Shardy gathers the indices"
-DIAGONALS = "split with one of the two dimensions, while the other is whole; to Shardy, which gathers, it is split alone"
+DIAGONALS = "split with one of the two dimensions, while the other is whole; to Shardy, which gathers, it is alone"
 COPIES = "copies are made on each device; Shardy has a factor for them"
 MADE_OF_NOTHING = "lies as the array lies, so that nothing is sent for it; to Shardy no array enters"
 

@@ -356,3 +356,19 @@ def test_a_wrong_result_of_the_compiler_is_caught(tmp_path: Path, name: str) -> 
     record = check(tmp_path, function, *operands, **{"mesh": {"x": 2, "y": 4}, **more})
     assert record.status == "failed", record
     assert "the compiler" in str(record)
+
+
+def test_functions_with_derivatives_of_their_own_reach_the_worker(tmp_path: Path) -> None:
+    @jax.custom_vjp
+    def clipped(x: Any) -> Any:
+        return x
+
+    clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -0.1, 0.1),))
+
+    @jax.custom_jvp
+    def doubled(x: Any) -> Any:
+        return 2 * x
+
+    doubled.defjvps(lambda tangent, _, x: 2 * tangent)
+    record = check(tmp_path, jax.grad(lambda w: (clipped(doubled(X @ w)) ** 3).sum()), W, in_specs=P(None, "model"))
+    assert record.status == "passed", record

@@ -201,9 +201,43 @@ def polygamma(n: Any, x: Any) -> Any:
 
 
 @in_floats
+def gammainc(a: Any, x: Any) -> Any:
+    """`jax.scipy.special.gammainc`."""
+    return _incomplete("gammainc", a, x)
+
+
+@in_floats
+def gammaincc(a: Any, x: Any) -> Any:
+    """`jax.scipy.special.gammaincc`, which JAX finds by the other function where `x` is at most `a` or 1."""
+    return dtypes.where((x <= 1) | (x <= a), 1.0 - _incomplete("gammainc", a, x), _incomplete("gammaincc", a, x))
+
+
+def _incomplete(name: str, a: Any, x: Any) -> Any:
+    """An incomplete gamma function as XLA rounds it: a series, exact here, times `x ** a * exp(-x) / gamma(a)`."""
+    functions = importlib.import_module("scipy.special")
+
+    def factor(a: Any, x: Any) -> Any:
+        return np.exp(functions.xlogy(a, x) - x - functions.gammaln(a))
+
+    with np.errstate(all="ignore"):
+        plain = np.asarray(a, np.float64), np.asarray(x, np.float64)
+        whole = getattr(functions, name)(*plain)
+        series = whole / factor(*plain)
+        return dtypes.where(np.isfinite(series), factor(a, x) * series, np.zeros_like(x) + whole)
+
+
+@in_floats
 def random_gamma_grad(a: Any, x: Any) -> Any:
-    """`jax.lax.random_gamma_grad`: the derivative by `a` of a draw `x` of the gamma distribution."""
-    return np.zeros_like(x) + _gamma_slope(a, x)
+    """`jax.lax.random_gamma_grad`: the derivative by `a` of a draw `x` of the gamma distribution.
+
+    It is the series of the incomplete gamma function, differentiated by `a` and divided by the density: the sum over n
+    of `x ** (n + 1) / (a * ... * (a + n)) * (digamma(a + n + 1) - log(x))`, as XLA rounds it.
+    """
+    functions = importlib.import_module("scipy.special")
+    with np.errstate(all="ignore"):
+        terms, harmonic = _gamma_sums(a, x)
+        slope = (np.zeros_like(x) + harmonic) - (np.log(x) - functions.psi(a + 1.0)) * terms
+        return dtypes.where(x == 0, np.zeros_like(x), slope)
 
 
 @in_floats
@@ -212,29 +246,24 @@ def igamma_grad_a(a: Any, x: Any) -> Any:
     functions = importlib.import_module("scipy.special")
     with np.errstate(all="ignore"):
         density = np.exp(functions.xlogy(a - 1.0, x) - x - functions.gammaln(a))
-        return -density * _gamma_slope(a, x)
+        return -density * random_gamma_grad(a, x)
 
 
 _TERMS = 100_000
 """The most terms of a series that are summed."""
 
 
-def _gamma_slope(a: Any, x: Any) -> np.ndarray:
-    """How a quantile `x` of the gamma distribution moves with `a`, in float64.
-
-    It is the series of the incomplete gamma function, differentiated by `a` and divided by the density: the sum over n
-    of `x ** (n + 1) / (a * ... * (a + n)) * (digamma(a + n + 1) - log(x))`.
-    """
+def _gamma_sums(a: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The sums of `x ** (n + 1) / (a * ... * (a + n))`, and of these times `1/(a+1) + ... + 1/(a+n)`, in float64."""
     a, x = np.broadcast_arrays(np.asarray(a, np.float64), np.asarray(x, np.float64))
-    with np.errstate(all="ignore"):
-        height = importlib.import_module("scipy.special").psi(a) - np.log(x)
-        power, total = np.ones_like(a), np.zeros_like(a)
-        for n in range(_TERMS):
-            power, height = power * x / (a + n), height + 1.0 / (a + n)
-            total += power * height
-            if not np.any(np.abs(power * height) > np.finfo(np.float64).eps / 4 * np.abs(total)):
-                break
-    return dtypes.where(x == 0, 0.0, total)
+    power = x / a
+    terms, harmonic, fractions = power.copy(), np.zeros_like(a), np.zeros_like(a)
+    for n in range(1, _TERMS):
+        power, fractions = power * x / (a + n), fractions + 1.0 / (a + n)
+        terms, harmonic = terms + power, harmonic + power * fractions
+        if not np.any(np.abs(power) * (1.0 + fractions) > np.finfo(np.float64).eps / 4 * np.abs(terms)):
+            break
+    return terms, harmonic
 
 
 def _bits_of(dtype: np.dtype[Any]) -> int:

@@ -113,15 +113,17 @@ _ELEMENTWISE = (
     _special("i0e", "x"),
     _special("i1", "x"),
     _special("i1e", "x"),
-    _special("gammainc", "a, x"),
-    _special("gammaincc", "a, x"),
+    *(
+        array(name, "a, x", counterpart, jax=f"jax.scipy.special.{name}")
+        for name, counterpart in (("gammainc", arithmetic.gammainc), ("gammaincc", arithmetic.gammaincc))
+    ),
     _special("zeta", "x, q"),
     array("polygamma", "m, x", arithmetic.polygamma, jax="jax.lax.polygamma", numberless=True),
     *(
-        array(name, "a, x", counterpart, jax=f"jax.lax.{name}", numberless=True)
-        for name, counterpart in (
-            ("random_gamma_grad", arithmetic.random_gamma_grad),
-            ("igamma_grad_a", arithmetic.igamma_grad_a),
+        array(name, arguments, counterpart, jax=f"jax.lax.{name}", numberless=True)
+        for name, arguments, counterpart in (
+            ("random_gamma_grad", "a, x, /", arithmetic.random_gamma_grad),
+            ("igamma_grad_a", "a, x", arithmetic.igamma_grad_a),
         )
     ),
     # Complex numbers.

@@ -153,6 +153,10 @@ LIMITS = {
 """For each graph a limit of bytes of a device of v5e."""
 
 
+_SEARCH = ("plan.candidates=1", "plan.seconds=300")
+"""One candidate at a time, and as much time for the search as a busy machine needs."""
+
+
 def limited(case: str, folder: Path, target: str = "v5e_2x4", limit: int | None = None) -> Limited:
     """Plan a case by the command within its limit, or within `limit`; raises `RuntimeError` for an error."""
     limit = limit or LIMITS[case]
@@ -164,7 +168,7 @@ def limited(case: str, folder: Path, target: str = "v5e_2x4", limit: int | None 
     path.write_text("# @package _global_\n" + text, encoding="utf-8")
     run = folder / f"{case}_{target}"
     options = (f"+experiment={case}", f"target={target}", "program=constraint", f"plan.memory={limit}")
-    arguments = ("--config-dir", str(folder / "conf"), *options, "plan.candidates=1", f"hydra.run.dir={run}")
+    arguments = ("--config-dir", str(folder / "conf"), *options, *_SEARCH, f"hydra.run.dir={run}")
     done = subprocess.run([sys.executable, "-m", "runner", "plan", *arguments], capture_output=True, text=True)
     if done.returncode not in (0, 1):
         raise RuntimeError(done.stdout + done.stderr)

@@ -161,7 +161,13 @@ class Mesh:
 
     def axis_size(self, axes: str | Sequence[str]) -> int:
         """The size of one axis, or the product of the sizes of several."""
-        return math.prod(self.sizes[name] for name in ((axes,) if isinstance(axes, str) else axes))
+        sizes = self.sizes
+        if isinstance(axes, str):
+            return sizes[axes]
+        size = 1
+        for name in axes:
+            size *= sizes[name]
+        return size
 
     def divides(self, shape: Sequence[int], spec: Iterable[Sequence[str]]) -> bool:
         """Whether a spec with an entry for every dimension of `shape` divides each evenly."""

@@ -196,18 +196,19 @@ class Space:
         spec = self.layouts[partial]
         places = (None, *range(len(spec))) if summed else (None,)
         for choice in itertools.product(places, repeat=len(axes)):
-            entries, held = list(spec), float(self.held[partial])
-            sendings: list[Sending] = []
-            for d in range(len(spec)):
-                mine = tuple(axis for axis, at in zip(axes, choice, strict=True) if at == d)
-                if mine:
-                    sendings.append(collective(self._prices, self.mesh, "reduce-scatter", mine, held))
-                    held, entries[d] = held / self.mesh.axis_size(mine), (*entries[d], *mine)
-            after = self.index.get(Spec(entries))
+            scattered: dict[int | None, tuple[str, ...]] = {}
+            for axis, at in zip(axes, choice, strict=True):
+                scattered[at] = (*scattered.get(at, ()), axis)
+            after = self.index.get(Spec((*own, *scattered.get(d, ())) for d, own in enumerate(spec)))
             if after is None:
                 continue
-            rest = tuple(axis for axis, at in zip(axes, choice, strict=True) if at is None)
-            if rest:
+            held = float(self.held[partial])
+            sendings: list[Sending] = []
+            for d in range(len(spec)):
+                if mine := scattered.get(d):
+                    sendings.append(collective(self._prices, self.mesh, "reduce-scatter", mine, held))
+                    held /= self.mesh.axis_size(mine)
+            if rest := scattered.get(None):
                 sendings.append(collective(self._prices, self.mesh, "all-reduce", rest, held))
             yield _Completion(after, sum(each.cost for each in sendings), tuple(sendings))
 

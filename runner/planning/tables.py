@@ -224,7 +224,8 @@ class Tables:
             if spec not in lying.space.index:
                 return None
             needed.append(lying.space.index[spec])
-            lacking.append(tuple(a for a in mesh.axes if a in used and a not in spec.axes) if operand.place else ())
+            own = spec.axes
+            lacking.append(tuple(a for a in mesh.axes if a in used and a not in own) if operand.place else ())
         result = layout(mesh, rule, rule.result, assignment)
         if result is None:
             return None
@@ -680,12 +681,18 @@ def _ends(operation: RuledOperation, way: NumberedAssignment, gradient: int | No
 
 def _dimension(spec: Spec, axis: str) -> int:
     """The dimension that an axis splits, or -1."""
-    return next((d for d, axes in enumerate(spec) if axis in axes), -1)
+    for d, axes in enumerate(spec):
+        if axis in axes:
+            return d
+    return -1
 
 
 def _factor(assignment: Assignment, axis: str) -> int:
     """The factor that an axis splits, or -1."""
-    return next((factor for factor, axes in assignment.items() if axis in axes), -1)
+    for factor, axes in assignment.items():
+        if axis in axes:
+            return factor
+    return -1
 
 
 def _wider(spec: Spec, units: Units) -> Iterator[Spec]:

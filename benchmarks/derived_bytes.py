@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from runner.programs.writers import WRITERS
 
 from benchmarks.derived import DEVICES
 from runner.config import schema
@@ -31,6 +30,7 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.layout import Mesh
 from runner.programs.types import InferredTypes
+from runner.programs.writers import WRITERS
 from runner.worker import functions
 from runner.worker.requested import requested
 from runner.worker.specs import structs

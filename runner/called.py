@@ -344,7 +344,8 @@ def _pickled(*values: Any) -> bytes:
             if jax is not None and isinstance(obj, jax.custom_vjp):
                 # Its class cannot make one without the function, which its attributes hold.
                 return object.__new__, (type(obj),), vars(obj)
-            return super().reducer_override(obj)
+            cloudpickles: Any = super()
+            return cloudpickles.reducer_override(obj)
 
     stream = io.BytesIO()
     for value in values:

@@ -494,7 +494,13 @@ def keys_at_other_places(x: Any) -> Any:
     keys = keys.at[1, 0].set(KEY).reshape(8)
     keys = jnp.where(x.reshape(8) > 0, keys[jnp.argsort(x.reshape(8))], jnp.broadcast_to(KEY, (8,)))
     keys = jax.lax.dynamic_slice_in_dim(jnp.concatenate([keys, keys[:2]]), (x[0, 0] > 0).astype(int), 8)
-    return jax.vmap(lambda key: jax.random.uniform(key, (2,)))(jnp.roll(keys, 1))
+    return jax.vmap(lambda key: jax.random.uniform(key, (2,)))(jnp.roll(keys, 1)), keys == KEY
+
+
+@function((3,))
+def complex_draws(x: Any) -> Any:
+    z = jax.random.normal(jax.random.clone(KEY), x.shape, jnp.complex64)
+    return x * z.real, z.imag
 
 
 @function(

@@ -423,6 +423,8 @@ class _Body:
             return self._within(closed.jaxpr, closed.consts, equation.invars, wanted, equation)
         if name in _PLACING and _is_key(equation.outvars[0].aval):
             return [self._placed_keys(equation)]
+        if name in _COMPARING and _is_key(equation.invars[0].aval):
+            return [built(_COMPARING[name], x=self.term(equation.invars[0]), y=self.term(equation.invars[1]))]
         if name in _DRAWS and any(v.aval.shape for v in equation.invars):
             return self._draws(equation)
         if name == "name" and (path := unmarked(equation.params["name"])) is not None:
@@ -579,7 +581,8 @@ class _Body:
             return None
         if any(isinstance(v, Var) and v not in self.known for v in equation.invars):
             return None
-        if any(_is_key(v.aval) for v in equation.outvars):
+        keyed = any(_is_key(v.aval) for v in equation.invars)
+        if any(_is_key(v.aval) or (keyed and v.aval.dtype.kind == "c") for v in equation.outvars):
             return None
         operands = tuple(map(self.term, equation.invars))
         inputs, outputs = (tuple(v.aval for v in each) for each in (equation.invars, equation.outvars))
@@ -927,6 +930,12 @@ _PLACING = frozenset(
      "gather", "scatter"}
 )  # fmt: skip
 """The primitives that place elements by all of their dimensions."""
+
+_COMPARING = {
+    "eq": "all(key_data({x}) == key_data({y}), axis=-1)",
+    "ne": "any(key_data({x}) != key_data({y}), axis=-1)",
+}
+"""The primitives that compare keys, by their words."""
 
 _OPAQUE = {
     "pallas_call": f"a Pallas kernel{{name}} cannot be read: {REFERENCE}",

@@ -189,7 +189,8 @@ def _unspread(term: Term) -> Term:
 READERS.update(dict.fromkeys(_OPERATORS, _operated) | dict.fromkeys(_CALLS, _called))
 
 
-@reads("pvary", "sharding_constraint", "reshard", "copy_to_host", "device_put", "layout_constraint", "mesh_cast")
+@reads("pvary", "sharding_constraint", "reshard", "copy_to_host", "device_put", "layout_constraint", "mesh_cast",
+       "random_clone")  # fmt: skip
 def _as_it_is(application: Application) -> Term:
     return _each(application, lambda operand: operand)
 

@@ -34,6 +34,7 @@ from runner.experiment import data
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
+from runner.reference import CannotInterpret
 from runner.worker.types import infer
 from tests import harness
 
@@ -66,6 +67,8 @@ def judged(config: Config) -> Judgement:
         return _judged(config)
     except InvalidExperiment as fault:
         return {"status": "invalid", "why": fault.fault.message}
+    except CannotInterpret as error:
+        return {"status": "invalid", "why": str(error)}
     except Exception:
         return {"status": "bug", "why": traceback.format_exc()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -234,3 +235,16 @@ def test_a_graph_that_is_derived_wrongly_is_found_and_shrunk(tmp_path: Path, mon
     assert line.startswith("sum(")
     monkeypatch.setattr(derived, "drawn", lambda *_: pytest.fail("it has been judged"))
     folder.run(range(1))
+
+
+def test_a_program_that_ignores_constraints_is_counted_on_its_own(tmp_path: Path) -> None:
+    case = {"status": "passed", "seconds": 1.0, "operations": ["add"], "ran": {}, "refused": [], "weak": []}
+    sent = {"derived": 8, "constraint": 8, "auto": 4}
+    records = [
+        {**case, "case": 0, "sent": sent, "ignoring": ["auto"], "not_supported": {}},
+        {**case, "case": 1, "sent": sent, "ignoring": [], "not_supported": {}},
+    ]
+    (tmp_path / "cases.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    summary = Search(tmp_path, 0).summary()
+    assert "sends in 1 of 2 (50.0 %); a program that ignores constraints sends less in 1 of 1" in summary
+    assert "case 1: 8 B, 4 B in auto" in summary

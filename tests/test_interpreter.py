@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from runner.experiment import data
 from runner.language.operations import OPERATIONS
-from runner.reference import Interpretation, interpret
+from runner.reference import CannotInterpret, Interpretation, interpret
 from runner.reference.arithmetic import Arithmetic
 from runner.worker.types import infer
 from tests.harness import experiment
@@ -272,3 +272,8 @@ def test_an_interpretation_from_a_later_line_knows_the_given_dtypes() -> None:
     ).values
     np.testing.assert_array_equal(later["g"][0], whole["g"][0])
     np.testing.assert_array_equal(later["g"][0], whole["h"][0])
+
+
+def test_bits_of_another_size_are_refused_at_their_line() -> None:
+    with pytest.raises(CannotInterpret, match="the bits of float32 are not read as int16, which has another size"):
+        whole("bitcast_convert_type(A, 'int16')")

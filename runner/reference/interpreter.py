@@ -43,6 +43,7 @@ from runner.graph.model import (
 from runner.graph.source import Source
 from runner.language.casts import narrowed, of_own_dtype, own_dtype, to_float
 from runner.language.counterparts import indexing
+from runner.language.counterparts.arithmetic import Resized
 from runner.language.counterparts.collectives import Misplaced
 from runner.language.counterparts.promotion import identity
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
@@ -343,6 +344,8 @@ class _Interpreter:
         try:
             return function(*operands)
         except (ValueError, IndexError) as error:
+            if equation is not None and isinstance(error, Resized):
+                raise CannotInterpret(str(error), equation) from None
             if equation is None or not _TOO_MANY_DIMENSIONS.search(str(error)):
                 raise
             message = "it has more than 64 dimensions, and NumPy, which computes the reference, has at most 64"

@@ -289,14 +289,18 @@ def _in_own_dtype(x: Any, own_dtype: str) -> Any:
     return held.astype(np.float32).astype(dtypes.dtype(own_dtype).numpy) if own_dtype != "float64" else held
 
 
+class Resized(ValueError):
+    """The bits of numbers as a dtype of another size, for which JAX adds or removes a dimension."""
+
+
 def bitcast(operand: Any, new_dtype: str, *, own_dtype: str = "float32") -> Any:
     """`jax.lax.bitcast_convert_type`: the bits of numbers, in the dtype that they have in JAX, as another dtype.
 
-    Raises `ValueError` for dtypes of different sizes: JAX then adds or removes a dimension.
+    Raises `Resized` for dtypes of different sizes.
     """
     own, new = _in_own_dtype(operand, own_dtype), np.dtype(dtypes.dtype(new_dtype).numpy)
     if own.dtype.itemsize != new.itemsize:
-        raise ValueError(f"bits of {own.dtype} as {new}, which has another size")
+        raise Resized(f"the bits of {own.dtype} are not read as {new}, which has another size")
     bits = np.ascontiguousarray(own).view(new).reshape(own.shape)
     return bits if new.kind in "iu" else bits.astype(np.float64)
 

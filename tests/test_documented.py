@@ -178,7 +178,7 @@ def run(folder: Path, line: str) -> Done:
             cwd=folder, capture_output=True, text=True, timeout=600, check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
-        return Done(ran.returncode, ran.stdout, ran.stderr, 0.0, 0.0, jax=False)
+        return Done(ran.returncode, ran.stdout, ran.stderr, 0.0, 0.0, jax=False, forked=False)
     return command(folder, *words[3:], module=words[2], limit=600)
 
 
@@ -196,7 +196,7 @@ def in_a_cluster(words: list[str], folder: Path) -> Done:
     arguments = (*words[at + 1 :], f"hydra.run.dir={folder / 'run'}")
     members = [started(n, port, *arguments, variables=variables, count=count) for n in range(count)]
     statuses, out, err = zip(*ended(members), strict=True)
-    return Done(max(statuses), "".join(out), "".join(err), 0.0, 0.0, jax=False)
+    return Done(max(statuses), "".join(out), "".join(err), 0.0, 0.0, jax=False, forked=False)
 
 
 def recipe(target: str) -> str:

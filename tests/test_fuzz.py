@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from runner.programs.writers import WRITERS
 
 from benchmarks import derived
 from benchmarks.fuzz import cases
@@ -24,6 +23,7 @@ from runner.derivation.registry import Way
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.language import operations
+from runner.programs.writers import WRITERS
 from tests.samples import SAMPLES
 
 

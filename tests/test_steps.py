@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import runner.programs
 from runner.experiment.program import Program
 from runner.link.steps import Step, StepWork
+from runner.programs.writers import WRITERS
 
 RUN, PROFILE, TRACE = (Step(Program.SHARD_MAP, work) for work in (StepWork.RUN, StepWork.PROFILE, StepWork.TRACE))
 OTHER = Step(Program.VMAP)
@@ -19,7 +19,7 @@ OTHER = Step(Program.VMAP)
 def test_a_program_is_its_name_and_has_a_writer_of_that_name(program: Program) -> None:
     assert json.loads(json.dumps({program: program})) == {program.value: program.value}
     assert f"{program}" == program.value
-    write = runner.programs.WRITERS[program]
+    write = WRITERS[program]
     assert Path(write.__code__.co_filename).name == f"{program}.py"
 
 

@@ -27,7 +27,7 @@ def part(sweep: MeasuredSweep) -> Part:
 
     If sizes were swept, there is one answer per size, since a size is not a choice.
     """
-    experiments = list(dict.fromkeys(row.experiment for row in sweep.rows if row.experiment is not None))
+    experiments = list(dict.fromkeys(name for row in sweep.rows if (name := row.experiment) is not None))
     if len(experiments) > 1:
         names = f"The runs are of several experiments, {listed(experiments)}: no layout is the answer for all."
         return Part("answer", "Answer", tag("p", names))

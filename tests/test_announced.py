@@ -85,7 +85,7 @@ def test_a_worker_imports_jax_only_for_a_valid_announcement() -> None:
 ELSEWHERE = {"checks", "derivation", "planning", "programs", "reference", "testing", "track", "worker"}
 """The rooms that invalid input does not need."""
 
-REPORTING = {"console", "progress", "refused", "report", "status", "table", "values"}
+REPORTING = {"console", "progress", "refused", "report", "status", "summary", "table", "values"}
 """The modules of `show` that report invalid input."""
 
 

@@ -302,7 +302,7 @@ def test_an_invalid_call_raises(tmp_path: Path, arguments: dict[str, Any], error
 
 def test_an_argument_that_cannot_be_pickled_raises(tmp_path: Path) -> None:
     lock = threading.Lock()
-    with pytest.raises(ValueError, match=r"to another process: TypeError: cannot pickle '_thread.lock'"):
+    with pytest.raises(ValueError, match=r"for the worker process: TypeError: cannot pickle '_thread.lock'"):
         check(tmp_path / "lock", lambda x: (lock, x)[1], X, in_specs=P())
     with pytest.raises(
         ValueError, match=r"^the operands are a tuple, runner.check\(pooled, \(x, w\)\), not a ndarray$"

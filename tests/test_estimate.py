@@ -263,8 +263,8 @@ def hardware_of(**changes: Any) -> Hardware | None:
         ({"network": None, "slices": 2}, "hardware.slices", "has no network between slices"),
         ({"flops": {"bfloat17": 1.0}}, "hardware.flops.bfloat17", "did you mean 'bfloat16'"),
         ({"flops": {"float32/low": 1.0}}, "hardware.flops.float32/low", "no precision 'low'"),
-        ({"flops": {"float32": 0}}, "hardware.flops.float32", "it is a number above 0"),
-        ({"memory": {"bandwidth": float("inf")}}, "hardware.memory.bandwidth", "it is a number above 0"),
+        ({"flops": {"float32": 0}}, "hardware.flops.float32", "write a number above 0"),
+        ({"memory": {"bandwidth": float("inf")}}, "hardware.memory.bandwidth", "write a number above 0"),
         ({"torus": {"dimensions": 2}}, "hardware.torus", "there is no 'bandwidth'"),
         ({"switch": {"devices": 2}}, "hardware.switch", "a torus or a switch, not both"),
         (

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runner.programs.writers import WRITERS
 
 from runner.evidence.hlo import Metadata
 from runner.evidence.nodes import Origins
@@ -18,6 +17,7 @@ from runner.graph.term import Name
 from runner.language import printing
 from runner.language.syntax import Expression
 from runner.programs.types import InferredTypes, Repairs
+from runner.programs.writers import WRITERS
 from runner.reference import interpret
 from tests.harness import experiment, refusal, run, types
 
@@ -99,9 +99,9 @@ def test_a_scan_by_a_function_is_the_recurrence(tmp_path: Path) -> None:
         (
             "slope: p[0]",
             "slope: scanned(p[0], q[0], 1)",
-            "and so cannot call the function 'scanned'",
+            "it cannot call the function 'scanned'",
         ),
-        ("slope: p[0] * q[0]", "slope, other: (p[0], q[0])", "has neither repeats nor lines of several names"),
+        ("slope: p[0] * q[0]", "slope, other: (p[0], q[0])", "it cannot have repeats, or lines with several names"),
     ],
 )
 def test_a_function_that_cannot_combine_two_values_is_refused(old: str, new: str, says: str) -> None:

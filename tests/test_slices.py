@@ -59,7 +59,7 @@ outputs: {C: []}
         (
             {"target": {"topology": "v5e:2x2", "slices": 0}},
             "target.slices",
-            "0 is not a number of slices here; it is at least",
+            "0 is not a number of slices here; write an integer of at least",
         ),
         ({"target": {"platform": "gpu", "topology": "1x1x8", "slices": 2}}, "target.slices", "GPUs have no slices"),
         (

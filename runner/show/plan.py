@@ -84,7 +84,7 @@ def read(path: Path) -> SavedPlan:
             parallelism=plan.get("parallelism", ()),
             labels=labels,
             plain=whole,
-            exceeds=plan["memory"] is not None and best["needed"] > plan["memory"],
+            exceeds=plan.get("memory") is not None and best["needed"] > plan["memory"],
         )
     except OSError as error:
         raise UnreadablePlan(f"{file}: {error.strerror}") from None

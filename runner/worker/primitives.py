@@ -154,7 +154,14 @@ def _operated(application: Application) -> Term:
 
 
 def _called(application: Application) -> Term:
-    return Apply(_CALLS[application.name], _together(application))
+    operation = _CALLS[application.name]
+    if not OPERATIONS[operation].numberless:
+        return Apply(operation, _together(application))
+    arrays = [
+        _built("asarray({n}, {t})", n=term, t=str(aval.dtype)) if isinstance(term, Const) else term
+        for term, aval in zip(application.operands, application.inputs, strict=True)
+    ]
+    return Apply(operation, tuple(arrays))
 
 
 def _together(application: Application) -> tuple[Term, ...]:

@@ -489,6 +489,16 @@ def derivatives_of_draws(x: Any) -> Any:
 
 
 @function((4, 2))
+def clipped(x: Any) -> Any:
+    return x.clip(0, 0.5), jnp.clip(x, -0.25, jnp.abs(x) / 2), x.clip(min=0), x.clip(max=0.1)
+
+
+@function((4, 3))
+def draws_of_several_outcomes(x: Any) -> Any:
+    return jax.random.multinomial(KEY, 5.0, jax.nn.softmax(x))
+
+
+@function((4, 2))
 def keys_at_other_places(x: Any) -> Any:
     keys = jax.random.split(KEY, (2, 4)).T
     keys = keys.at[1, 0].set(KEY).reshape(8)

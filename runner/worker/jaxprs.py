@@ -1046,7 +1046,12 @@ def _bodies(
         traced = calls.make_jaxpr(mapped)(*avals)
     except REFUSALS:
         return ()
-    return tuple(str(each.params["jaxpr"]) for each in traced.jaxpr.eqns if each.params.get("name") == name)
+    # With the operands in another order, the function would have the same jaxpr.
+    return tuple(
+        str(each.params["jaxpr"])
+        for each in traced.jaxpr.eqns
+        if each.params.get("name") == name and each.invars == traced.jaxpr.invars
+    )
 
 
 def _array(term: Term, aval: Any) -> Term:

@@ -1259,12 +1259,13 @@ LIBRARY: Mapping[str, Callable[[Application], tuple[str, Mapping[str, Any]]]] = 
 """For the name of each function: the operation that it may be, and the arguments that are no operands."""
 
 ORDERS: Mapping[str, tuple[str, ...]] = {
+    "clip": ("arr", "max", "min"),
     "uniform": ("key", "minval", "maxval"),
     "randint": ("key", "minval", "maxval"),
     "truncated_normal": ("key", "lower", "upper"),
     "bernoulli": ("key", "p"),
 }
-"""The parameters of the operands, where these are not the first ones."""
+"""The parameters of the operands in order, where these are not the first ones: `jit` sorts those that are named."""
 
 
 def _drawn(application: Application) -> Mapping[str, Any]:

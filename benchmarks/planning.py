@@ -21,7 +21,6 @@ from typing import Any
 import jax
 import numpy as np
 import yaml
-from runner.programs.writers import WRITERS
 
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
@@ -36,6 +35,7 @@ from runner.layout import Spec
 from runner.planning.plan import Wanted, plan
 from runner.planning.solving import SECONDS
 from runner.planning.spaces import plain_layouts
+from runner.programs.writers import WRITERS
 from runner.worker.compilation import compile_program
 from runner.worker.derive import value_types
 from runner.worker.job import _load

@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 import jax
-from runner.programs.writers import WRITERS
 
 from runner import codec
 from runner.checks import oracles
@@ -30,6 +29,7 @@ from runner.experiment.program import Program
 from runner.link.events import Compilation, Ran, Timing
 from runner.link.target import ProgramRun, program_run
 from runner.programs.types import InferredTypes
+from runner.programs.writers import WRITERS
 from runner.record.verdicts import Verdict
 from runner.worker.execute import leave
 from runner.worker.gradient import unsharded

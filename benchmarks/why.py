@@ -20,7 +20,6 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import jax  # noqa: E402
-from runner.programs.writers import WRITERS  # noqa: E402
 
 from runner.config.compose import compose  # noqa: E402
 from runner.evidence import words  # noqa: E402
@@ -30,6 +29,7 @@ from runner.experiment.model import Experiment  # noqa: E402
 from runner.experiment.program import Program  # noqa: E402
 from runner.experiment.reader import read  # noqa: E402
 from runner.faults import InvalidExperiment, invalid  # noqa: E402
+from runner.programs.writers import WRITERS  # noqa: E402
 from runner.why.reasons import explained  # noqa: E402
 from runner.worker import calls  # noqa: E402
 from runner.worker.compilation import NotLowered, asked, compile_program, planned  # noqa: E402

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from runner.programs.writers import WRITERS
 
 from runner.checks.context import Context
 from runner.checks.kinds import layout
@@ -24,6 +23,7 @@ from runner.faults import InvalidExperiment
 from runner.flow import verification
 from runner.layout import Spec, Typed
 from runner.link.target import Output, ProgramRun, ShardPlace
+from runner.programs.writers import WRITERS
 from runner.record.model import Record
 from runner.record.verdicts import FileChecks, NotRun, SectionsVerdict
 from tests import evidence, harness

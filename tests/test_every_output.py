@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runner.programs.writers import WRITERS
 
 from runner.checks.kinds import layout, pinned, replicas
 from runner.checks.kinds.layout import LayoutVerdict
@@ -20,6 +19,7 @@ from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Layout
 from runner.link.target import DeviceShard, Output, ProgramRun
+from runner.programs.writers import WRITERS
 from runner.record.verdicts import OutputVerdict
 from tests import harness
 from tests.evidence import ran

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from runner.programs.writers import WRITERS
 
 from runner.checks import oracles
 from runner.checks.kinds import gradient
@@ -29,6 +28,7 @@ from runner.language.operations import OPERATIONS
 from runner.layout import Spec
 from runner.link.target import ProgramRun
 from runner.programs.names import Identifiers
+from runner.programs.writers import WRITERS
 from runner.record import record
 from runner.reference import Gradients
 from runner.reference.gradient import nudged

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from runner.programs.writers import WRITERS
 
 from runner.graph.term import calls, within
 from runner.language import printing
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import SyntaxFault, parse
+from runner.programs.writers import WRITERS
 from tests import harness
 
 SPELLED = [

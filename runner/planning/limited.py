@@ -121,10 +121,16 @@ class _Search:
         return min(within, key=lambda met: met.solution.cost, default=None)
 
     @property
-    def _ended(self) -> bool:
+    def _proved_or_late(self) -> bool:
+        """Whether the best choice within the limit is proved, or there is no time left."""
         best = self._best
-        closed = best is not None and best.solution.cost - self._bound <= 1e-6 * abs(best.solution.cost)
-        return closed or len(self._met) > _ROUNDS or time.perf_counter() > self._until
+        proved = best is not None and replace(best.solution, bound=self._bound).proved
+        return proved or time.perf_counter() > self._until
+
+    @property
+    def _ended(self) -> bool:
+        """Whether no further prices are tried."""
+        return self._proved_or_late or len(self._met) > _ROUNDS
 
     def solution(self) -> Solution:
         """The best choice within the limit, else that which needs least."""
@@ -186,7 +192,7 @@ class _Search:
         kept, whole = self._values()
         small = restricted(self._network, kept)
         steps = list(dict.fromkeys(int(met.profile.argmax()) for met in self._met if met.needed > self._limit))
-        while not self._ended_in_time():
+        while not self._proved_or_late:
             left = self._until - time.perf_counter()
             choice, bound = program.programmed(small, left, [self._row(step, kept) for step in steps])
             if whole:
@@ -201,11 +207,6 @@ class _Search:
             if met.needed <= self._limit or peak in steps:
                 return
             steps.append(peak)
-
-    def _ended_in_time(self) -> bool:
-        best = self._best
-        closed = best is not None and best.solution.cost - self._bound <= 1e-6 * abs(best.solution.cost)
-        return closed or time.perf_counter() > self._until
 
     def _values(self) -> tuple[list[Numbers], bool]:
         """For each variable the values that may be in a better choice, as many as HiGHS can handle; whether all."""

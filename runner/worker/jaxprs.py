@@ -37,6 +37,7 @@ from runner.worker.primitives import (
     REFERENCE,
     Application,
     Unread,
+    as_array,
     expression,
     literal,
     over_axes,
@@ -397,7 +398,7 @@ class _Body:
         """The name of a line with this value; a new line if none has it, or if the line is `taken` already."""
         if isinstance(end, Name) and end.name in self.lines and end.name not in taken:
             return end.name
-        return self.again(_array(end, aval), wish).name
+        return self.again(as_array(end, aval), wish).name
 
     def _put(self, name: str, line: Any) -> None:
         self.lines[name] = line
@@ -663,7 +664,7 @@ class _Body:
 
     def _initial(self, variable: Any) -> Term:
         """The initial value of a carry; a number becomes an array of the carried dtype."""
-        return self._cast(_array(self.term(variable), variable.aval), variable)
+        return self._cast(as_array(self.term(variable), variable.aval), variable)
 
     def _scan(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         params = equation.params
@@ -732,7 +733,7 @@ class _Body:
         for variable, operand, spec, wish, kept in inputs:
             if kept:
                 shard = self.reader.fresh(wish or "shard")
-                over[shard] = _array(self.term(operand), variable.aval)
+                over[shard] = as_array(self.term(operand), variable.aval)
                 inside.known[variable] = Name(shard)
                 inside.over[variable] = varying_axes(variable.aval) & {*self._differs(operand), *Spec.of(spec).axes}
                 in_specs.append(spec)
@@ -862,7 +863,7 @@ class _Body:
         """Whether a while goes on with what it carries; whiles that are mapped each have a result before that."""
         self.known.update(zip(jaxpr.invars[len(jaxpr.invars) - len(carry) :], carry, strict=True))
         (going,) = self.run(jaxpr)
-        going = self._cast(_array(going, jaxpr.outvars[0].aval), jaxpr.outvars[0])
+        going = self._cast(as_array(going, jaxpr.outvars[0].aval), jaxpr.outvars[0])
         if not jaxpr.outvars[0].aval.shape:
             return [going]
         each = self.named(going, "each")
@@ -1052,11 +1053,6 @@ def _bodies(
         for each in traced.jaxpr.eqns
         if each.params.get("name") == name and each.invars == traced.jaxpr.invars
     )
-
-
-def _array(term: Term, aval: Any) -> Term:
-    """An initial carry; a number becomes an array of the carried dtype."""
-    return built("asarray({x}, {t})", x=term, t=str(aval.dtype)) if isinstance(term, Const) else term
 
 
 def _defined(jaxpr: Any) -> Frame | None:

@@ -157,11 +157,7 @@ def _called(application: Application) -> Term:
     operation = _CALLS[application.name]
     if not OPERATIONS[operation].numberless:
         return Apply(operation, _together(application))
-    arrays = [
-        _built("asarray({n}, {t})", n=term, t=str(aval.dtype)) if isinstance(term, Const) else term
-        for term, aval in zip(application.operands, application.inputs, strict=True)
-    ]
-    return Apply(operation, tuple(arrays))
+    return Apply(operation, tuple(map(as_array, application.operands, application.inputs)))
 
 
 def _together(application: Application) -> tuple[Term, ...]:
@@ -1270,6 +1266,11 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
 
 def _drawn(application: Application) -> Mapping[str, Any]:
     return {"shape": tuple(application.outputs[0].shape), "dtype": application.result}
+
+
+def as_array(term: Term, aval: Any) -> Term:
+    """The term with a number as an array of the dtype of `aval`; other terms unchanged."""
+    return built("asarray({x}, {t})", x=term, t=str(aval.dtype)) if isinstance(term, Const) else term
 
 
 def literal(value: Any, dtype: str) -> Term:

@@ -358,6 +358,10 @@ def _where(option: str, group: str, sources: Sources) -> str:
         if name == group and option in value:
             return f"command line: {override}"
     for layer in reversed(sources.layers):
+        key = (group,)
+        value = Sources((layer,)).place(key) if layer.package == () else None
+        if value is not None and value != key_place(layer.file, key):
+            return f"{value}  {group}"
         choice = rf"\b{re.escape(group)}\s*:\s*['\"]?"
         if re.search(rf"{choice}{re.escape(option)}(?![\w-])", layer.file.read_text("utf-8", "replace")):
             return str(text_place(layer.file, option, choice))
@@ -400,7 +404,29 @@ def of_config(error: Exception, sources: Sources) -> str:
         last = name.split(".")[-1]
         override = next((o for o in sources.overrides if o.lstrip("+~").startswith(name)), name)
         return f"command line: {override}\n  there is no key or config group '{name}'{nearest(last, siblings)}"
-    return sources.report(Fault(key, _sentence(text)))
+    return _of_override(str(error), sources.overrides) or sources.report(Fault(key, _sentence(text)))
+
+
+def _of_override(text: str, overrides: Sequence[str]) -> str | None:
+    """Report an override that adds a key with a value, or deletes one that is not there or has another value."""
+    for pattern, message in _OVERRIDES.items():
+        if matched := re.search(pattern, text):
+            name = matched.group(1)
+            override = next(written for written in overrides if quoting.name(written) == name)
+            text = message.format(*matched.groups(), written=override[1:])
+            return f"command line: {override}  {name}\n  {text}"
+    return None
+
+
+_OVERRIDES = {
+    r"Could not append to config\. An item is already at '([^']*)'": (
+        "'{0}' has a value already; to change it, write {written}"
+    ),
+    r"Could not delete from config\. '([^']*)' does not exist": "there is no '{0}' to delete",
+    r"Could not delete from config\. The value of '([^']*)' is (.*) and not (.*)\.": (
+        "the value of '{0}' is {1}, not {2}; to delete it whatever it is, write ~{0}"
+    ),
+}
 
 
 def _below(key: Key, overrides: Sequence[str]) -> str | None:

@@ -156,10 +156,14 @@ def content(file: Path) -> Any:
 def options(content: Mapping[str, Any]) -> dict[str, str]:
     """The options that an experiment's file names of config groups, `{"hardware": "v5p"}` where it has `hardware: v5p`.
 
-    A string with an interpolation is a value.
+    A string with an interpolation is a value, and so is one that no file can be called.
     """
     named = ((group, content.get(group)) for group in GROUPS)
-    return {group: option for group, option in named if isinstance(option, str) and "${" not in option}
+    return {
+        group: option
+        for group, option in named
+        if isinstance(option, str) and "${" not in option and "\0" not in option
+    }
 
 
 def chosen_twice(content: Mapping[str, Any]) -> str | None:

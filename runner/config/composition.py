@@ -135,6 +135,8 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
         text, name = str(override.input_line), override.key_or_group
         if override.is_hydra_override() or override.is_delete() or override.is_sweep_override():
             continue
+        if not name:
+            return f"command line: {text}\n  this has no key; an override is KEY=VALUE, such as dims.B=8"
         value: Any = override.value()
         if name in groups and not isinstance(value, str):
             known = shape.at((name,))

@@ -40,6 +40,8 @@ from runner.worker.primitives import (
     as_array,
     expression,
     literal,
+    of_its_dtype,
+    of_their_dtype,
     over_axes,
     transposed,
     wrapped,
@@ -598,6 +600,7 @@ class _Body:
         given = _statics(operation, names, statics)
         if len(names) < len(operands) or not _is_library(operation, names, given, name, closed, several=several):
             return None
+        operands = operands if "dtype" in given else of_their_dtype(operands, inputs, outputs[0])
         call = Apply(operation, *_arguments(operation, dict(zip(names, operands, strict=True)), given))
         if not several:
             return call
@@ -902,6 +905,7 @@ class _Body:
         differs = [self._differs(equation.invars[0])] * len(wanted)
         for branch in branches:
             ends = self._within(branch.jaxpr, branch.consts, equation.invars[1:], wanted, equation)
+            ends = [of_its_dtype(end, v.aval) for end, v in zip(ends, equation.outvars, strict=True)]
             every.append([end if isinstance(end, Const) else self.named(end, "taken") for end in ends])
             differs = [over | self._differs(v) for over, v in zip(differs, equation.outvars, strict=True)]
         self.over.update(zip(equation.outvars, differs, strict=True))

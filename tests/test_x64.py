@@ -64,8 +64,17 @@ def ran(folder: Path, **keys: Any) -> Record:
     outputs = {name: [] for name in keys["graph"]}
     imports = {name: str(folder / f"{name}.py") for name in ("switched_on", "in_part", "switched_off")}
     used = {name: file for name, file in imports.items() if name in str(keys["graph"])}
-    config = {"name": "x64", "mesh": MESH, "arrays": X, "outputs": outputs, "program": ["auto", "derived"], "imports": used, **keys}
+    config = {
+        "name": "x64",
+        "mesh": MESH,
+        "arrays": X,
+        "outputs": outputs,
+        "program": ["auto", "derived"],
+        "imports": used,
+        **keys,
+    }
     (folder / "run").mkdir(exist_ok=True)
+    config["program"] = ["auto", "derived"]
     return flow.run(config, folder / "run", Sources, workers=Workers(harness.Telling()))
 
 

@@ -874,7 +874,7 @@ class _FunctionReader:
         result: Any,
         where: str,
     ) -> tuple[str, _Tree]:
-        self.taken |= {name for name, _ in all_names(lines.lines, ())}
+        self.taken |= {name for name, _ in all_names(lines.lines, ())} | {*lines.arrays}
         for name, value in lines.arrays.items():
             self.arrays[name] = {
                 "shape": list(value.shape),

@@ -579,6 +579,24 @@ def held(read: jaxprs.FunctionLines, given: dict[str, np.ndarray], called: Calla
         np.testing.assert_allclose(np.asarray(values[result][0], float), exact, rtol=8e-3, atol=2e-4 * most)
 
 
+@function((2, 3, 4))
+def draws_with_arrays_of_keys(x):
+    keys = jax.random.split(jax.random.key(7), (2, 3))
+    more = jax.vmap(jax.vmap(jax.random.fold_in))(keys, jnp.arange(6).reshape(2, 3))
+    halves = jax.vmap(jax.vmap(jax.random.split))(keys)
+    noise = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, (4,))))(more)
+    return x + noise, jax.vmap(jax.vmap(lambda pair: jax.random.bits(pair[1], (2,))))(halves)
+
+
+@function((4, 3))
+def numbers_of_narrow_dtypes(x):
+    chosen = jnp.where(x > 0, jnp.int8(100), jnp.int8(-3)) * jnp.int8(2)
+    taken = jax.lax.cond(x[0, 0] > 0, lambda: jnp.int8(-3), lambda: jnp.int8(100)) * jnp.int8(2)
+    down = jax.lax.scan(lambda count, row: (count - jnp.int8(100), count), jnp.int8(-1), x)
+    more = jnp.where(x > 0, np.uint8(255), np.uint8(9)) + np.uint8(1)
+    return chosen, taken, down, more, jnp.full((3,), -1, "int8") * jnp.int8(100)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.sample(2)
 def test_the_lines_compute_what_the_function_does(name: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from runner.config.sources import Sources
@@ -115,6 +116,17 @@ def loss_of_one(x, w):
     return jnp.mean(score**2) + jnp.max(score)
 
 
+LEFT, RIGHT = jnp.full((4, 4), 0.5), jnp.full((4, 4), 2.0)
+
+
+def to_left(x):
+    return x @ LEFT
+
+
+def to_right(x):
+    return x @ RIGHT
+
+
 def halves(x):
     return {"low": x[:4], "high": x[4:]}
 
@@ -198,6 +210,13 @@ UP, DOWN = "params_mlp_0_up", "params_mlp_1_down"
 def test_leaves_get_layouts_from_patterns_or_a_tree_of_specs(layouts: dict[str, Any], folder: Path) -> None:
     specs = specs_of(traced(folder, TREE | layouts))
     assert (specs[UP], specs[DOWN]) == ([None, "model"], ["model"])
+
+
+def test_arrays_that_functions_capture_have_names_of_their_own(folder: Path) -> None:
+    lines = {"y": "mine.to_left(x)", "z": "mine.to_right(y)"}
+    arrays = traced(folder, LINE | {"graph": lines, "outputs": {"z": []}})["arrays"]
+    captured = [re.findall(r"'(.*)'", array["init"])[0] for name, array in arrays.items() if name != "x"]
+    assert sorted(np.load(file)[0, 0] for file in captured) == [0.5, 2.0]
 
 
 def test_an_arrays_own_spec_precedes_patterns(folder: Path) -> None:

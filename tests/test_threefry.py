@@ -241,6 +241,13 @@ def test_permutation_along_an_axis(axis):
     np.testing.assert_array_equal(ours, jax.random.permutation(jax.random.key(2), x, axis))
 
 
+@pytest.mark.parametrize("seed", [-1, 2**40 + 3, 2**63 - 1])
+def test_64_bit_seeds_as_with_x64(seed):
+    with jax.enable_x64(True):
+        expected = jax.random.key_data(jax.random.key(np.asarray(seed, np.int64)))
+    np.testing.assert_array_equal(threefry.key(np.asarray(seed, np.int64)), expected)
+
+
 def test_64_bit_values_as_with_x64():
     with jax.enable_x64(True):
         key = jax.random.PRNGKey(11)

@@ -7,13 +7,14 @@ also has that call, and the place of each line in the user's file.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from runner import codec
+from runner import codec, dtypes
 from runner.config import schema
 from runner.config.sources import one_by_one
 from runner.experiment.lines import Invocation, Line, Statement, enclosed
@@ -24,6 +25,7 @@ from runner.graph.term import Name, Term, substituted
 from runner.language.check import canonical
 from runner.language.printing import text
 from runner.language.syntax import parse
+from runner.untyped import is_mapping, is_sequence
 
 CALLED = "called.py"
 """The module in a run folder with the arguments of `runner.check`."""
@@ -57,6 +59,9 @@ KEY = "imported"
 
 _OF_LINES = ("imports", "references", "specs", BOTH, "functions", "constraints")
 """The keys that contain lines, or refer to lines."""
+
+_WITH_LINES = (BOTH, "graph", "per_device", "functions")
+"""The keys whose values are lines."""
 
 _OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes")
 """The keys of `expect` that name neither lines nor outputs."""
@@ -109,6 +114,7 @@ class Imports:
     - `paths`: of the leaves of trees, by the names of the arrays and outputs that they are.
     - `written`: the calls of references in lines of `graph`, each with one of the function itself in its place, where
       that contains a `shard_map`.
+    - `x64`: `jax_enable_x64` as it was when the functions were traced; the user's files may set it.
     """
 
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
@@ -117,6 +123,7 @@ class Imports:
     modules: tuple[str, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     written: Mapping[str, str] = field(default_factory=dict[str, str])
+    x64: bool = False
 
     def source_text(self, call: FunctionCall) -> SourceText:
         """How the user's Python spells the values of a called function, in the function's names."""
@@ -212,4 +219,14 @@ def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
         "show": "none",
         "trace": False,
         "profile": False,
+        KEY: codec.plain(Imports(x64=any(map(_names_wide, map(whole.get, _WITH_LINES))))),
     }
+
+
+def _names_wide(value: Any) -> bool:
+    """Whether a line names a dtype that needs `jax_enable_x64`."""
+    if is_mapping(value):
+        return any(map(_names_wide, value.values()))
+    if is_sequence(value):
+        return any(map(_names_wide, value))
+    return isinstance(value, str) and not dtypes.WIDE.isdisjoint(re.findall(r"['\"](\w+)['\"]", value))

@@ -494,8 +494,8 @@ class Experiment:
 
     @cached_property
     def x64(self) -> bool:
-        """Whether an array or an expression names a dtype that needs `jax_enable_x64`."""
-        if any(array.dtype in dtypes.WIDE for array in self.arrays):
+        """Whether `jax_enable_x64` is on: a user's file sets it, or an array or an expression names a 64-bit dtype."""
+        if self.imports.x64 or any(array.dtype in dtypes.WIDE for array in self.arrays):
             return True
         named = (
             literal(operand)

@@ -199,7 +199,11 @@ class Lines:
             self._put("    ", self._scope(equation.source.line))
             self._put("    ", f"    {identifier} = {written}")
             given.append(identifier)
-        text = "\n".join([f"({', '.join(parameters)}):", *self._lines, f"    return {', '.join(given)}"])
+        last = [f"return {', '.join(given)}"]
+        if imported is not None and self._experiment.x64 and not self._experiment.imports.x64:
+            # 64-bit dtypes are inside the function alone, which sets `jax_enable_x64` for a part of its own lines.
+            last = ["with jax.enable_x64(False):", f"    {last[0]}"]
+        text = "\n".join([f"({', '.join(parameters)}):", *self._lines, *(f"    {line}" for line in last)])
         inner = self._names
         self._names, self._lines, self._depth = outer
         decorator = "" if imported is None else self._decorator(imported, body)

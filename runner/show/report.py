@@ -77,8 +77,11 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
     if record.paths and show != "none":
         from runner.show import trees
 
-        print_table(trees.table(record, most=None if complete else trees.SHOWN))
-        say()
+        leaves = trees.table(record, most=None if complete else trees.SHOWN)
+        # The types of an invalid run are unknown.
+        if leaves.rows:
+            print_table(leaves)
+            say()
     if record.pictures:
         _pictures(record.pictures, show, complete=complete)
     _values(record, show)

@@ -47,3 +47,8 @@ reshard: Callable[..., Any] = _jax.reshard
 with_sharding_constraint: Callable[..., Any] = _jax.lax.with_sharding_constraint
 
 JaxRuntimeError: type[RuntimeError] = _jax.errors.JaxRuntimeError
+
+
+def x64() -> bool:
+    """Whether JAX has 64-bit dtypes here."""
+    return _jax.config.jax_enable_x64

@@ -7,6 +7,7 @@ for each call, and under `imported` how a program calls the user's function inst
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import linecache
 import string
@@ -176,9 +177,13 @@ class _FunctionReader:
         self.probe = read(skeleton(self.definition))
         self.taken = {*self.probe.dims, *OPERATIONS, *CONSTANTS, *_KEYS}
         self.taken |= {*self.definition["imports"], *self.definition["arrays"]}
+        wide = calls.x64()
         for name, source in self.definition["imports"].items():
             phases.tell(f"{source} was imported")
             self._import(name, source)
+            if wide and not calls.x64():
+                message = f"{source} switches jax_enable_x64 off, and a 64-bit dtype of the experiment needs it"
+                raise invalid(("imports", name), f"{message}; take that line out, or use 32-bit dtypes")
         defined = read_functions(self.definition["functions"], {}, ())
         self.calling = _calling(defined, self.objects)
         self.plain = {
@@ -197,20 +202,11 @@ class _FunctionReader:
         for name, array in spread(self.definition["arrays"], ("arrays",)).items():
             phases.tell(f"the tree '{name}' was made")
             self._array(name, schema.given(array or {}))
-        self.operands = {**self.trees}
-        written: dict[str, dict[str, Any]] = {section: {} for section in (BOTH, *SECTIONS)}
-        for section in SECTIONS:
-            self._section(section, written)
-        changed = {
-            **self.definition,
-            **written,
-            "arrays": self.arrays,
-            "functions": {**self.plain, **self.functions},
-            "outputs": self._of_trees("outputs"),
-            "constraints": self._constraints(),
-            "grad": self._grad(),
-            "show": self._show(),
-        }
+        # Trees may have 64-bit leaves, as if the file declared them.
+        wide = any(array["dtype"] in dtypes.WIDE for array in self.arrays.values() if array.get("dtype"))
+        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+            changed = self._changed()
+            x64 = calls.x64()
         for pattern in self.specs:
             if pattern not in self.patterns:
                 known = ", ".join(list(self.paths.values())[:12])
@@ -222,9 +218,26 @@ class _FunctionReader:
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
         paths = {name: path for name, path in self.paths.items() if name != path}
         changed[KEY] = codec.plain(
-            Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written)
+            Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, x64)
         )
         return changed
+
+    def _changed(self) -> dict[str, Any]:
+        """The definition with the lines of the functions that it calls."""
+        self.operands = {**self.trees}
+        written: dict[str, dict[str, Any]] = {section: {} for section in (BOTH, *SECTIONS)}
+        for section in SECTIONS:
+            self._section(section, written)
+        return {
+            **self.definition,
+            **written,
+            "arrays": self.arrays,
+            "functions": {**self.plain, **self.functions},
+            "outputs": self._of_trees("outputs"),
+            "constraints": self._constraints(),
+            "grad": self._grad(),
+            "show": self._show(),
+        }
 
     @property
     def visible(self) -> set[str]:
@@ -746,6 +759,13 @@ class _FunctionReader:
         self._known(call, {**space, **dict.fromkeys(reads)}, key)
         operands = self._leaves(reads)
         structs, varying = self._types(section, operands)
+        wide = [f"{name} is {struct.dtype}" for name, struct in structs.items() if str(struct.dtype) in dtypes.WIDE]
+        if wide and not calls.x64():
+            message = (
+                f"{listed(wide)}, which only a part of another function's lines has with jax.enable_x64; set it for "
+                "all: jax.config.update('jax_enable_x64', True) at the top of the imported file"
+            )
+            raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
         code = compile(call.text, f"<{key_text(key)}>", "eval")
         result: list[Any] = []
 
@@ -854,7 +874,7 @@ class _FunctionReader:
         result: Any,
         where: str,
     ) -> tuple[str, _Tree]:
-        self.taken |= {name for name, _ in all_names(lines.lines, ())}
+        self.taken |= {name for name, _ in all_names(lines.lines, ())} | {*lines.arrays}
         for name, value in lines.arrays.items():
             self.arrays[name] = {
                 "shape": list(value.shape),
@@ -908,7 +928,7 @@ class _FunctionReader:
             "functions": {**self.plain, **self.functions, **probing.functions},
             section: {"probe_": "zeros(1)", **self.before, **inner},
             "outputs": {"probe_": [], **{name: [] for name in names.values()}},
-            KEY: codec.plain(Imports(self.imported)),
+            KEY: codec.plain(Imports(self.imported, x64=calls.x64())),
         }
         partial |= {other: {} for other in SECTIONS if other != section}
         experiment = read({**partial, "program": "all", "expect": {}, "grad": {}})
@@ -916,10 +936,11 @@ class _FunctionReader:
         lines: Mapping[str, Any] = {}
         differing: Mapping[str, frozenset[str]] = {}
         if any(name not in given for name in operands):
-            if section == "graph":
-                lines = types.whole(experiment.alone("graph"), {})
-            else:
-                lines, differing = types.per_device(experiment.alone("per_device"), {})
+            with jax.enable_x64(experiment.x64):
+                if section == "graph":
+                    lines = types.whole(experiment.alone("graph"), {})
+                else:
+                    lines, differing = types.per_device(experiment.alone("per_device"), {})
         structs: dict[str, Any] = {}
         varying: dict[str, frozenset[str]] = {}
         for name in operands:

@@ -16,7 +16,8 @@ from runner.graph.source import Frame
 def called(imports: Imports, name: str, arguments: Mapping[str, Any]) -> Any:
     """Call the function; `arguments`: by the names of its parameters."""
     text = imports.functions[name].text({parameter: parameter for parameter in arguments})
-    return _function(imports.preamble, tuple(arguments), text)(**arguments)
+    with jax.enable_x64(imports.x64):
+        return _function(imports.preamble, tuple(arguments), text)(**arguments)
 
 
 @lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import keyword
 import linecache
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -40,6 +41,8 @@ from runner.worker.primitives import (
     as_array,
     expression,
     literal,
+    of_its_dtype,
+    of_their_dtype,
     over_axes,
     transposed,
     wrapped,
@@ -535,7 +538,7 @@ class _Body:
                 continue
             term = self.term(operand)
             short = isinstance(term, Name | Const) or reads[variable] == 0
-            inside.known[variable] = term if short else self.named(term, wish or "operand")
+            inside.known[variable] = term if short else self.named(of_its_dtype(term, operand.aval), wish or "operand")
             inside.over[variable] = self._differs(operand)
         results = inside.run(jaxpr, wanted)
         for variable, result in zip(equation.outvars, jaxpr.outvars, strict=True):
@@ -598,6 +601,7 @@ class _Body:
         given = _statics(operation, names, statics)
         if len(names) < len(operands) or not _is_library(operation, names, given, name, closed, several=several):
             return None
+        operands = operands if "dtype" in given else of_their_dtype(operands, inputs, outputs[0])
         call = Apply(operation, *_arguments(operation, dict(zip(names, operands, strict=True)), given))
         if not several:
             return call
@@ -641,18 +645,23 @@ class _Body:
         return built("wrap_key_data({w})", w=words)
 
     def _draws(self, equation: Any) -> list[Term]:
-        """A repeat that draws with each of several keys."""
-        (count,) = {v.aval.shape for v in equation.invars} - {()}
-        if len(count) != 1:
-            raise self._cannot(f"'{equation.primitive.name}' with an array of keys of {len(count)} dimensions")
-        over = {self.reader.fresh("key" if at == 0 else "data"): self.term(v)
-                for at, v in enumerate(equation.invars) if v.aval.shape}  # fmt: skip
+        """A repeat that draws with each of several keys, one after the other."""
+        (shape,) = {v.aval.shape for v in equation.invars} - {()}
+        count = math.prod(shape)
+        over = {
+            self.reader.fresh("key" if at == 0 else "data"): _reshaped(self.term(v), v.aval, (count,))
+            for at, v in enumerate(equation.invars)
+            if v.aval.shape
+        }
         each = iter(map(Name, over))
         operands = tuple(next(each) if v.aval.shape else self.named(self.term(v), "key") for v in equation.invars)
         avals = tuple(v.aval for v in (*equation.invars, *equation.outvars))
         drawn = Application(equation.primitive.name, equation.params, operands, avals[:-1], avals[-1:], self.named,
                             self.reader.what)  # fmt: skip
-        return [self._repeated(count[0], over, text(expression(drawn)))]
+        (result,) = equation.outvars
+        each = result.aval.shape[len(shape) :]
+        stacked = self._repeated(count, over, text(expression(drawn)))
+        return [_reshaped(stacked, result.aval.update(shape=(count, *each)), (*shape, *each))]
 
     def _repeated(self, count: int, over: Mapping[str, Term], drawn: str) -> Name:
         """A repeat that evaluates `drawn` for each of several keys; returns the name of the stacked results."""
@@ -687,7 +696,9 @@ class _Body:
                 carry[name], inside.known[variable] = self._initial(operand), Name(name)
             elif kept and at < same:
                 term = self.term(operand)
-                inside.known[variable] = term if isinstance(term, Const) else self.named(term, wish or "operand")
+                inside.known[variable] = (
+                    term if isinstance(term, Const) else self.named(of_its_dtype(term, operand.aval), wish or "operand")
+                )
                 inside.over[variable] = self._differs(operand)
             elif kept:
                 name, term = self.reader.fresh(wish or "slice"), self.term(operand)
@@ -836,7 +847,9 @@ class _Body:
             inside.know(closed.jaxpr.constvars, closed.consts)
             for variable, operand, wish in zip(closed.jaxpr.invars, invars, _parameters(closed.jaxpr), strict=False):
                 term = self.term(operand)
-                inside.known[variable] = term if isinstance(term, Const) else self.named(term, wish or "operand")
+                inside.known[variable] = (
+                    term if isinstance(term, Const) else self.named(of_its_dtype(term, operand.aval), wish or "operand")
+                )
                 inside.over[variable] = self._differs(operand)
         going = [self.reader.fresh(wish) for wish in (["each"] if condition.out_avals[0].shape else []) + ["going"]]
         if count is None:
@@ -902,6 +915,7 @@ class _Body:
         differs = [self._differs(equation.invars[0])] * len(wanted)
         for branch in branches:
             ends = self._within(branch.jaxpr, branch.consts, equation.invars[1:], wanted, equation)
+            ends = [of_its_dtype(end, v.aval) for end, v in zip(ends, equation.outvars, strict=True)]
             every.append([end if isinstance(end, Const) else self.named(end, "taken") for end in ends])
             differs = [over | self._differs(v) for over, v in zip(differs, equation.outvars, strict=True)]
         self.over.update(zip(equation.outvars, differs, strict=True))
@@ -1004,6 +1018,15 @@ def _is_key(aval: Any) -> bool:
 def _words(aval: Any) -> Any:
     """The type of the words of keys."""
     return jax.ShapeDtypeStruct((*aval.shape, 2), np.uint32)
+
+
+def _reshaped(term: Term, aval: Any, shape: tuple[int, ...]) -> Term:
+    """The term with another shape; the words of keys are the last dimension of their data."""
+    if aval.shape == shape:
+        return term
+    if _is_key(aval):
+        return built("wrap_key_data(reshape(key_data({k}), {s}))", k=term, s=(*shape, 2))
+    return built("reshape({x}, {s})", x=term, s=shape)
 
 
 def _several_keys(inputs: Sequence[Any]) -> bool:

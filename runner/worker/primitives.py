@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 from runner.derivation.terms import ALL, Part, built, constant, indexed
-from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Term
+from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
 from runner.language import notation
-from runner.language.operations import OPERATIONS
+from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.parts import axes_of, operator
 from runner.language.parts import transposed as turned
 from runner.worker import calls
@@ -117,7 +117,10 @@ def expression(application: Application) -> Term:
     read = READERS.get(application.name)
     if read is None:
         raise Unread(f"no expression for the primitive '{application.name}': {REFERENCE}")
-    return read(application)
+    if application.name == "broadcast_in_dim":
+        return read(application)
+    operands = of_their_dtype(application.operands, application.inputs, application.outputs[0])
+    return read(replace(application, operands=operands))
 
 
 # Elementwise.
@@ -560,7 +563,7 @@ def _broadcast(application: Application) -> Term:
     if not application.inputs[0].shape:
         if isinstance(application.x, Const):
             return _built("full({s}, {x}, {t})", s=shape, x=application.x, t=application.result)
-        return _built("broadcast_to({x}, {s})", x=application.x, s=shape)
+        return _built("broadcast_to({x}, {s})", x=of_its_dtype(application.x, application.outputs[0]), s=shape)
     if dimensions == tuple(range(len(shape) - len(dimensions), len(shape))):
         return _built("broadcast_to({x}, {s})", x=application.x, s=shape)
     if tuple(size for size in shape if size != 1) == tuple(size for size in application.shape if size != 1):
@@ -1092,7 +1095,11 @@ def _bits(application: Application) -> Term:
 @reads("random_seed")
 def _seeded(application: Application) -> Term:
     _must_be_threefry(application.params["impl"].name)
-    return application.made("key({x})")
+    match application.x:
+        case Const(value=int(seed)) if seed < 2**32:
+            return application.made("key({x})")
+        case _:
+            return _built("key({x})", x=as_array(application.x, application.inputs[0]))
 
 
 @reads("random_fold_in")
@@ -1270,7 +1277,41 @@ def _drawn(application: Application) -> Mapping[str, Any]:
 
 def as_array(term: Term, aval: Any) -> Term:
     """The term with a number as an array of the dtype of `aval`; other terms unchanged."""
-    return built("asarray({x}, {t})", x=term, t=str(aval.dtype)) if isinstance(term, Const) else term
+    if isinstance(term, Const):
+        return built("asarray({x}, {t})", x=term, t=str(aval.dtype))
+    return of_its_dtype(term, aval)
+
+
+def of_its_dtype(term: Term, aval: Any) -> Term:
+    """The term with a number as an array if JAX, or the oracle, gives the number another dtype than that of `aval`."""
+    usual = str(aval.dtype) in (_USUAL_WITH_X64 if calls.x64() else _USUAL)
+    return term if usual or not _is_number(term) else built("asarray({x}, {t})", x=term, t=str(aval.dtype))
+
+
+def of_their_dtype(operands: Sequence[Term], inputs: Sequence[Any], output: Any) -> tuple[Term, ...]:
+    """Operands of which at least one that has the dtype of the output is an array of it, if any has this dtype."""
+    alike = [aval.dtype == output.dtype for aval in inputs]
+    if not all(_is_number(term) for term, is_alike in zip(operands, alike, strict=True) if is_alike):
+        return tuple(operands)
+    given = zip(operands, inputs, alike, strict=True)
+    return tuple(of_its_dtype(term, aval) if is_alike else term for term, aval, is_alike in given)
+
+
+def _is_number(term: Term) -> bool:
+    match term:
+        case Const(value=bool() | int() | float() | complex()):
+            return True
+        case Name(name=name):
+            return name in CONSTANTS
+        case Apply(operation="negative" | "subtract", operands=operands, spelled="operator"):
+            return all(map(_is_number, operands))
+        case _:
+            return False
+
+
+_USUAL = ("bool", "int32", "float32", "complex64")
+_USUAL_WITH_X64 = ("bool", "float64", "complex128")
+"""The dtypes that Python numbers have, without and with `jax_enable_x64`; an integer is int32 to the oracle."""
 
 
 def literal(value: Any, dtype: str) -> Term:
@@ -1282,7 +1323,7 @@ def literal(value: Any, dtype: str) -> Term:
         # Python numbers are not promoted to these dtypes.
         return _built("asarray({n}, {t})", n=int(value), t=dtype)
     if np.issubdtype(kind, np.integer):
-        # A Python integer is an int32.
+        # Without x64 a Python integer is an int32.
         wide = int(value) >= 2**31 and dtype.startswith("u")
         return _built("asarray({n}, {t})", n=int(value), t=dtype) if wide else constant(int(value))
     if np.issubdtype(kind, np.complexfloating):

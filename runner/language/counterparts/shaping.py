@@ -127,13 +127,12 @@ def broadcasted_iota(dtype: Any, shape: Any, dimension: int) -> Any:
 
 def array_(object: Any, dtype: Any = None, *, ndmin: int = 0) -> Any:
     """`jnp.array`: a Python int becomes int32."""
-    made = _typed(array(object), dtype)
-    return np.array(made, ndmin=ndmin)
+    return np.array(_typed(object, dtype), ndmin=ndmin)
 
 
 def asarray(a: Any, dtype: Any = None) -> Any:
     """`jnp.asarray`."""
-    return _typed(array(a), dtype)
+    return _typed(a, dtype)
 
 
 def meshgrid(*xi: Any, sparse: bool = False, indexing: Any = "xy") -> Any:

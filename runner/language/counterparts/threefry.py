@@ -37,10 +37,11 @@ Shape = int | Sequence[int]
 
 
 def key(seed: Any) -> np.ndarray:
-    """The key of an integer seed, modulo 2**32."""
+    """The key of an integer seed: of 64 bits if it is an array of these, otherwise modulo 2**32."""
     if np.ndim(seed) or not np.issubdtype(np.asarray(seed).dtype, np.integer):
         raise ValueError(f"a seed has to be one integer of at most 64 bits, not {seed!r}")
-    return np.array([0, int(seed) % 2**32], np.uint32)
+    wide = dtypes.is_numeric(seed) and seed.dtype.itemsize == 8
+    return np.array([int(seed) >> 32 & 0xFFFFFFFF if wide else 0, int(seed) % 2**32], np.uint32)
 
 
 PRNGKey = key

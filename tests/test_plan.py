@@ -359,7 +359,7 @@ def test_a_network_too_large_to_eliminate_is_solved_by_pruning(seed: int) -> Non
     sizes = [8] * 36
     with pytest.raises(TooLarge):
         eliminated(grid(np.random.default_rng(seed), 9, 8))
-    solution = Solver(wide.pairs, sizes).solved(wide)
+    solution = Solver(wide.pairs, sizes).solved(wide, time.perf_counter() + 30)
     exact = eliminated(wide)
     assert solution.bound <= exact.cost * (1 + 1e-9) <= solution.cost * (1 + 2e-9)
     assert solution.proved
@@ -369,7 +369,7 @@ def test_a_network_too_large_to_eliminate_is_solved_by_pruning(seed: int) -> Non
 def test_when_time_is_up_there_is_a_choice_and_a_bound() -> None:
     wide = grid(np.random.default_rng(0), 30, 30)
     began = time.perf_counter()
-    solution = Solver(wide.pairs, [30] * 900, seconds=1.0).solved(wide)
+    solution = Solver(wide.pairs, [30] * 900).solved(wide, began + 1.0)
     assert time.perf_counter() - began < 20
     assert solution.cost == pytest.approx(wide.cost(solution.choice))
     assert 0 < solution.bound < solution.cost
@@ -387,9 +387,9 @@ def test_the_mixed_integer_program_finds_the_same_and_bounds_it(seed: int) -> No
 
 def test_a_runner_up_has_the_exact_cost_of_another_choice() -> None:
     wide = grid(np.random.default_rng(5), 6, 8)
-    solver = Solver(wide.pairs, [8] * 36)
-    best = solver.solved(wide).choice
-    beside = solver.beside(wide, best, {0, 17})
+    solver = Solver(wide.pairs, [8] * 36, {0, 17})
+    best = solver.solved(wide, time.perf_counter() + 30).choice
+    beside = solver.beside(wide, best)
     exact = least_of_each(wide, {0, 17})
     for variable in (0, 17):
         finite = np.isfinite(beside.least[variable])

@@ -19,13 +19,13 @@ _EQUAL = 1e-6
 """The relative difference below which costs count as equal."""
 
 
-def front(networks: Sequence[Network], seconds: float) -> list[Choice]:
+def front(networks: Sequence[Network], until: float) -> list[Choice]:
     """The choices found on the Pareto front, sorted by their costs, so that the first costs least in `networks[0]`.
 
     The networks have the same variables and choices, each with one kind of cost. Bisection over weightings of each two
-    of them finds the points, so those in a concave part of the front are missed. `seconds` limits the search.
+    of them finds the points, so those in a concave part of the front are missed. The search ends when the clock reaches
+    `until`.
     """
-    until = time.perf_counter() + seconds
     choices = [_best(networks, [at == number for at in range(len(networks))], until) for number in range(len(networks))]
     for a, b in itertools.combinations(range(len(networks)), 2):
         choices += _between(networks, (a, b), (choices[a], choices[b]), until, _POINTS // len(networks))
@@ -58,8 +58,9 @@ def _between(
 def _best(networks: Sequence[Network], weights: Sequence[float], until: float) -> Choice:
     """The best choice for some weights, found in half of the time left, so that others have time too."""
     whole = weighted(networks, weights)
-    left = max((until - time.perf_counter()) / 2, 1.0)
-    return Solver(whole.pairs, [len(costs) for costs in whole.alone], left).solved(whole).choice
+    now = time.perf_counter()
+    solver = Solver(whole.pairs, [len(costs) for costs in whole.alone])
+    return solver.solved(whole, now + (until - now) / 2).choice
 
 
 def weighted(networks: Sequence[Network], weights: Sequence[float]) -> Network:

@@ -104,7 +104,7 @@ class _Search:
         network = self._network
         if prices is not None:
             network = network.plus(self._memory.priced(prices / self._limit))
-        solution = self._solver.solved(network, now + max(1.0, share * (self._until - now)))
+        solution = self._solver.solved(network, min(self._until, now + max(1.0, share * (self._until - now))))
         spent = 0.0 if prices is None else float(prices.sum())
         if solution.bound - spent > self._bound:
             self._bound, self._spent, self.priced = solution.bound - spent, spent, network
@@ -189,6 +189,8 @@ class _Search:
 
         If they are all of these, its bound holds for any choice.
         """
+        if self._proved_or_late:
+            return
         kept, whole = self._values()
         small = restricted(self._network, kept)
         steps = list(dict.fromkeys(int(met.profile.argmax()) for met in self._met if met.needed > self._limit))

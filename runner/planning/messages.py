@@ -7,6 +7,7 @@ reaches the bound of the linear programming relaxation, or nearly so, with sweep
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.planning.network import Choice, Costs, Network, Numbers, greedy, trivial_bound
+from runner.planning.reduction import Reduced
 
 _FEWEST = 2
 """The fewest sweeps: the messages of the first one do not bound single choices yet."""
@@ -59,6 +61,21 @@ class Messages:
         fewer = Messages(network.pairs, [len(mine) for mine in kept])
         for (a, b), message in self._messages.items():
             fewer._messages[a, b] = message[kept[b]]
+        return fewer
+
+    def reduced(self, less: Reduced) -> Messages:
+        """The messages of the reduced network: from a removed variable, they are those from its other neighbour."""
+        messages = dict(self._messages)
+        for each in less.removed:
+            received = {other: messages.pop((each.variable, other)) for other in each.others}
+            for other in each.others:
+                del messages[other, each.variable]
+            if len(each.others) == 2:
+                for before, after in itertools.permutations(each.others):
+                    messages[before, after] = received[after] + messages.get((before, after), 0.0)
+        fewer = Messages(less.network.pairs, [len(costs) for costs in less.network.alone])
+        numbers = {at: number for number, at in enumerate(less.kept)}
+        fewer._messages = {(numbers[a], numbers[b]): message for (a, b), message in messages.items()}
         return fewer
 
     def passed(self, network: Network, sweeps: int, until: float) -> Passed:

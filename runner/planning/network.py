@@ -23,9 +23,9 @@ class Table:
     costs: Costs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Network:
-    """Variables, their choices and the costs of these.
+    """Variables, their choices and the costs of these. A network equals only itself, so it can be a key.
 
     - `alone`: the cost of each choice of each variable; infinite if it is excluded.
     - `tables`: the cost of each combination of choices of two variables, the smaller number first; all finite.

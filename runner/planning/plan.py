@@ -29,7 +29,7 @@ class Wanted:
     """The objective of a plan.
 
     - `least`: the cost to minimise; `memory`: the bytes that a device may need, None for no limit.
-    - `free`: the keys of the layouts to choose; `seconds`: the time limit of the search.
+    - `free`: the keys of the layouts to choose; `seconds`: the time limit, tables of costs included.
     - `beside`: further costs; with them the plan has a front of plans that no other one beats in all.
     """
 
@@ -156,22 +156,26 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
     return EstimatedSeconds(experiment.hardware, experiment.mesh, experiment.precision)
 
 
+_SEARCHED = 0.9
+"""The share of the time limit after which the search ends; runners-up and the costs of each line take the rest."""
+
+
 def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
     if experiment.regions:
         raise NotDerived(f"the shard_map in {listed(experiment.regions)} has its layouts in in_specs and out_specs")
-    began = time.perf_counter()
+    until = time.perf_counter() + wanted.seconds * _SEARCHED
     every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
-    prices = every[wanted.least]
     graph = layable(experiment, types, wanted.free)
     divided = any(each.divided for each in every.values())
-    tables = Tables(experiment.mesh, graph, prices, divided=divided)
-    network, memory = tables.network, Memory(tables)
-    solver = Solver(network.pairs, [len(costs) for costs in network.alone])
-    # Reserve time for the search, however long the tables took.
-    until = max(began + wanted.seconds, time.perf_counter() + wanted.seconds / 3)
+    of = {least: Tables(experiment.mesh, graph, prices, divided=divided) for least, prices in every.items()}
+    networks = {least: each.network for least, each in of.items()}
+    tables, network = of[wanted.least], networks[wanted.least]
+    memory = Memory(tables)
+    solver = Solver(network.pairs, [len(costs) for costs in network.alone], graph.free.values())
+    now = time.perf_counter()
     try:
-        best = limited(solver, network, memory, wanted.memory, until)
+        best = limited(solver, network, memory, wanted.memory, now + (until - now) / len(every))
     except TooLittleMemory as error:
         raise NoPlan(str(error), error.least) from None
     solution, priced, unlimited = best.solution, best.priced, best.unlimited
@@ -182,13 +186,9 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
         others = _others(tables, memory, solver, priced, solution.choice, wanted)
     points: list[Candidate] = []
     if wanted.beside:
-        beside = {
-            least: network if least == wanted.least else Tables(experiment.mesh, graph, each, divided=divided).network
-            for least, each in every.items()
-        }
-        choices = undominated(list(beside.values()), [solution.choice, *front(list(beside.values()), wanted.seconds)])
-        for choice in choices:
-            costs = {least: of_least.cost(choice) for least, of_least in beside.items()}
+        in_order = list(networks.values())
+        for choice in undominated(in_order, [solution.choice, *front(in_order, until)]):
+            costs = {least: of_least.cost(choice) for least, of_least in networks.items()}
             points.append(replace(_candidate(tables, memory, choice), costs=costs))
     unknown = [*graph.notes, *tables.notes]
     for each in every.values():
@@ -232,7 +232,7 @@ class _Others:
 def _others(tables: Tables, memory: Memory, solver: Solver, priced: Network, chosen: Choice, wanted: Wanted) -> _Others:
     free, lying, network = tables.layable.free, tables.lying, tables.network
     limit = None if wanted.memory is None else max(wanted.memory, memory.needed(chosen))
-    beside = solver.beside(priced, chosen, set(free.values()))
+    beside = solver.beside(priced, chosen)
     seconds: dict[str, tuple[float, int]] = {}
     for key, at in free.items():
         others = np.where(lying[at].own == lying[at].own[chosen[at]], np.inf, beside.least[at])

@@ -12,14 +12,17 @@ from __future__ import annotations
 import itertools
 import math
 import time
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from runner.planning import elimination, program
 from runner.planning.messages import Messages, Passed
 from runner.planning.network import Choice, Costs, Network, Numbers, restricted
+from runner.planning.reduction import Reduced, reduced, unreduced
 
 SECONDS = 30.0
 """The default time limit for solving a network, in seconds."""
@@ -99,107 +102,105 @@ def cheap(network: Network) -> Choice | None:
     return min(passes, key=lambda passed: passed.cost).choice
 
 
+@dataclass(frozen=True, eq=False)
+class _Start:
+    """The result of the first message passing in a reduced network."""
+
+    less: Reduced
+    passed: Passed
+
+    @cached_property
+    def lower(self) -> Sequence[Costs]:
+        """For each variable of the whole network, a lower bound on the cost of any choice with each of its values."""
+        return self.less.lower(self.passed.lower)
+
+
 class Solver:
-    """Solves networks with the same pairs one after the other, each within `seconds`.
+    """Solves networks with the same pairs one after the other.
 
     The messages of one network are the warm start of the next.
     """
 
-    def __init__(self, pairs: Mapping[tuple[int, int], Costs], sizes: Sequence[int], seconds: float = SECONDS) -> None:
-        self.seconds = seconds
-        self._sizes = sizes
-        quick = elimination.ordered(sizes, pairs)[1] <= _QUICK
-        self._messages = None if quick else Messages(pairs, sizes)
-        self._last: tuple[Network | None, Passed] = None, Passed((), np.inf, -np.inf, (), 0)
-        """The network and the result of the last message passing."""
+    def __init__(
+        self, pairs: Collection[tuple[int, int]], sizes: Sequence[int], variables: Collection[int] = ()
+    ) -> None:
+        """A solver that looks for runners-up of `variables`."""
+        self._sizes, self._variables = sizes, frozenset(variables)
+        self._quick = elimination.ordered(sizes, pairs)[1] <= _QUICK
+        self._messages: Messages | None = None
+        self._starts: weakref.WeakKeyDictionary[Network, _Start] = weakref.WeakKeyDictionary()
+        """The first message passing in each network that still exists."""
 
-    def solved(self, network: Network, until: float | None = None) -> Solution:
-        """The best choice found by `until`."""
-        until = until or time.perf_counter() + self.seconds
-        if self._messages is None:
+    def solved(self, network: Network, until: float) -> Solution:
+        """The best choice found until the clock reaches `until`."""
+        if self._quick:
             exact = elimination.eliminated(network)
             return Solution(exact.choice, exact.cost, exact.cost, _ELIMINATED, exact.largest)
-        best: Solution | None = None
-        whole, messages = network, self._messages
-        left = [np.arange(len(costs)) for costs in network.alone]
-        while best is None or not (_close(best) or time.perf_counter() > until):
-            passed = messages.passed(network, _SWEEPS, until)
-            if network is whole:
-                self._last = whole, passed
-            before, best = best, _joined(best, passed)
-            best = _searched(network, passed, _narrowed(network, passed, best, until), until)
-            stays = before is not None and best.cost >= before.cost
-            if before is not None and stays and best.bound - before.bound <= _PROGRESS * (best.cost - before.bound):
-                best = _programmed(network, passed, best, until)
-                break
-            # Values that are in no better choice can be left out.
-            kept = _below(network, passed, best)
-            smaller = restricted(network, kept)
-            if smaller.entries <= _SHRUNK * network.entries:
-                network, messages = smaller, messages.restricted(smaller, kept)
-                left = [mine[few] for mine, few in zip(left, kept, strict=True)]
-                places = (np.searchsorted(few, at) for few, at in zip(kept, best.choice, strict=True))
-                best = replace(best, choice=tuple(int(at) for at in places))
-        return replace(best, choice=tuple(int(mine[at]) for mine, at in zip(left, best.choice, strict=True)))
+        less, messages = reduced(network, self._variables), self._messages
+        if messages is None:
+            messages = self._messages = Messages(less.network.pairs, [len(costs) for costs in less.network.alone])
+        start = self._starts[network] = _Start(less, messages.passed(less.network, _SWEEPS, until))
+        best = _improved(less.network, messages, start.passed, None, until)
+        return replace(best, choice=less.whole(best.choice))
 
-    def beside(self, network: Network, best: Choice, variables: Collection[int]) -> Beside:
-        """The costs of other choices of some variables, given the best choice of the network."""
-        if self._messages is None:
-            kept: Sequence[Numbers] = [np.arange(len(costs)) for costs in network.alone]
-            small = network
-        else:
-            known, passed = self._last
-            if known is not network:
-                passed = self._messages.passed(network, _SWEEPS, time.perf_counter() + self.seconds)
-            kept = self._near(network, passed, Solution(best, network.cost(best), passed.bound, _PASSED, 0), variables)
-            small = restricted(network, kept)
-        least: dict[int, Costs] = {}
-        for variable, costs in elimination.least_of_each(small, variables).items():
+    def beside(self, network: Network, best: Choice) -> Beside:
+        """The costs of other choices of the solver's variables, given the best choice of a network that was solved."""
+        less = unreduced(network) if self._quick else self._starts[network].less
+        numbers = {at: number for number, at in enumerate(less.kept) if at in self._variables}
+        kept: Sequence[Numbers] = [np.arange(len(costs)) for costs in less.network.alone]
+        if not self._quick:
+            passed = self._starts[network].passed
+            known = Solution(less.part(best), network.cost(best), passed.bound, _PASSED, 0)
+            kept = _near(less.network, passed, known, list(numbers.values()))
+        small = restricted(less.network, kept)
+        every, least = elimination.least_of_each(small, list(numbers.values())), dict[int, Costs]()
+        for variable, number in numbers.items():
             least[variable] = np.full(self._sizes[variable], np.inf)
-            least[variable][kept[variable]] = costs
-        return Beside(least, small, kept)
+            least[variable][kept[number]] = every[number]
+        return Beside(least, numbers, less, small, kept)
 
     def lower(self, network: Network) -> Sequence[Costs]:
-        """For each variable, a lower bound on the cost of any choice with each of its values."""
-        if self._messages is None:
+        """For each variable of a solved network, a lower bound on the cost of any choice with each of its values."""
+        if self._quick:
             every = elimination.least_of_each(network, range(len(network.alone)))
             return [every[at] for at in range(len(network.alone))]
-        known, passed = self._last
-        if known is not network:
-            passed = self._messages.passed(network, _SWEEPS, time.perf_counter() + self.seconds)
-        return passed.lower
-
-    def _near(self, network: Network, passed: Passed, best: Solution, variables: Collection[int]) -> Sequence[Numbers]:
-        """The values of the best choice, those closest to the bound, and a few more of `variables`."""
-        closest = _closest(network, passed, best, 2 * best.cost - passed.bound, _BESIDE)
-        kept = closest or [np.array([number]) for number in best.choice]
-        for variable in variables:
-            lower = np.where(np.isfinite(network.alone[variable]), passed.lower[variable], np.inf)
-            few = np.argsort(lower, kind="stable")[:_FEW]
-            wider = [np.union1d(mine, few) if at == variable else mine for at, mine in enumerate(kept)]
-            kept = wider if _fits(network, wider, elimination.LARGEST) else kept
-        return kept
+        return self._starts[network].lower
 
 
 @dataclass(frozen=True)
 class Beside:
-    """The costs of choices other than the best.
+    """The costs of choices other than the best, of some variables.
 
     - `least`: the cost of the best overall choice for each choice of some variables; infinite if not searched. If the
       tables are too large to search completely, a cheaper one may exist.
     """
 
     least: Mapping[int, Costs]
+    _numbers: Mapping[int, int]
+    _less: Reduced
     _network: Network
     _kept: Sequence[Numbers]
 
     def choice(self, variable: int, number: int) -> Choice:
         """The overall choice with this cost, for a value of a variable."""
-        place = int(np.searchsorted(self._kept[variable], number))
+        at = self._numbers[variable]
         only = [np.arange(len(costs)) for costs in self._network.alone]
-        only[variable] = np.array([place])
+        only[at] = np.array([int(np.searchsorted(self._kept[at], number))])
         choice = elimination.eliminated(restricted(self._network, only)).choice
-        return tuple(int(self._kept[at][only[at][mine]]) for at, mine in enumerate(choice))
+        few = (int(mine[left[place]]) for mine, left, place in zip(self._kept, only, choice, strict=True))
+        return self._less.whole(tuple(few))
+
+
+def _near(network: Network, passed: Passed, best: Solution, variables: Collection[int]) -> Sequence[Numbers]:
+    """The values of the best choice, those closest to the bound, and a few more of `variables`."""
+    closest = _closest(network, passed, best, 2 * best.cost - passed.bound, _BESIDE)
+    kept = closest or [np.array([number]) for number in best.choice]
+    for variable in variables:
+        lower = np.where(np.isfinite(network.alone[variable]), passed.lower[variable], np.inf)
+        few = np.argsort(lower, kind="stable")[:_FEW]
+        wider = [np.union1d(mine, few) if at == variable else mine for at, mine in enumerate(kept)]
+        kept = wider if _fits(network, wider, elimination.LARGEST) else kept
+    return kept
 
 
 def _joined(best: Solution | None, passed: Passed) -> Solution:
@@ -209,6 +210,32 @@ def _joined(best: Solution | None, passed: Passed) -> Solution:
         return other
     better = best if best.cost <= other.cost else replace(other, largest=best.largest)
     return replace(better, bound=min(max(best.bound, other.bound), better.cost))
+
+
+def _improved(network: Network, messages: Messages, passed: Passed, best: Solution | None, until: float) -> Solution:
+    """Improve a known solution, None if there is none, from the result of message passing on.
+
+    Values that are in no better choice are left out, and the network of the others is reduced again.
+    """
+    while True:
+        before, best = best, _joined(best, passed)
+        best = _searched(network, passed, _narrowed(network, passed, best, until), until)
+        if _close(best) or time.perf_counter() > until:
+            return best
+        stays = before is not None and best.cost >= before.cost
+        if before is not None and stays and best.bound - before.bound <= _PROGRESS * (best.cost - before.bound):
+            return _programmed(network, passed, best, until)
+        kept = _below(network, passed, best)
+        smaller = restricted(network, kept)
+        if smaller.entries <= _SHRUNK * network.entries:
+            less = reduced(smaller)
+            messages = messages.restricted(smaller, kept).reduced(less)
+            places = tuple(int(np.searchsorted(few, at)) for few, at in zip(kept, best.choice, strict=True))
+            passed = messages.passed(less.network, _SWEEPS, until)
+            rest = _improved(less.network, messages, passed, replace(best, choice=less.part(places)), until)
+            whole = less.whole(rest.choice)
+            return replace(rest, choice=tuple(int(mine[at]) for mine, at in zip(kept, whole, strict=True)))
+        passed = messages.passed(network, _SWEEPS, until)
 
 
 def _narrowed(network: Network, passed: Passed, best: Solution, until: float) -> Solution:

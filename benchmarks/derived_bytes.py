@@ -47,10 +47,6 @@ MORE = {
         "per_device has slots of a capacity to exchange. A graph with slots (in tests/derived_bytes.yaml) needs two "
         "exchanges",
     ),
-    "llama_step": (
-        1.005,
-        "the layouts of a graph of this size are the best that message passing meets, which need not be the best",
-    ),
     "vocab_parallel_cross_entropy": (
         1.03,
         "the graph subtracts the logarithm of the total before it picks the label's logit, so the backward pass sums "

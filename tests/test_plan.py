@@ -41,6 +41,9 @@ from tests.server import Done, command
 
 V5P = yaml.safe_load((ROOT / "conf" / "hardware" / "v5p.yaml").read_text(encoding="utf-8"))
 
+TPU = {"target": {"platform": "tpu"}}
+"""A target whose compiler reduce-scatters sums, as theory has it; XLA for CPUs all-reduces them."""
+
 
 def experiment(
     mesh: Mapping[str, int],
@@ -155,10 +158,25 @@ def test_the_batch_decides_between_data_and_tensor_parallelism(batch: int) -> No
 
 def test_with_a_large_batch_weights_are_sharded_since_that_sends_no_more() -> None:
     # ZeRO stage 3: an all-gather and a reduce-scatter send as much as an all-reduce.
-    best_plan = planned(mlp(1024, {"data": 4}, loss=True))
+    best_plan = planned(mlp(1024, {"data": 4}, loss=True) | TPU)
     assert layouts(best_plan)["x"] == ["data", None]
     assert sorted(each.kind for each in best_plan.axes) == ["all-gather", "all-reduce", "reduce-scatter"]
     assert best_plan.best.held == (1024 * 8 * 4 + 2 * 2 * 8 * 64 * 4) / 4 + 4
+
+
+@pytest.mark.parametrize(
+    ("machine", "sharded"),
+    [({}, False), (TPU, True), ({"target": {"platform": "gpu"}}, True), ({"hardware": V5P}, True)],
+)
+def test_weights_are_replicated_for_a_compiler_without_reduce_scatter(
+    machine: Mapping[str, Any], sharded: bool
+) -> None:
+    """XLA for CPUs writes an all-reduce and a slice, so that sharded weights would send half as much again."""
+    least = {"plan": {"least": "bytes"}}
+    best_plan = planned(mlp(1024, {"data": 4}, x=["data", None], loss=True) | machine | least)
+    weights = 2 * 8 * 64 * 4
+    assert best_plan.best.sent == pytest.approx(2 * 3 / 4 * (weights + 4))
+    assert best_plan.best.held == (1024 * 8 * 4) / 4 + 4 + 2 * weights / (4 if sharded else 1)
 
 
 def attention(**keys: Any) -> dict[str, Any]:
@@ -207,7 +225,7 @@ def test_the_smaller_of_weights_and_activations_is_gathered() -> None:
         sizes = {"B": batch, "D": width, "F": hidden}
         held = 2 * batch * width + 2 * width * hidden
         config = experiment({"model": 4}, sizes, arrays, graph, {"y": ["model", None]}, plan={"memory": held})
-        best_plan = planned(config)
+        best_plan = planned(config | TPU)
         assert best_plan.best.sent == pytest.approx(sent)
         (first, *_) = best_plan.parallelism
         assert first.startswith("tensor parallelism (Megatron)" if batch < hidden else "data parallelism")
@@ -238,7 +256,7 @@ def test_between_blocks_the_sequence_is_sharded() -> None:
     graph = {"n": norm.format("x"), "h": "gelu(n @ w1)", "y": "x + h @ w2", "m": norm.format("y")}
     sizes = {"B": 1, "S": 16, "D": 8, "F": 64}
     config = experiment({"model": 4}, sizes, {"x": (["B", "S", "D"], lies), **weights}, graph, {"m": lies})
-    best_plan = planned(config | {"plan": {"memory": (2 * 16 * 8 * 4 + 2 * 8 * 64 * 4) / 4}})
+    best_plan = planned(config | TPU | {"plan": {"memory": (2 * 16 * 8 * 4 + 2 * 8 * 64 * 4) / 4}})
     assert layouts(best_plan) == {"w1": [None, "model"], "w2": ["model", None]}
     assert best_plan.best.constraints["y"].json() == lies
     assert [(each.kind, each.bytes) for each in best_plan.axes] == [

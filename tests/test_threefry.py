@@ -150,6 +150,19 @@ def test_choice_by_weights(seed, how, axis, dtype, others):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_choice_draws_indices_of_the_default_dtype_of_the_experiment(dtype, tmp_path):
+    """The oracle of gradients computes in float64, whatever the experiment's dtypes are."""
+    text = f"""
+arrays: {{v: {{shape: [16], dtype: {dtype}, init: "uniform(1, 2)", spec: [x]}}}}
+graph: {{out: "choice(key(0), v, (8,))", loss: sum(out ** 2)}}
+outputs: {{out: [x], loss: []}}
+grad: {{of: loss, wrt: [v]}}
+"""
+    outcome = harness.run(text, tmp_path, program=["auto", "derived"])
+    assert outcome.failures() == []
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("replace", [True, False])

@@ -74,7 +74,7 @@ def judge(
     each failure. The kinds are `bug`, `error`, `refused` (a feature that a backend lacks), names of checks, and `weak`.
     `sent` holds the bytes that a device sends, by program, where they are known, for those on the mesh whose outputs
     have the experiment's specs: `auto` leaves outputs as the compiler lays them out. `ignoring` are the programs that
-    leave what `constraints` lays out to the compiler.
+    leave what `constraints` lays out to the compiler, or to lines of their own.
     """
     worker = Chosen(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
@@ -93,11 +93,15 @@ def judge(
         "found": _findings(record),
         "ran": {name: program.status for name, program in record.programs.items()},
         "sent": _sent(record, config),
-        "ignoring": [name for name in record.programs if config.get("constraints") and not Program(name).places],
+        "ignoring": [name for name in record.programs if config.get("constraints") and _ignores(Program(name))],
         "not_supported": record.not_supported,
         "types": worker.nodes,
         "sources": sources,
     }
+
+
+def _ignores(program: Program) -> bool:
+    return not program.places or program.section == "per_device"
 
 
 def _sent(record: Record, config: dict[str, Any]) -> dict[str, int]:

@@ -66,6 +66,7 @@ class Prices(Protocol):
     - `digits`: how many decimal places of a cost matter.
     - `divided`: whether every product must be split over as many devices as its sizes allow. Where computing is free,
       the cheapest plan would otherwise compute everything on every device.
+    - `scatters`: whether a sum that is sharded afterwards is reduce-scattered; else it is all-reduced and sliced.
     """
 
     @property
@@ -86,6 +87,11 @@ class Prices(Protocol):
     @property
     def divided(self) -> bool:
         """Whether every product must be split."""
+        ...
+
+    @property
+    def scatters(self) -> bool:
+        """Whether sums are reduce-scattered."""
         ...
 
     @property
@@ -132,6 +138,7 @@ class Bytes:
     """The bytes sent; for `least: memory` the bytes held, with the bytes sent as a tie-break."""
 
     least: Least = "bytes"
+    scatters: bool = True
     divided: bool = True
     order: float = 1e-12
     digits: int = 3
@@ -169,6 +176,7 @@ class EstimatedSeconds:
     """The time on the hardware, by the estimate's model."""
 
     least: Least = "time"
+    scatters = True
     divided = False
     order = 1e-27
     digits = 15

@@ -148,9 +148,13 @@ class LayoutPlan:
 
 
 def prices_of(experiment: Experiment, least: Least) -> Prices:
-    """The prices for an objective. Raises `NoPlan` if it is time and the experiment names no hardware."""
+    """The prices for an objective. Raises `NoPlan` if it is time and the experiment names no hardware.
+
+    They are those of the hardware's compiler, or of the target's if no hardware is named: XLA for CPUs has no
+    reduce-scatter of its own.
+    """
     if least != "time":
-        return Bytes(least)
+        return Bytes(least, scatters=experiment.hardware is not None or experiment.target.platform != "cpu")
     if experiment.hardware is None:
         raise NoPlan("plan.least=time needs hardware: choose it, hardware=v5p, or write plan.least=bytes")
     return EstimatedSeconds(experiment.hardware, experiment.mesh, experiment.precision)

@@ -173,7 +173,7 @@ class Space:
     def completing(self, partial: int, axes: tuple[str, ...], *, summed: bool) -> Costs:
         """For each layout the cost of completing a partial result, in layout `partial`, over `axes`.
 
-        Only sums can be reduce-scattered (`summed`).
+        Only sums can be reduce-scattered (`summed`), and only where the compiler does so.
         """
         return self._completed(partial, axes, summed)[1]
 
@@ -194,7 +194,7 @@ class Space:
     def _completions(self, partial: int, axes: tuple[str, ...], summed: bool) -> Iterator[_Completion]:
         """Yield the ways to complete a result, each axis reduce-scattered on a dimension or all-reduced."""
         spec = self.layouts[partial]
-        places = (None, *range(len(spec))) if summed else (None,)
+        places = (None, *range(len(spec))) if summed and self._prices.scatters else (None,)
         for choice in itertools.product(places, repeat=len(axes)):
             scattered: dict[int | None, tuple[str, ...]] = {}
             for axis, at in zip(axes, choice, strict=True):

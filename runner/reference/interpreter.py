@@ -428,13 +428,15 @@ class _Interpreter:
         if operation.over is not None:
             return self._collective(operation, equation, positional, keywords)
         count, names = len(positional), tuple(keywords)
-        fixed: dict[str, str] = {}
+        own: dict[str, str] = {}
         if operation.dtype_of:
-            own = of_own_dtype(operation, equation)
-            fixed["own_dtype"] = own_dtype(own, lambda operand: self._kind_of(operand, "float32"))
+            given = of_own_dtype(operation, equation)
+            own["own_dtype"] = own_dtype(given, lambda operand: self._kind_of(operand, "float32"))
+        if operation.default_int:
+            own["own_int"] = "int64" if self.x64 else "int32"
 
         def function(*values: Any) -> Any:
-            return operation.numpy(*values[:count], **dict(zip(names, values[count:], strict=True)), **fixed)
+            return operation.numpy(*values[:count], **dict(zip(names, values[count:], strict=True)), own=own)
 
         operands = [*positional, *keywords.values()]
         if operation.wide:

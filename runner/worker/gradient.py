@@ -156,6 +156,8 @@ class _WideFloats(_Real):
     floats: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
 
     def function_of(self, operation: Operation) -> Callable[..., Any]:
+        if operation.default_int and not self.experiment.x64:
+            return _choice
         return _attention if operation.jax == "jax.nn.dot_product_attention" else super().function_of(operation)
 
     def operand(self, equation: Equation, operand: Operand) -> Any:
@@ -202,6 +204,15 @@ class _WideFloats(_Real):
             return "float64"
         source = operand.source if isinstance(operand, Ref) else None
         return "float32" if source is None else self.floats.get(source.line.path, {}).get(source.part, "float32")
+
+
+def _choice(key: Any, a: Any, shape: Any = (), replace: bool = True, p: Any = None, axis: int = 0) -> Any:
+    """`jax.random.choice` with the indices that it draws without `jax_enable_x64`."""
+    if p is not None or not replace:
+        return jax.random.choice(key, a, shape, replace, p, axis)
+    count = a.shape[axis] if jnp.ndim(a) else a
+    index = jax.random.randint(key, shape, 0, count, "int32")
+    return jnp.take(a, index, axis) if jnp.ndim(a) else index
 
 
 def _attention(

@@ -3,7 +3,7 @@
 A key is a uint32 array of shape (2,), and an array of keys has shape (..., 2), for both `key` and `PRNGKey`. Bits,
 integers and uniform values equal JAX's to the last bit (to the last but one for float64 between bounds other than 0
 and 1); other distributions are computed in float64 from JAX's uniform values. All is as without `jax_enable_x64`, which
-changes default dtypes and seeds outside 0 to 2**32 - 1.
+changes default dtypes and seeds outside 0 to 2**32 - 1, unless a dtype is an argument.
 
 Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and `jax/_src/random` of JAX 0.10.
 """
@@ -204,8 +204,12 @@ def choice(
     axis: int = 0,
     *,
     own_dtype: str = "float32",
+    own_int: str = "int32",
 ) -> np.ndarray:
-    """Elements of `a`, or of `arange(a)`, along `axis`, with probabilities `p`; `own_dtype`: that of `p` in JAX."""
+    """Elements of `a`, or of `arange(a)`, along `axis`, with probabilities `p`.
+
+    `own_dtype`: that of `p` in JAX; `own_int`: the dtype in which JAX draws indices where there is no `p`.
+    """
     a, size = np.asarray(a), _shape(shape)
     count = int(a) if a.ndim == 0 else a.shape[axis]
     draws = math.prod(size)
@@ -215,7 +219,10 @@ def choice(
         order = permutation(key, a, axis)
         taken = np.take(order, np.arange(draws), axis if a.ndim else 0)
         return taken.reshape(size) if a.ndim == 0 else _along(taken, a, size, axis)
-    index = randint(key, size, 0, count) if p is None else _weighted(key, array(p), size, count, replace, own_dtype)
+    if p is None:
+        index = randint(key, size, 0, count, own_int)
+    else:
+        index = _weighted(key, array(p), size, count, replace, own_dtype)
     return index if a.ndim == 0 else _along(np.take(a, index, axis), a, size, axis)
 
 

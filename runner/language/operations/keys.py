@@ -51,6 +51,7 @@ ROWS = (
         threefry.choice,
         decides="draw",
         dtype_of=("p",),
+        default_int=True,
     ),
     Operation("permutation", "key, x, axis=0", "jax.random.permutation", threefry.permutation),
 )

@@ -138,6 +138,8 @@ class Operation:
     - `wide`: JAX computes floats of at least this many bytes in float32 and rounds once; 0: never.
     - `dtype_of`: the arguments on whose dtypes in JAX the result depends: the random numbers that are drawn, bits, the
       next float. The counterpart takes their common dtype as `own_dtype`.
+    - `default_int`: whether JAX draws integers of its default dtype, which depends on `jax_enable_x64`. The counterpart
+      takes that dtype as `own_int`.
     - `constant`: whether differentiation treats its result as a constant.
     - `elementwise`: whether each element of the result depends only on the operands' elements at its position.
     - `costly`: whether it takes more than a few steps per element; so does every product with a `contraction`.
@@ -175,6 +177,7 @@ class Operation:
     decides: Decides | None = None
     wide: int = 0
     dtype_of: tuple[str, ...] = ()
+    default_int: bool = False
     constant: bool = False
     elementwise: bool = False
     costly: bool = False
@@ -216,13 +219,13 @@ class Operation:
         if self.over is not None:
             return function
 
-        def called(*values: Any, own_dtype: str | None = None, **named: Any) -> Any:
+        def called(*values: Any, own: Mapping[str, str] | None = None, **named: Any) -> Any:
             # Bind by JAX's names and pass by position where possible: a counterpart may name its parameters as NumPy
             # does.
             if named:
                 bound = self.signature.bind(*values, **named)
                 values, named = bound.args, bound.kwargs
-            return function(*values, **named) if own_dtype is None else function(*values, **named, own_dtype=own_dtype)
+            return function(*values, **named, **(own or {}))
 
         return called
 

@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
     "alternatives": [],
     "lines": [
         {"line": "y", "what": "partial sums of matmul", "cost": 200.0},
-        {"line": "h", "what": "matmul: w", "cost": 60.0},
+        {"line": "h", "what": "resharding w for matmul", "cost": 60.0},
         {"line": "loss", "what": "partial sums of mean", "cost": 40.0},
     ],
     "axes": [{"axes": ["model"], "kind": "all-reduce", "bytes": 300.0, "count": 2}],
@@ -44,7 +44,7 @@ LARGE: dict[str, Any] = {
     },
     "lines": [
         {"line": "y", "what": "partial sums of matmul", "cost": 1000.0},
-        {"line": "h", "what": "matmul: w", "cost": 20.0},
+        {"line": "h", "what": "resharding w for matmul", "cost": 20.0},
         {"line": "loss", "what": "partial sums of mean", "cost": 40.0},
     ],
     "axes": [{"axes": ["model", "data"], "kind": "all-gather", "bytes": 1060.0, "count": 1}],
@@ -80,7 +80,7 @@ def test_the_page_draws_the_difference(tmp_path: Path, capsys: pytest.CaptureFix
         "a device sends 300 B – 1.1 kB a device holds of arrays and outputs 128 B",
         "3 of 4 layouts differ.",
         "x [data, null] [model, null] b [] – y – [data]",
-        "y partial sums of matmul A 200 B B 1.0 kB +800 B h matmul: w A 60 B B 20 B −40 B",
+        "y partial sums of matmul A 200 B B 1.0 kB +800 B h resharding w for matmul A 60 B B 20 B −40 B",
         "a device needs 256 B 512 B +256 B",
         "all-reduce over model 300 B – −300 B all-gather over model and data – 1.1 kB +1.1 kB",
         "both: tensor parallelism over model only A: the batch is <sharded> only B: expert parallelism over data",

@@ -372,6 +372,12 @@ def of_config(error: Exception, sources: Sources) -> str:
     text = str(inner or error)
     full_key = getattr(inner, "full_key", None) or ""
     key: Key = tuple(_parts(full_key))
+    if assigned := re.search(r"(\w+) is not a subclass of (\w+)\. value: (.*)", text):
+        return _of_type(*assigned.groups(), key, sources)
+    if key == ("_dummy_",) and (choice := next((each for each in sources.overrides if "${" in each), None)):
+        # Hydra resolves the choices of config groups before there is a configuration.
+        name = quoting.name(choice)
+        return f"command line: {choice}\n  '{name}' chooses a file by its name, which cannot be an interpolation"
     unknown = re.search(r"Key '([^']*)' (?:not in|is not in struct)", text)
     if unknown:
         key = key or (unknown.group(1),)
@@ -384,7 +390,8 @@ def of_config(error: Exception, sources: Sources) -> str:
         if among and key[0] == "arrays":
             message = f"'{key[-1]}' is in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
         elif override and len(key) > 1 and not shape.siblings(key) and not shape.keyless(key):
-            message += f"{' To' if message.endswith('?') else '; to'} add a name, write ++{override.lstrip('+')}"
+            whole = _ADDED.format(name=key[1]) if key[0] == "arrays" else f"a name, write ++{override.lstrip('+')}"
+            message += f"{' To' if message.endswith('?') else '; to'} add {whole}"
         if override is not None:
             return f"command line: {override}  {key_text(key)}\n  {message}"
         for layer in reversed(sources.layers):
@@ -401,6 +408,26 @@ def of_config(error: Exception, sources: Sources) -> str:
         override = next((o for o in sources.overrides if o.lstrip("+~").startswith(name)), name)
         return f"command line: {override}\n  there is no key or config group '{name}'{nearest(last, siblings)}"
     return sources.report(Fault(key, _sentence(text)))
+
+
+_ADDED = "an array, write it whole: '++arrays={{{name}: {{shape: [4], spec: [x]}}}}'"
+"""How to add an array on the command line: OmegaConf refuses the keys of an array that is not there."""
+
+
+def _of_type(given: str, config: str, value: str, key: Key, sources: Sources) -> str:
+    """Return the message for a value of type `given` where a mapping of the keys that `config` declares is expected."""
+    key = (*shape.declared(config), *key[-1:]) if config == _OF_ARRAYS else shape.declared(config)
+    override = _below(key, sources.overrides)
+    if config == _OF_ARRAYS and given == "dict" and override is not None:
+        names = sources.names(key[:-1])
+        message = f"there is no array '{key[-1]}'{shape.listed(names)}; to add {_ADDED.format(name=key[-1])}"
+        return f"command line: {override}  {key_text(key)}\n  {message}"
+    kind = shape.at(key)
+    assert kind is not None
+    return of_misfit(ShapeMisfit(Fault(key, shape.refusal(value, key, kind)), name=False), sources)
+
+
+_OF_ARRAYS = "ArrayConfig"
 
 
 def _below(key: Key, overrides: Sequence[str]) -> str | None:

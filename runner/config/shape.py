@@ -82,6 +82,15 @@ def at(key: Key) -> Kind | None:
     return kind
 
 
+def declared(config: str) -> Key:
+    """The key whose mapping has the keys that the class `config` declares; for arrays that of all of them."""
+    return next(
+        (name,)
+        for name, kind in (root().keys or {}).items()
+        if config in (kind.config, kind.items.config if kind.items else None)
+    )
+
+
 def siblings(key: Key) -> list[str]:
     """The keys that are allowed beside `key`; none where the user chooses the keys."""
     above = at(key[:-1])
@@ -109,7 +118,7 @@ def misfits(value: Any, key: Key = ()) -> Iterator[ShapeMisfit]:
 
 def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
     if not _fits(value, kind):
-        yield ShapeMisfit(Fault(key, _refusal(value, key, kind)), name=False)
+        yield ShapeMisfit(Fault(key, refusal(value, key, kind)), name=False)
         return
     if kind.name == "anything" or not is_mapping(value):
         return
@@ -180,7 +189,8 @@ def is_group(name: str) -> bool:
     return name in GROUPS or name not in (root().keys or {})
 
 
-def _refusal(value: Any, key: Key, kind: Kind) -> str:
+def refusal(value: Any, key: Key, kind: Kind) -> str:
+    """Return the message for a value at `key` that is not of the kind."""
     name = f"'{key[-1]}'" if key else "an experiment"
     if value is None:
         cure = "; write [] for a replicated array" if kind.form == "spec" else ""

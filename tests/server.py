@@ -6,6 +6,8 @@ is refused before: the first worker of a command is a fork that has imported JAX
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -75,7 +77,7 @@ def command(folder: Path, *arguments: str, module: str = "runner", limit: float 
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    server = subprocess.Popen(
         [sys.executable, "-m", "tests.server"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -84,6 +86,18 @@ def _server() -> subprocess.Popen[str]:
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
+    atexit.register(_end, server)
+    return server
+
+
+def _end(server: subprocess.Popen[str]) -> None:
+    """Close the server's input, which ends it, and wait for it."""
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        server.stdin.close()
+    server.wait()
+    server.stdout.close()
 
 
 def _serve() -> None:

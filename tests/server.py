@@ -35,6 +35,9 @@ ROOT = Path(__file__).parent.parent
 TIMED = "computed seconds"
 """The property of a test's report with the computing time of its command line."""
 
+SELDOM = 3600.0
+"""Seconds between lines of progress in tests: a loaded machine then has none in the output that tests compare."""
+
 
 @dataclass(frozen=True)
 class Done:
@@ -117,8 +120,10 @@ def _serve() -> None:
     loaded = set(sys.modules)
     for name in _OF_WORKERS:
         importlib.import_module(name)
+    from runner.show import progress
     from tests import quick
 
+    progress.PIPED = SELDOM
     if os.environ.keys() >= quick.ENVIRONMENT.keys():
         quick.compile_quickly()
 

@@ -139,7 +139,7 @@ def _totals(a: SavedPlan, b: SavedPlan) -> Part:
         each = [amount(value, "bytes") if value else "–" for value in values]
         rows.append([f"{kind} over {axes}", *each, _signed(values[1] - values[0], "bytes")])
     shown = Table(("", *_NAMES, "B − A"), rows, right=frozenset({1, 2, 3}))
-    return Part("totals", "Totals", table("Bytes of a device, and those that collectives send", shown))
+    return Part("totals", "Totals", table("Bytes per device, in total and by collective", shown))
 
 
 def _apart(a: SavedPlan, b: SavedPlan, word: str) -> str:

@@ -227,11 +227,12 @@ WITHOUT_JAX = {
     ),
     "a list for a mapping": (
         edited("dims: {I: 4, J: 4, K: 4}", "dims: [I, J, K]"),
-        "experiment/mine.yaml:6:7  dims\n  'dims' is a mapping of names, not a list",
+        "experiment/mine.yaml:6:7  dims\n  'dims' is a mapping of names, not a list; write {B: 8, D: 16}",
     ),
     "a number for a mapping": (
         edited("dims:", "mesh: 4\ndims:"),
-        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 4",
+        "experiment/mine.yaml:6:7  mesh\n"
+        "  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 4; write {axes: [x, y], shape: [2, 4]}",
     ),
     "the name of a group's file in two places": (
         edited("dims:", "mesh: x4\ndims:"),

@@ -292,6 +292,10 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         groups = sorted(config_groups(folders) - {"hydra"})
         name = group or option
         return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or shape.listed(groups)}"
+    if group == "mesh" and re.search(r"[\[(,]", option):
+        return f"{where}\n  'mesh' is the name of a file in mesh/, or written {mesh_in(option)}, not '{option}'"
+    if group == "mesh" and option == "all":
+        return f"{where}\n  no mesh 'all'; mesh.shape=all is every shape of the experiment's mesh"
     sizes = [name for name in there if name.startswith(f"{option}_")] or _of_sizes(
         option, there if group == "mesh" else ()
     )
@@ -299,6 +303,14 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         return f"{where}\n  no experiment '{option}'{experiment_meant(option, folders) or elsewhere()}"
     meant = "" if sizes else nearest(option, there)
     return f"{where}\n  no {group} '{option}'{meant or shape.listed(sizes or there)}"
+
+
+def mesh_in(text: str) -> str:
+    """Return a mesh in YAML with the sizes and the names in a text, such as `jax.make_mesh((2, 4), ('x', 'y'))`."""
+    sizes, names = re.findall(r"\b\d+\b", text), re.findall(r"['\"](\w+)['\"]", text)
+    sizes = sizes or ["2", "4"][: len(names) or 2]
+    names = names if len(names) == len(sizes) else ["x", "y", "z"][: len(sizes)]
+    return f"{{axes: [{', '.join(names)}], shape: [{', '.join(sizes)}]}}"
 
 
 def _of_sizes(option: str, meshes: Sequence[str]) -> list[str]:

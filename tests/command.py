@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,11 @@ def run_whole(*arguments: str, folder: Path = ROOT, **environment: str) -> subpr
         check=False,
         env={**inherited, "PYTHONPATH": str(ROOT), **environment},
     )
+
+
+def errors(stderr: str) -> str:
+    """Return standard error without the lines of progress, `mine: the types, 10 s`, that a loaded machine adds."""
+    return re.sub(r"^.+: .+, \d+ s\n", "", stderr, flags=re.MULTILINE)
 
 
 def alone(folder: Path, *arguments: str) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 import jax
 import pytest
 
+from runner.show import progress
 from tests import here, quick
-from tests.server import TIMED
+from tests.server import SELDOM, TIMED
 
 jax.config.update("jax_num_cpu_devices", 9)
+progress.PIPED = SELDOM
 # xdist's processes inherit the setting as a variable; `tests/here.py` alone says when their own JAX has it.
 jax.config.update(quick.UNOPTIMIZED, False)
 

@@ -6,6 +6,8 @@ is refused before: the first worker of a command is a fork that has imported JAX
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -32,6 +34,9 @@ ROOT = Path(__file__).parent.parent
 
 TIMED = "computed seconds"
 """The property of a test's report with the computing time of its command line."""
+
+SELDOM = 3600.0
+"""Seconds between lines of progress in tests: a loaded machine then has none in the output that tests compare."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ def command(folder: Path, *arguments: str, module: str = "runner", limit: float 
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    server = subprocess.Popen(
         [sys.executable, "-m", "tests.server"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -84,6 +89,18 @@ def _server() -> subprocess.Popen[str]:
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
+    atexit.register(_end, server)
+    return server
+
+
+def _end(server: subprocess.Popen[str]) -> None:
+    """Close the server's input, which ends it, and wait for it."""
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        server.stdin.close()
+    server.wait()
+    server.stdout.close()
 
 
 def _serve() -> None:
@@ -103,8 +120,10 @@ def _serve() -> None:
     loaded = set(sys.modules)
     for name in _OF_WORKERS:
         importlib.import_module(name)
+    from runner.show import progress
     from tests import quick
 
+    progress.PIPED = SELDOM
     if os.environ.keys() >= quick.ENVIRONMENT.keys():
         quick.compile_quickly()
 

@@ -18,7 +18,7 @@ from runner.link import copied
 from runner.record.record import UnreadableRecord
 from runner.show import html
 from tests import evidence
-from tests.command import ROOT, run_command
+from tests.command import ROOT, errors, run_command
 from tests.here import Here
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def script(text: str, folder: Path) -> str:
         timeout=300,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == ""
+    assert errors(ran.stderr) == ""
     return ran.stdout
 
 

@@ -227,11 +227,12 @@ WITHOUT_JAX = {
     ),
     "a list for a mapping": (
         edited("dims: {I: 4, J: 4, K: 4}", "dims: [I, J, K]"),
-        "experiment/mine.yaml:6:7  dims\n  'dims' is a mapping of names, not a list",
+        "experiment/mine.yaml:6:7  dims\n  'dims' is a mapping of names, not a list; write {B: 8, D: 16}",
     ),
     "a number for a mapping": (
         edited("dims:", "mesh: 4\ndims:"),
-        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 4",
+        "experiment/mine.yaml:6:7  mesh\n"
+        "  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 4; write {axes: [x, y], shape: [2, 4]}",
     ),
     "the name of a group's file in two places": (
         edited("dims:", "mesh: x4\ndims:"),
@@ -338,7 +339,24 @@ OVERRIDES = {
     "a key of an array that is not there": (
         ["arrays.D.shape=[4]"],
         "command line: arrays.D.shape=[4]  arrays.D\n"
-        "  there is no array 'D'; there are A, B; to add a name, write ++arrays.D.shape=[4]",
+        "  there is no array 'D'; there are A, B; to add an array, write it whole: "
+        "'++arrays={D: {shape: [4], spec: [x]}}'",
+    ),
+    "a key of an array that is added": (
+        ["+arrays.D.shape=[4]"],
+        "command line: +arrays.D.shape=[4]  arrays.D\n"
+        "  there is no array 'D'; there are A, B; to add an array, write it whole: "
+        "'++arrays={D: {shape: [4], spec: [x]}}'",
+    ),
+    "an interpolation of a text for a mapping": (
+        ["expect=${name}"],
+        "command line: expect=${name}  expect\n"
+        "  'expect' is a mapping of 'values', 'collectives', 'no_collectives', 'max_bytes_per_device', …, "
+        "not 'mine'",
+    ),
+    "an interpolation for a file's name": (
+        ["mesh=${name}"],
+        "command line: mesh=${name}\n  'mesh' chooses a file by its name, which cannot be an interpolation",
     ),
     "a group by plus": (["++mesh=x4"], "command line: ++mesh=x4\n  'mesh' chooses a file: write mesh=x4"),
     "misspelt option": (["mesh=x2y2"], "command line: mesh=x2y2\n  no mesh 'x2y2'; did you mean 'x2_y2'?"),
@@ -478,6 +496,14 @@ def test_a_suggested_override_is_valid_for_hydra(tmp_path: Path) -> None:
     refused = run(tmp_path, GOOD, "++per_device.C=psum(partial, 'y')")
     typed = shlex.split(refused.stderr.splitlines()[-1])
     assert run(tmp_path, GOOD, *typed).stderr.endswith("it equals the graph\n")
+
+
+def test_a_suggested_array_is_valid(tmp_path: Path) -> None:
+    (tmp_path / "refused").mkdir()
+    refused = run(tmp_path / "refused", GOOD, "+arrays.D.shape=[4]").stderr
+    (whole,) = re.findall("write it whole: (.*)", refused)
+    result = run(tmp_path, GOOD, *shlex.split(whole), "program=auto", "show=none")
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_null_switches_an_optional_key_off(tmp_path: Path) -> None:

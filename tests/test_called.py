@@ -174,9 +174,7 @@ def test_one_process_traces_and_runs_all_checks(tmp_path: Path) -> None:
 
 
 def test_a_plain_tuple_is_no_spec(tmp_path: Path) -> None:
-    assert (
-        message(tmp_path, jnp.cos, X, in_specs=(("data", None),)) == "a spec is a PartitionSpec, and not ('data', None)"
-    )
+    assert message(tmp_path, jnp.cos, X, in_specs=(("data", None),)) == "a spec is a PartitionSpec, not ('data', None)"
 
 
 @pytest.mark.parametrize("operands", [X, {"x": X}, Pair(X, X), "text"])
@@ -219,8 +217,8 @@ def test_a_function_that_changes_between_calls_is_refused(tmp_path: Path) -> Non
 
     for function in (counts, draws):
         assert message(tmp_path / function.__name__, function, X, in_specs=P()) == (
-            f"{function.__name__} returns something else at its second call: it reads state that changes, such as a "
-            "global, the time or NumPy's generator; give it that as an argument"
+            f"{function.__name__} returns different values when it is called again: it depends on state that "
+            "changes, such as a global, the time or NumPy's generator; pass that as an argument"
         )
 
 

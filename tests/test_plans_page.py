@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from runner.cli import plan
-from runner.show.page import planned
+from runner.cli import plan, report
+from runner.show import plan as show
+from runner.show.page import planned, plans
 from runner.show.page.markup import joined
 from tests.test_page import Page
 
@@ -25,7 +26,7 @@ SMALL: dict[str, Any] = {
     "alternatives": [],
     "lines": [
         {"line": "y", "what": "partial sums of matmul", "cost": 200.0},
-        {"line": "h", "what": "matmul: w", "cost": 60.0},
+        {"line": "h", "what": "resharding w for matmul", "cost": 60.0},
         {"line": "loss", "what": "partial sums of mean", "cost": 40.0},
     ],
     "axes": [{"axes": ["model"], "kind": "all-reduce", "bytes": 300.0, "count": 2}],
@@ -44,7 +45,7 @@ LARGE: dict[str, Any] = {
     },
     "lines": [
         {"line": "y", "what": "partial sums of matmul", "cost": 1000.0},
-        {"line": "h", "what": "matmul: w", "cost": 20.0},
+        {"line": "h", "what": "resharding w for matmul", "cost": 20.0},
         {"line": "loss", "what": "partial sums of mean", "cost": 40.0},
     ],
     "axes": [{"axes": ["model", "data"], "kind": "all-gather", "bytes": 1060.0, "count": 1}],
@@ -80,7 +81,7 @@ def test_the_page_draws_the_difference(tmp_path: Path, capsys: pytest.CaptureFix
         "a device sends 300 B – 1.1 kB a device holds of arrays and outputs 128 B",
         "3 of 4 layouts differ.",
         "x [data, null] [model, null] b [] – y – [data]",
-        "y partial sums of matmul A 200 B B 1.0 kB +800 B h matmul: w A 60 B B 20 B −40 B",
+        "y partial sums of matmul A 200 B B 1.0 kB +800 B h resharding w for matmul A 60 B B 20 B −40 B",
         "a device needs 256 B 512 B +256 B",
         "all-reduce over model 300 B – −300 B all-gather over model and data – 1.1 kB +1.1 kB",
         "both: tensor parallelism over model only A: the batch is <sharded> only B: expert parallelism over data",
@@ -116,10 +117,67 @@ def test_a_page_that_cannot_be_written_is_one_message(tmp_path: Path, capsys: py
     assert "No such file or directory" in capsys.readouterr().err
 
 
+def test_two_plans_name_their_meshes_and_the_layouts_of_their_fronts(tmp_path: Path) -> None:
+    small, large = (Path(path) for path in write_plans(tmp_path))
+    for file, mesh in ((small / "plan.json", {"data": 2, "model": 4}), (large, {"data": 8})):
+        file.write_text(json.dumps({"mesh": mesh, **json.loads(file.read_text("utf-8"))}), encoding="utf-8")
+    text = Page(plans.page(show.read(small), show.read(large))).text
+    assert "small, mesh data=2 × model=4" in text
+    assert "large/plan.json, mesh data=8" in text
+    assert "A1 300 B 256 B x=[data, null] A2 500 B 200 B x=[data, model] B1 1.1 kB 512 B x=[model, null]" in text
+
+
+def candidate(folder: str, x: list[str | None], **program: Any) -> dict[str, Any]:
+    """Return a candidate as `plan.json` has it, with one compiled program."""
+    layouts = {"arrays.x.spec": x, "arrays.w.spec": [None, "model"], "arrays.b.spec": []}
+    return {
+        "folder": folder, "candidate": {"layouts": layouts, "cost": 300.0},
+        "programs": [{"program": "auto", "status": "passed", **program}],
+    }  # fmt: skip
+
+
+def part_of(folder: Path, **fields: Any) -> str:
+    """Return the text of the section of a plan with further fields, on the page of the plan's folder."""
+    file = folder / "plan.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **fields}), encoding="utf-8")
+    part = planned.part(folder, lambda name: f"{name}/report.html")
+    assert part is not None
+    return Page(f"<div>{joined(part.inside)}</div>").text
+
+
+def test_the_page_of_a_plan_says_which_layouts_to_take_and_why(tmp_path: Path) -> None:
+    small = Path(write_plans(tmp_path)[0])
+    text = part_of(small)
+    assert text.startswith("Take these layouts x: [data, null]; params/w: [null, model]; b: []")
+    assert "By the model a device sends 300 B. By the model no other plan is better" in text
+    first, second = (
+        candidate("candidate_2", ["model"], bytes_sent=200),
+        candidate("candidate_1", ["data"], bytes_sent=300),
+    )
+    text = part_of(small, tried=[first, second])
+    assert text.startswith("Take candidate_2 x: [model]; params/w: [null, model]; b: []")
+    assert "As compiled (auto), a device sends 200 B, in the next best 300 B." in text
+    large = candidate("candidate_1", ["data"], bytes_sent=300, memory_bytes=4096)
+    text = part_of(small, tried=[large], limit=2048.0)
+    assert "As compiled (auto), a device needs 4.1 kB. No candidate fits the limit of 2.0 kB." in text
+    failed = candidate("candidate_1", ["data"], status="failed")
+    assert "No candidate passed its checks. By the model a device sends 300 B." in part_of(small, tried=[failed])
+
+
+def test_a_plan_without_compiled_candidates_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = Path(write_plans(tmp_path)[0])
+    assert report.main([str(small)]) == 0
+    assert capsys.readouterr().out == f"{small / report.PAGE}\n"
+    text = Page((small / report.PAGE).read_text("utf-8")).text
+    assert "no candidate was compiled" in text
+    assert "Take these layouts" in text
+
+
 def test_the_page_of_a_run_draws_the_front_of_its_plan(tmp_path: Path) -> None:
     small, _ = write_plans(tmp_path)
     part = planned.part(Path(small))
     assert part is not None
     page = Page(f"<div>{joined(part.inside)}</div>")
+    assert page.text.startswith("The layouts of this run x: [data, null]")
     assert [a["data-p"] for name, a in page.elements if name == "g" and "data-p" in a] == ["front-1", "front-2"]
     assert "1 300 B 256 B x=[data, null] 2 500 B 200 B x=[data, model]" in page.text

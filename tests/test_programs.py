@@ -493,8 +493,8 @@ outputs: {{C: [x, y], D: [x], E: [y]}}
         ("pcast(A, 'x', to='varying')",
          "its operand float32[8, 8] varies over 'x' already; pcast to the other axes only"),
         ("psum(psum(A, 'x'), ('x', 'y'))",
-         "its operand float32[8, 8] varies over 'y' but is the same along 'x', and JAX does not take a mixture; leave "
-         "'x' out, or use pcast(…, 'x', to='varying') first"),
+         "its operand float32[8, 8] varies over 'y' but is the same along 'x', and JAX does not accept a mixture; "
+         "leave 'x' out, or use pcast(…, 'x', to='varying') first"),
     ],
 )  # fmt: skip
 def test_a_collective_call_that_jax_does_not_support_is_refused(expression, message):

@@ -516,7 +516,7 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         (
             TREE | {"arrays": {**WITH_SPECS, "params": {"tree": "mine.init(key(0), 4)", "specs": "mine.no_specs()"}}},
             "arrays.params.specs",
-            "a spec is a PartitionSpec, and not 'model'",
+            "a spec is a PartitionSpec, not 'model'",
         ),
         (
             LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"flash": "mine.scaled"}},

@@ -83,7 +83,7 @@ REFUSED = {
     "f(x)(y)": "only operations can be called",
     "(lambda: 0)()": "a lambda is not part of the language",
     "a; b": "not a Python expression",
-    "a = b": "not a Python expression",
+    "a = b": "a line is one expression, and its key the name: write a: b",
     "import os": "not a Python expression",
     "a b": "not a Python expression",
     "(a": "not a Python expression",

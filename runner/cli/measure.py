@@ -36,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--devices", type=_count, default=0, help="how many devices (8 of cpu, else all that are here)")
     parser.add_argument("--smallest", type=_size, default=_size("1k"), help="bytes of the smallest collective (1k)")
     parser.add_argument("--largest", type=_size, default=_size("16M"), help="bytes of the largest one (16M)")
-    parser.add_argument("--runs", type=_count, default=20, help="how often each is timed; the median counts (20)")
+    parser.add_argument(
+        "--runs", type=_count, default=20, help="how many times each is timed; the median is taken (20)"
+    )
     options = parser.parse_args(list(arguments))
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", options.name):
         parser.error(f"{options.name!r} cannot name a file of hardware; use letters, digits and '_'")

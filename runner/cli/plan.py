@@ -19,6 +19,7 @@ from runner.config.compose import Configuration
 from runner.config.sources import shown
 from runner.invocation import invocation
 from runner.link.workers import Workers
+from runner.planning.costs import costs_more
 from runner.record import files
 from runner.record.folders import PLAN
 from runner.show.console import print_table
@@ -217,7 +218,7 @@ def _show_plan(planning: Planning) -> None:
     print(f"{_optimality(planning)} ({plan.solver}, {plan.variables} variables)")
     if plan.memory is not None:
         more = plan.best.cost - plan.unlimited
-        costs = f"costs {amount(more, least)}" if more > 1e-6 * plan.unlimited else "costs nothing"
+        costs = f"costs {amount(more, least)}" if costs_more(plan.best.cost, plan.unlimited) else "costs nothing"
         limit = bytes_text(round(planning.request.memory or plan.memory))
         model = f" ({bytes_text(round(plan.memory))} in the model)" if plan.memory != planning.request.memory else ""
         print(f"the limit of {limit}{model} {costs}")

@@ -23,7 +23,7 @@ from runner.record import record as records
 from runner.record.files import write_text
 from runner.record.folders import PAGE
 from runner.record.model import Record
-from runner.show.page import frame, measured, run, sweep, vega
+from runner.show.page import frame, measured, planned, run, sweep, vega
 from runner.untyped import is_dict
 from runner.words import of_system
 
@@ -56,6 +56,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _report(paths: list[Path], options: argparse.Namespace) -> Path:
     """Write the pages; return the path of the common one. Raises `InvalidReport`."""
+    if len(paths) == 1 and (paths[0] / folders.PLAN).is_file() and not folders.runs(paths[0]):
+        page = named(options.output) if options.output else _replaced(paths[0] / PAGE)
+        write_text(page, planned.page(paths[0]))
+        manifest.add([] if options.output else [page])
+        return options.output or page
     by_folder, unreadable = _read(paths)
     if len(by_folder) == 1 and (paths[0] / folders.RECORD).is_file():
         folder, only = next(iter(by_folder.items()))
@@ -149,7 +154,8 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
     commands = [
         command for home in dict.fromkeys(folder.parent for folder in by_folder) if (command := sweeps.read(home))
     ]
-    write_text(page, sweep.page(name, swept, notes, quote(export.name), commands))
+    plan = planned.part(paths[0], lambda folder: _link(paths[0] / folder, page)) if len(paths) == 1 else None
+    write_text(page, sweep.page(name, swept, notes, quote(export.name), commands, plan))
     return page
 
 

@@ -220,10 +220,7 @@ def checked(given: Any, provenance: Provenance) -> Configuration:
         raise InvalidConfiguration(provenance.sources.report(Fault(key, message)))
     given = specs.normal(given)
     for misfit in shape.misfits(given):
-        kind = shape.at(misfit.fault.key)
-        # OmegaConf has checked the values of all other keys.
-        if misfit.name or (kind is not None and (kind.name == "flag" or kind.words)):
-            raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
+        raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
     plain: Any = without_missing(given)
     plain |= shape.flags(plain)
     if plain.get("name") is None and isinstance(option := provenance.choices.get("experiment"), str):

@@ -294,6 +294,10 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         groups = sorted(config_groups(folders) - {"hydra"})
         name = group or option
         return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or shape.listed(groups)}"
+    if group == "mesh" and re.search(r"[\[(,]", option):
+        return f"{where}\n  'mesh' is the name of a file in mesh/, or written {mesh_in(option)}, not '{option}'"
+    if group == "mesh" and option == "all":
+        return f"{where}\n  no mesh 'all'; mesh.shape=all is every shape of the experiment's mesh"
     sizes = [name for name in there if name.startswith(f"{option}_")] or _of_sizes(
         option, there if group == "mesh" else ()
     )
@@ -301,6 +305,14 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         return f"{where}\n  no experiment '{option}'{experiment_meant(option, folders) or elsewhere()}"
     meant = "" if sizes else nearest(option, there)
     return f"{where}\n  no {group} '{option}'{meant or shape.listed(sizes or there)}"
+
+
+def mesh_in(text: str) -> str:
+    """Return a mesh in YAML with the sizes and the names in a text, such as `jax.make_mesh((2, 4), ('x', 'y'))`."""
+    sizes, names = re.findall(r"\b\d+\b", text), re.findall(r"['\"](\w+)['\"]", text)
+    sizes = sizes or ["2", "4"][: len(names) or 2]
+    names = names if len(names) == len(sizes) else ["x", "y", "z"][: len(sizes)]
+    return f"{{axes: [{', '.join(names)}], shape: [{', '.join(sizes)}]}}"
 
 
 def _of_sizes(option: str, meshes: Sequence[str]) -> list[str]:
@@ -378,6 +390,12 @@ def of_config(error: Exception, sources: Sources) -> str:
     text = str(inner or error)
     full_key = getattr(inner, "full_key", None) or ""
     key: Key = tuple(_parts(full_key))
+    if assigned := re.search(r"(\w+) is not a subclass of (\w+)\. value: (.*)", text):
+        return _of_type(*assigned.groups(), key, sources)
+    if key == ("_dummy_",) and (choice := next((each for each in sources.overrides if "${" in each), None)):
+        # Hydra resolves the choices of config groups before there is a configuration.
+        name = quoting.name(choice)
+        return f"command line: {choice}\n  '{name}' chooses a file by its name, which cannot be an interpolation"
     unknown = re.search(r"Key '([^']*)' (?:not in|is not in struct)", text)
     if unknown:
         key = key or (unknown.group(1),)
@@ -390,7 +408,8 @@ def of_config(error: Exception, sources: Sources) -> str:
         if among and key[0] == "arrays":
             message = f"'{key[-1]}' is in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
         elif override and len(key) > 1 and not shape.siblings(key) and not shape.keyless(key):
-            message += f"{' To' if message.endswith('?') else '; to'} add a name, write ++{override.lstrip('+')}"
+            whole = _ADDED.format(name=key[1]) if key[0] == "arrays" else f"a name, write ++{override.lstrip('+')}"
+            message += f"{' To' if message.endswith('?') else '; to'} add {whole}"
         if override is not None:
             return f"command line: {override}  {key_text(key)}\n  {message}"
         for layer in reversed(sources.layers):
@@ -429,6 +448,26 @@ _OVERRIDES = {
         "the value of '{0}' is {1}, not {2}; to delete it whatever it is, write ~{0}"
     ),
 }
+
+
+_ADDED = "an array, write it whole: '++arrays={{{name}: {{shape: [4], spec: [x]}}}}'"
+"""How to add an array on the command line: OmegaConf refuses the keys of an array that is not there."""
+
+
+def _of_type(given: str, config: str, value: str, key: Key, sources: Sources) -> str:
+    """Return the message for a value of type `given` where a mapping of the keys that `config` declares is expected."""
+    key = (*shape.declared(config), *key[-1:]) if config == _OF_ARRAYS else shape.declared(config)
+    override = _below(key, sources.overrides)
+    if config == _OF_ARRAYS and given == "dict" and override is not None:
+        names = sources.names(key[:-1])
+        message = f"there is no array '{key[-1]}'{shape.listed(names)}; to add {_ADDED.format(name=key[-1])}"
+        return f"command line: {override}  {key_text(key)}\n  {message}"
+    kind = shape.at(key)
+    assert kind is not None
+    return of_misfit(ShapeMisfit(Fault(key, shape.refusal(value, key, kind)), name=False), sources)
+
+
+_OF_ARRAYS = "ArrayConfig"
 
 
 def _below(key: Key, overrides: Sequence[str]) -> str | None:

@@ -51,7 +51,7 @@ def completed(content: Any) -> dict[str, Any] | None:
 
 
 def _is_typed(value: Any, kind: Kind) -> bool:
-    """Whether a value and all in it are what OmegaConf takes unchanged: of the kind's type, without interpolations."""
+    """Whether OmegaConf leaves a value unchanged: all of it has the kind's type, and there are no interpolations."""
     if value is None:
         return kind.optional or kind.name == "anything"
     match kind.name:

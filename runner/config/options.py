@@ -77,7 +77,7 @@ class FileConfigSource(file_config_source.FileConfigSource):
 
 
 def _reaches_hydra(config_path: str, result: ConfigResult) -> bool:
-    """Whether a file may set Hydra's settings: all ways to do so name them, as Hydra reads the file.
+    """Whether a file might set Hydra's settings: every way to do so mentions them in the content that Hydra reads.
 
     An interpolation in the defaults list may name anything.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,6 +83,15 @@ def at(key: Key) -> Kind | None:
     return kind
 
 
+def declared(config: str) -> Key:
+    """The key whose mapping has the keys that the class `config` declares; for arrays that of all of them."""
+    return next(
+        (name,)
+        for name, kind in (root().keys or {}).items()
+        if config in (kind.config, kind.items.config if kind.items else None)
+    )
+
+
 def siblings(key: Key) -> list[str]:
     """The keys that are allowed beside `key`; none where the user chooses the keys."""
     above = at(key[:-1])
@@ -109,7 +119,7 @@ def misfits(value: Any, key: Key = ()) -> Iterator[ShapeMisfit]:
 
 def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
     if not _fits(value, kind):
-        yield ShapeMisfit(Fault(key, _refusal(value, key, kind)), name=False)
+        yield ShapeMisfit(Fault(key, refusal(value, key, kind)), name=False)
         return
     if kind.name == "anything" or not is_mapping(value):
         return
@@ -180,7 +190,8 @@ def is_group(name: str) -> bool:
     return name in GROUPS or name not in (root().keys or {})
 
 
-def _refusal(value: Any, key: Key, kind: Kind) -> str:
+def refusal(value: Any, key: Key, kind: Kind) -> str:
+    """Return the message for a value at `key` that is not of the kind."""
     name = f"'{key[-1]}'" if key else "an experiment"
     if value is None:
         cure = "; write [] for a replicated array" if kind.form == "spec" else ""
@@ -194,9 +205,43 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
         return f"an array has one layout: write spec: {_in_yaml(value)}; specs are those of the leaves of a tree"
     cure = ""
     if kind.name == "list" and not isinstance(value, Mapping):
-        enumerated = WORD.match(f"{key_text(key)}={value}")
-        cure = "; to sweep over every layout, add -m" if enumerated else f"; write [{value}]"
+        cure = _as_list(value, key, kind)
+    elif kind.name == "mapping":
+        assigned = re.match(r"(\w+)\s*=(?!=)\s*(.+)", value) if isinstance(value, str) else None
+        example = (
+            f"{assigned[1]}: {assigned[2]}" if assigned else _EXAMPLES.get(str(key[-1])) if len(key) == 1 else None
+        )
+        cure = f"; write {example}" if example else ""
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
+
+
+_EXAMPLES = {
+    "mesh": "{axes: [x, y], shape: [2, 4]}",
+    "dims": "{B: 8, D: 16}",
+    "grad": "{of: loss, wrt: [w]}",
+    "outputs": "{C: [x, null]}",
+}
+"""How mappings are written that people write otherwise."""
+
+_REPLICATED = ("None", "none", "replicated", "P", "PartitionSpec")
+
+
+def _as_list(value: object, key: Key, kind: Kind) -> str:
+    """Return the end of a message: how to write a list that was written otherwise."""
+    text = str(value)
+    if WORD.match(f"{key_text(key)}={value}"):
+        return "; to sweep over every layout, add -m"
+    if kind.form == "spec" and text in _REPLICATED:
+        return "; write [] for a replicated array"
+    if kind.form == "spec" and (
+        sharding := re.fullmatch(r"(?:\w+\.)*NamedSharding\(.*?\b(P(?:artitionSpec)?\(.*\))\)", text)
+    ):
+        return f'; a spec is the PartitionSpec alone: "{sharding[1]}"'
+    if text.startswith("("):
+        return (
+            f"; a list is in square brackets: [{text.strip('()').rstrip(', ')}{']' if text.endswith(')') else ', …]'}"
+        )
+    return f"; write [{value}]"
 
 
 def _in_yaml(value: Any) -> str:
@@ -237,21 +282,41 @@ def keyless(key: Key) -> str | None:
 def _unknown(key: Key) -> str:
     if (message := keyless(key)) is not None:
         return message
-    if len(key) == 1 and key[0] in _DEVICES:
-        return f"there is no key '{key[0]}'{_AS_MESH}"
+    instead = _ELSEWHERE.get(str(key[-1]), "")
+    if instead and (len(key) == 1 or (key[:-1] == ("mesh",) and instead == _MESH)):
+        return f"there is no key '{key[-1]}'{instead}"
+    if len(key) == 3 and key[0] == "arrays" and key[-1] in _LAYOUTS:
+        return f"there is no key '{key[-1]}'; the layout of an array is its 'spec'"
     there = siblings(key)
     near = nearest(str(key[-1]), there)
-    spelling = "; a mesh is written {axes: [x, y], shape: [2, 4]}" if key[:-1] == ("mesh",) and not near else ""
+    spelling = _MESH if key[:-1] == ("mesh",) and not near else ""
     return f"there is no key '{key[-1]}'{near or listed(there)}{spelling}"
 
-
-_DEVICES = ("devices", "device_count", "n_devices", "num_devices")
-"""What the number of devices is called elsewhere."""
 
 _AS_MESH = (
     "; there are as many devices as the mesh has: mesh.shape=[4,2], or a mesh by its name, mesh=x4_y2; "
     "target.devices=16 simulates more than these"
 )
+_MESH = f"; a mesh is written {_EXAMPLES['mesh']}"
+_SPECS = "; the layout of an operand is in arrays: {A: {shape: [4, 8], spec: [x, null]}}"
+_RESULTS = "; the layouts of results are in outputs: {C: [x, null]}"
+_DONATED = "; nothing is donated: a program runs several times on the same operands"
+_LOSS = "; a gradient is written grad: {of: loss, wrt: [w]}"
+_LINES = "; what one device computes is in per_device, what all compute together in graph"
+_LAYOUTS = ("sharding", "layout", "partition", "partition_spec", "named_sharding")
+"""What the spec of an array is called elsewhere."""
+
+_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("devices", "device_count", "n_devices", "num_devices"), _AS_MESH),
+    **dict.fromkeys(("axis_names", "axis_sizes", "axis_shapes", "axes"), _MESH),
+    **dict.fromkeys(("in_specs", "in_shardings", "in_axis_resources"), _SPECS),
+    **dict.fromkeys(("out_specs", "out_shardings", "out_axis_resources"), _RESULTS),
+    **dict.fromkeys(("donate", "donate_argnums", "donate_argnames"), _DONATED),
+    **dict.fromkeys(("loss", "wrt", "gradients"), _LOSS),
+    **dict.fromkeys(("shard_map", "pmap", "body", "forward"), _LINES),
+    **dict.fromkeys(("params", "inputs", "operands"), "; operands are arrays: {A: {shape: [4, 8], spec: [x, null]}}"),
+}
+"""What JAX and other tools call something that an experiment has, and how an experiment has it."""
 
 
 def _not_a_name(name: Any) -> str:

@@ -259,7 +259,7 @@ class Question:
     - `lying`: the current layouts of the operands.
     - `shape`, `itemsize`: of the result; `wanted`: the layout that it must have, None if any will do.
     - `rounds`: the number of times it is computed for each time it is completed.
-    - `prices`: what is to be small; `traffic`: what it computes and moves through memory.
+    - `prices`: those of what is minimised; `traffic`: what it computes and moves through memory.
     - `planned`: the assignment that a plan of the whole graph has for it, if there is one.
     """
 

@@ -220,7 +220,10 @@ def _emit(expression: Expression, term: Term, array: Array, sizes: dict[str, int
         case Name(name=name) if name in _MAKERS:
             return walk(Apply(name, (), at=term.at))
         case Name(name=name) if not term.carried:
-            hint = nearest(name, [*sizes, *_MAKERS]) or f"; an init is made of dims and {', '.join(_MAKERS)}"
+            drawn = (
+                "; an init draws with the experiment's seed, so it has no key: normal(0, 0.02)" if name in _KEYS else ""
+            )
+            hint = drawn or nearest(name, [*sizes, *_MAKERS]) or f"; an init is made of dims and {', '.join(_MAKERS)}"
             raise expression.fault(f"no dim or function '{name}'{hint}", term)
         case Apply(operation="negative" | "positive", spelled="operator"):
             return mapped(term, walk)
@@ -232,8 +235,14 @@ def _emit(expression: Expression, term: Term, array: Array, sizes: dict[str, int
             return emitted
         case Apply(spelled="call"):
             return _emit_call(expression, term, array, walk, folder)
+        case Name(name=name) if (function := name.rpartition(".")[2]) in _MAKERS:
+            raise expression.fault(f"the functions of an init have no module: write {function}", term)
         case _:
             raise expression.fault("an init is made of numbers, dims, + - * / // % ** and its functions", term)
+
+
+_KEYS = ("key", "keys", "subkey", "rng", "rng_key", "PRNGKey")
+"""What people call a key of `jax.random`."""
 
 
 _MAGIC = b"\x93NUMPY"

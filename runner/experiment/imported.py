@@ -37,7 +37,7 @@ SETTINGS_OF_THE_RUN: Mapping[str, Any] = {
     "jax_transfer_guard_device_to_device": None,
     "jax_transfer_guard_device_to_host": None,
 }
-"""Settings of `jax.config` with the only values with which a run is possible."""
+"""The settings of `jax.config` that a run depends on, with the values that it needs."""
 
 SETTINGS_OF_A_PROCESS = (
     *SETTINGS_OF_THE_RUN,

@@ -289,7 +289,8 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         raise invalid(("target", "devices"), f"{absent.name} has its own {absent.devices} devices")
     if devices is not None and platform != "cpu":
         raise invalid(
-            ("target", "devices"), f"only CPU devices can be simulated; {platform} has the devices that are here"
+            ("target", "devices"),
+            f"only CPU devices can be simulated; for {platform} the devices of this machine are used",
         )
     if devices is not None and devices < mesh.size:
         raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")

@@ -27,6 +27,7 @@ from runner.layout import Parts, Typed
 from runner.link.order import kind
 from runner.link.target import value_types_of
 from runner.link.workers import Workers
+from runner.planning.costs import costs_the_same
 from runner.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
 from runner.record import files
 from runner.record.folders import PLAN
@@ -135,9 +136,9 @@ def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sourc
 
 def _better(candidate: Candidate, best: Candidate) -> bool:
     """Return whether `candidate` costs less, or costs the same and holds less."""
-    if abs(candidate.cost - best.cost) > 1e-6 * abs(best.cost):
-        return candidate.cost < best.cost
-    return candidate.held < best.held
+    if costs_the_same(candidate.cost, best.cost):
+        return candidate.held < best.held
+    return candidate.cost < best.cost
 
 
 def _planned(
@@ -180,7 +181,14 @@ def _wanted(request: PlanRequest, keys: Sequence[Key], seconds: float) -> Wanted
 
 def leave(folder: Path, planning: Planning, **more: Any) -> None:
     """Write the plan into a run folder."""
-    written = {"plan": codec.plain(planning.plan), "shapes": codec.plain(planning.shapes), "labels": planning.labels}
+    written = {
+        "experiment": planning.experiment.name,
+        "mesh": planning.experiment.mesh.sizes,
+        "limit": planning.request.memory,
+        "plan": codec.plain(planning.plan),
+        "shapes": codec.plain(planning.shapes),
+        "labels": planning.labels,
+    }
     files.write_text(folder / PLAN, json.dumps({**written, **more}, indent=1) + "\n")
 
 

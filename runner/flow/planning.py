@@ -18,6 +18,7 @@ from runner.flow.layouts import Planning, filled, typed
 from runner.flow.run import run
 from runner.layout import Spec
 from runner.link.workers import Workers
+from runner.planning.costs import costs_more
 from runner.planning.plan import Candidate, NoPlan, Wanted, plan
 from runner.record.model import CompiledProgram, Record, Status
 from runner.untyped import is_list, is_mapping
@@ -124,6 +125,8 @@ def ranked(
         tried.append(replace(each, by_hand=file))
     while True:
         plans = [planning.plan.best, *(planning.plan.front or planning.plan.others)]
+        # The first plan of a front is the best one.
+        plans = [plan for n, plan in enumerate(plans) if plan.layouts not in [each.layouts for each in plans[:n]]]
         for candidate in plans[: request.candidates]:
             known = [attempt.candidate.layouts for attempt in tried if attempt.by_hand is None]
             if dict(candidate.layouts) not in [dict(layouts) for layouts in known]:
@@ -161,7 +164,7 @@ def _relimited(tried: Sequence[Tried], planning: Planning) -> Relimited | None:
     # What the compiler needs in another plan is taken to be in the same ratio to the model's.
     limit = max(best.needed * request.memory / min(needed), 1.0)
     if any(_is_within(program, request) for attempt in tried for program in attempt.programs):
-        costs = best.cost - plan_.unlimited > 1e-6 * abs(plan_.unlimited)
+        costs = costs_more(best.cost, plan_.unlimited)
         unused = 1 - min(needed) / request.memory
         if not (costs and unused > _ROOM and limit > (plan_.memory or limit)):
             return None

@@ -74,7 +74,7 @@ def _held(
         with part("comparing graph and per_device"):
             return _compared(experiment, types, sources, workers)
     except (clock.TimedOut, MemoryError) as error:
-        reason = str(error) if isinstance(error, clock.TimedOut) else "the system gave no more memory"
+        reason = str(error) if isinstance(error, clock.TimedOut) else "the system had no more memory to give"
         return NotRun(reason=f"{reason}; verify_dims names smaller sizes")
 
 

@@ -181,7 +181,8 @@ def _check_call(expression: Expression, call: Apply, scope: VisibleNames) -> Non
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
         known = (name for name in OPERATIONS if name.isidentifier())
-        hint = nearest(name, (*scope.functions, *CALLING, *known))
+        key = spellings.AS_KEYS.get(name)
+        hint = f"; {key}" if key else nearest(name, (*scope.functions, *CALLING, *known))
         raise expression.fault(f"no {what} '{name}'{hint}", callee(expression, call))
     if scope.section == "graph" and operation.over is not None:
         message = f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device"
@@ -191,7 +192,9 @@ def _check_call(expression: Expression, call: Apply, scope: VisibleNames) -> Non
     try:
         bound = operation.signature.bind(*call.operands, **dict(call.named))
     except TypeError as error:
-        raise expression.fault(f"{name}(): {error}; it takes ({_arguments(operation.signature)})", call) from None
+        own = "; precision is a key of the experiment" if "'precision'" in str(error) else ""
+        message = f"{name}(): {error}; it takes ({_arguments(operation.signature)}){own}"
+        raise expression.fault(message, call) from None
     if "axis_name" in bound.arguments:
         _check_axes(expression, bound.arguments["axis_name"], scope)
     if operation.function is not None:

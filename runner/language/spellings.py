@@ -67,6 +67,22 @@ INSTEAD = {
 }
 """Alternatives to what the language lacks; `f` is one of the experiment's own functions."""
 
+_GRADIENT = "a gradient is the key grad: {of: loss, wrt: [w]}"
+_LAYOUT = "layouts are keys: spec of an array, constraints and outputs of lines"
+
+AS_KEYS = {
+    "with_sharding_constraint": "a line is constrained by the key constraints: {h: [x, null]}",
+    "grad": _GRADIENT,
+    "value_and_grad": _GRADIENT,
+    "jit": "every program is compiled whole; write the lines of the function",
+    "pjit": "every program is compiled whole; write the lines of the function",
+    "shard_map": "the body of a shard_map is the section per_device",
+    "device_put": _LAYOUT,
+    "NamedSharding": _LAYOUT,
+    "PartitionSpec": _LAYOUT,
+}
+"""Functions of JAX in whose place an experiment has a key, and how that is written."""
+
 
 def plain(tree: ast.expr) -> ast.expr:
     """Replace JAX functions and array methods by operations; nodes keep their source positions."""
@@ -160,6 +176,12 @@ def refusal(function: ast.expr, call: ast.Call) -> str:
             theirs = next(theirs for theirs in INSTEAD if theirs.startswith(f"{path}("))
             return f"there is no {written}; for {theirs} write {instead}"
         name = path.rpartition(".")[2]
+        if name in AS_KEYS:
+            return f"there is no {written}; {AS_KEYS[name]}"
+        if path.startswith("jax.nn.") and name[:1].isupper():
+            return (
+                f"there is no {written}; layers belong in a Python function that the experiment imports (functions.md)"
+            )
         if name in OPERATIONS:
             return f"there is no {written}; {name} is {OPERATIONS[name].jax}"
         meant = nearest(path, _BY_PATH) or nearest(name, OPERATIONS)

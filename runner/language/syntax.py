@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -117,6 +118,8 @@ def parse(text: str) -> Expression:
             warnings.simplefilter("error")
             tree = ast.parse(source, mode="eval").body
     except SyntaxError as error:
+        if (message := _of_statements(text)) is not None:
+            raise SyntaxFault(message, 0, len(source)) from None
         start = (error.offset or 0) - 1
         end = (error.end_offset or 0) - 1 if error.end_lineno in (None, 1) else start + 1
         if error.lineno not in (None, 1) or not 0 <= start < len(source):
@@ -152,6 +155,19 @@ def header(text: str) -> list[tuple[str, str | None]] | None:
     without = len(arguments.args) - len(arguments.defaults)
     defaults = (*(None for _ in range(without)), *map(ast.unparse, arguments.defaults))
     return [(parameter.arg, default) for parameter, default in zip(arguments.args, defaults, strict=True)]
+
+
+def _of_statements(text: str) -> str | None:
+    """Return the message for a text of assignments, as in a Python function; None for any other."""
+    try:
+        body = ast.parse(textwrap.dedent(text).strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    match body:
+        case [ast.Assign(targets=[ast.Name(id=name)], value=value), *_]:
+            return f"a line is one expression, and its key the name: write {name}: {ast.unparse(value)}"
+        case _:
+            return None
 
 
 def _not_python(message: str) -> str:

@@ -9,14 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from runner.planning.costs import costs_more, costs_the_same
 from runner.planning.network import Choice, Costs, Network, Table
 from runner.planning.solving import Solver
 
 _POINTS = 12
 """The most points of a front that are searched for."""
-
-_EQUAL = 1e-6
-"""The relative difference below which costs count as equal."""
 
 
 def front(networks: Sequence[Network], until: float) -> list[Choice]:
@@ -50,7 +48,7 @@ def _between(
         line, there = (
             weights[a] * networks[a].cost(choice) + weights[b] * networks[b].cost(choice) for choice in (first, middle)
         )
-        if line - there > _EQUAL * abs(line):
+        if costs_more(line, there):
             yield middle
             queue += [(first, middle), (middle, second)]
 
@@ -94,13 +92,12 @@ def undominated(networks: Sequence[Network], choices: Sequence[Choice]) -> list[
 
     def beats(other: Choice, choice: Choice) -> bool:
         pairs = list(zip(costs[other], costs[choice], strict=True))
-        less = any(mine < theirs - _EQUAL * abs(theirs) for mine, theirs in pairs)
-        return less and all(mine <= theirs + _EQUAL * abs(theirs) for mine, theirs in pairs)
+        less = any(costs_more(theirs, mine) for mine, theirs in pairs)
+        return less and not any(costs_more(mine, theirs) for mine, theirs in pairs)
 
     left = [choice for choice in costs if not any(beats(other, choice) for other in costs)]
     kept: list[Choice] = []
     for choice in sorted(left, key=lambda choice: costs[choice]):
-        same = (np.allclose(costs[choice], costs[other], rtol=_EQUAL, atol=0.0) for other in kept)
-        if not any(same):
+        if not any(all(map(costs_the_same, costs[choice], costs[other])) for other in kept):
             kept.append(choice)
     return kept

@@ -13,6 +13,7 @@ from runner.estimate.prices import Bytes, EstimatedSeconds, Prices
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
+from runner.planning.costs import costs_more, costs_the_same
 from runner.planning.front import front, undominated
 from runner.planning.limited import TooLittleMemory, limited
 from runner.planning.memory import Memory
@@ -257,7 +258,7 @@ def _others(tables: Tables, memory: Memory, solver: Solver, priced: Network, cho
         following = lying[at].spec(seconds[key][1])
         second = choices.get(key)
         if second is None:
-            equal = abs(seconds[key][0] - base) <= 1e-6 * abs(base)
+            equal = costs_the_same(seconds[key][0], base)
             since = _EQUAL if equal else "not examined: others are closer"
             more = 0.0 if equal else None
         else:
@@ -282,7 +283,7 @@ _EQUAL = "it costs the same"
 
 def _more(other: float, cost: float) -> float:
     """By how much the other choice costs more; 0 if the difference only breaks ties."""
-    return 0.0 if other - cost <= 1e-6 * abs(cost) else other - cost
+    return other - cost if costs_more(other, cost) else 0.0
 
 
 def _since(tables: Tables, chosen: Choice, other: Choice) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.planning.costs import EQUAL
 from runner.planning.network import Choice, Costs, Network, Table
 
 LARGEST = 1_000_000
@@ -78,7 +79,7 @@ def programmed(
         integrality=integral,
         bounds=optimize.Bounds(np.zeros(len(flat)), there.astype(float)),  # pyright: ignore[reportArgumentType]
         constraints=optimize.LinearConstraint(matrix.tocsr(), least, wanted),  # pyright: ignore[reportArgumentType]
-        options={"time_limit": seconds, "mip_rel_gap": 1e-6},
+        options={"time_limit": seconds, "mip_rel_gap": EQUAL},
     )
     bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale
     if result.x is None:

@@ -20,6 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from runner.planning import elimination, program
+from runner.planning.costs import costs_more
 from runner.planning.messages import Messages, Passed
 from runner.planning.network import Choice, Costs, Network, Numbers, restricted
 from runner.planning.reduction import Reduced, reduced, unreduced
@@ -84,7 +85,7 @@ class Solution:
     @property
     def proved(self) -> bool:
         """Whether the choice is proved to be the best."""
-        return self.cost - self.bound <= 1e-6 * max(abs(self.cost), 1e-300)
+        return not costs_more(self.cost, self.bound)
 
 
 def cheap(network: Network) -> Choice | None:

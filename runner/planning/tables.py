@@ -79,7 +79,7 @@ class Term:
 class _Cost:
     """A cost of an operation, for each of its ways and, if `of` names an operand or result, each layout of that.
 
-    `what`: what the cost is for, to be followed by the tensor's name.
+    `what`: what the cost is for, with `{operation}` and `{tensor}` in place of their names.
     """
 
     what: str
@@ -356,42 +356,49 @@ class Tables:
         for cost in self._costs_of[kind]:
             match cost.of:
                 case None:
-                    yield Term(operation.line, f"{operation.called}: {cost.what}", (variable,), cost.table)
+                    yield Term(operation.line, cost.what.format(operation=operation.called), (variable,), cost.table)
                 case "operand", place:
                     at = operation.operands[place].tensor
-                    what = f"{operation.called}: {cost.what}{self.layable.label(at)}"
-                    yield Term(operation.line, what, (at, variable), cost.table)
+                    yield Term(operation.line, self._what(cost, operation, at), (at, variable), cost.table)
                 case "result", place:
                     at = operation.results[place]
-                    gradient = f"{operation.called}: {cost.what}{self.layable.label(at)}"
-                    what = gradient if cost.what else f"partial sums of {operation.called}"
-                    yield Term(operation.line, what, (at, variable), cost.table)
+                    yield Term(operation.line, self._what(cost, operation, at), (at, variable), cost.table)
+
+    def _what(self, cost: _Cost, operation: RuledOperation, at: int) -> str:
+        """Say what a cost is for: a phrase with the names of the operation and of one of its tensors."""
+        return cost.what.format(tensor=self.layable.label(at), operation=operation.called)
 
     def _priced(self, number: int, operation: RuledOperation, ways: Sequence[NumberedAssignment]) -> Iterator[_Cost]:
         """Yield the costs of an operation, for each of its ways and each layout of its operands and results."""
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
         costs = np.array([sum(each.cost for each in sendings) for sendings in sent]) * self._times(operation)
-        yield _Cost("inside", None, Table(costs))
+        yield _Cost("collectives inside {operation}", None, Table(costs))
         costs = np.array([self._computing(operation, way) for way in ways]) * operation.steps
-        yield _Cost("computing", None, Table(costs))
+        yield _Cost("computing {operation}", None, Table(costs))
         for place, operand in enumerate(operation.operands):
             lying = self.lying[operand.tensor]
             needed = np.array([way.needed[place] for way in ways])
             costs = np.minimum(
                 lying.space.cost[lying.own[:, None], needed], lying.space.cost[lying.held[:, None], needed]
             )
-            yield _Cost("", ("operand", place), Table(costs * self._times(operation)))
+            yield _Cost(
+                "resharding {tensor} for {operation}", ("operand", place), Table(costs * self._times(operation))
+            )
             if operation.differentiated and tensors[operand.tensor].differentiated:
                 costs = self._differentiating(number, place) * operation.steps
-                yield _Cost("the gradient of ", ("operand", place), Table(costs))
+                yield _Cost("the gradient of {tensor} in {operation}", ("operand", place), Table(costs))
         for place, result in enumerate(operation.results):
             lying = self.lying[result]
-            yield _Cost("", ("result", place), Table(self._resulting(number, place) * operation.steps))
+            yield _Cost(
+                "partial sums of {operation}",
+                ("result", place),
+                Table(self._resulting(number, place) * operation.steps),
+            )
             if operation.differentiated and tensors[result].differentiated:
                 partial = np.array([way.partial[place] for way in ways])
                 costs = lying.space.cost[lying.own[:, None], partial] * operation.steps
-                yield _Cost("the cotangent of ", ("result", place), Table(costs))
+                yield _Cost("the cotangent of {tensor} in {operation}", ("result", place), Table(costs))
 
     def _differentiating(self, number: int, place: int) -> Costs:
         """The cost of completing an operand's gradient, for each layout of the operand and each way of the operation.

@@ -83,4 +83,4 @@ _SHARES = {
     "collective-permute": (1, False), "collective-broadcast": (1, False), "send": (1, False), "recv": (1, False),
     "slice": (0, False), "sharded-to-unreduced": (0, False), "replicated-to-unreduced": (0, False),
 }  # fmt: skip
-"""How many times the held bytes are sent, and whether less the device's own share; `RAGGED` has no entry."""
+"""How many times a device's bytes are sent, and whether its own share is subtracted; `RAGGED` has no entry."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from runner.invocation import invocation
 from runner.layout import Spec
+from runner.planning.costs import costs_the_same
 from runner.printable import printable
 from runner.record.folders import PLAN
 from runner.show.console import print_table
@@ -37,8 +38,9 @@ class SavedPlan:
 
     - `totals`: the bytes that a device sends, holds and needs, by these words; `axes`: the bytes of each kind of
       collective over each set of mesh axes.
-    - `front`: the costs of each plan on the front, by quantity.
-    - `labels`: the paths of the leaves of trees, by their keys; `plain`: the whole file.
+    - `front`: the costs of each plan on the front, by quantity; `front_layouts`: its layouts; of all but the first,
+      only those that differ.
+    - `labels`: the paths of the leaves of trees, by their keys; `plain`: the whole file; `mesh`: its mesh in words.
     - `exceeds`: whether it needs more memory than its limit.
     """
 
@@ -50,9 +52,11 @@ class SavedPlan:
     lines: Mapping[tuple[str, str], float]
     axes: Mapping[tuple[str, str], float]
     front: Sequence[Mapping[str, float]]
+    front_layouts: Sequence[str]
     parallelism: Sequence[str]
     labels: Mapping[str, str]
     plain: Mapping[str, Any]
+    mesh: str
     exceeds: bool
 
 
@@ -71,25 +75,37 @@ def read(path: Path) -> SavedPlan:
     try:
         whole: Any = json.loads(file.read_text(encoding="utf-8"))
         plan, labels = whole["plan"], whole.get("labels", {})
-        best = plan["best"]
+        best, front = plan["best"], plan.get("front") or ()
         return SavedPlan(
             name=str(path),
             least=plan["least"],
-            layouts={key: spec_text(spec) for key, spec in best["layouts"].items()},
+            layouts=layout_texts(best),
             cost=best["cost"],
             totals={word: best[key] for word, key in _TOTALS.items() if key in best},
             lines={(line["line"], line["what"]): line["cost"] for line in plan["lines"]},
             axes={(total["kind"], listed(total["axes"])): total["bytes"] for total in plan.get("axes", ())},
-            front=[point["costs"] for point in plan.get("front") or ()],
+            front=[point["costs"] for point in front],
+            front_layouts=differing([layout_texts(point) for point in front], labels),
             parallelism=plan.get("parallelism", ()),
             labels=labels,
             plain=whole,
+            mesh=mesh_text(whole),
             exceeds=plan.get("memory") is not None and best["needed"] > plan["memory"],
         )
     except OSError as error:
         raise UnreadablePlan(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UnreadablePlan(f"{file} is not a plan, such as {invocation()} plan writes") from None
+
+
+def mesh_text(whole: Mapping[str, Any]) -> str:
+    """Return the mesh of a plan file: `data=2 × model=4`; empty if an older version wrote it."""
+    return " × ".join(f"{axis}={size}" for axis, size in whole.get("mesh", {}).items())
+
+
+def layout_texts(candidate: Mapping[str, Any]) -> dict[str, str]:
+    """Return the layouts of a candidate in YAML syntax, by key."""
+    return {key: spec_text(spec) for key, spec in candidate["layouts"].items()}
 
 
 def spec_text(entries: Any) -> str:
@@ -100,15 +116,20 @@ def spec_text(entries: Any) -> str:
 def show_layouts(path: Path) -> None:
     """Print the layouts that a run planned."""
     plan = read(path)
-    keys: dict[str, list[str]] = {}
-    for key, spec in plan.layouts.items():
-        keys.setdefault(spec, []).append(short(key, plan.labels))
-    layouts = "; ".join(f"{', '.join(names)}: {spec}" for spec, names in keys.items())
+    layouts = "; ".join(f"{', '.join(names)}: {spec}" for spec, names in grouped(plan.layouts, plan.labels))
     print(printable(f"\nlayouts planned, for the least {plan.least} ({amount(plan.cost, plan.least)}): {layouts}"))
     if plan.exceeds:
         print(EXCEEDS)
     for sentence in plan.parallelism:
         print(printable(f"  {sentence}"))
+
+
+def grouped(layouts: Mapping[str, str], labels: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Return each layout once, with the names of the arrays, lines and outputs that have it."""
+    names: dict[str, list[str]] = {}
+    for key, spec in layouts.items():
+        names.setdefault(spec, []).append(short(key, labels))
+    return list(names.items())
 
 
 def show_difference(a: SavedPlan, b: SavedPlan) -> None:
@@ -139,22 +160,26 @@ def costs_apart(a: SavedPlan, b: SavedPlan) -> list[LineCosts]:
         LineCosts(line, what, a.lines.get((line, what), 0.0), b.lines.get((line, what), 0.0))
         for line, what in dict.fromkeys((*a.lines, *b.lines))
     ]
-    return sorted((each for each in costs if not _same(a, b, each.b - each.a)), key=lambda each: -abs(each.b - each.a))
+    return sorted(
+        (each for each in costs if not _is_negligible(a, b, each.b - each.a)), key=lambda each: -abs(each.b - each.a)
+    )
 
 
 def dearer(a: SavedPlan, b: SavedPlan, names: tuple[str, str], difference: float) -> str:
     """Say which of two plans costs more by a difference, in words with these names."""
-    if _same(a, b, difference):
+    if _is_negligible(a, b, difference):
         return "both cost the same"
     return f"{names[difference > 0]} costs {amount(abs(difference), a.least)} more"
 
 
-def _same(a: SavedPlan, b: SavedPlan, difference: float) -> bool:
-    return abs(difference) <= _SAME * max(a.cost, b.cost)
+def _is_negligible(a: SavedPlan, b: SavedPlan, difference: float) -> bool:
+    return costs_the_same(difference, 0.0, of=max(a.cost, b.cost))
 
 
 def _difference(a: SavedPlan, b: SavedPlan) -> Iterator[str]:
     names = a.name, b.name
+    if a.mesh != b.mesh:
+        yield f"the mesh is {a.mesh or 'not known'} in {a.name}, {b.mesh or 'not known'} in {b.name}"
     if a.least != b.least:
         yield f"costs are not compared: {a.name} has the least {a.least}, {b.name} the least {b.least}"
     else:
@@ -172,10 +197,6 @@ def _difference(a: SavedPlan, b: SavedPlan) -> Iterator[str]:
         for sentence in plan.parallelism:
             if sentence not in other.parallelism:
                 yield f"only {plan.name}: {sentence}"
-
-
-_SAME = 1e-6
-"""The part of the larger cost up to which two costs are the same."""
 
 
 def amount(value: float | None, least: str) -> str:

@@ -399,7 +399,7 @@ class _FunctionReader:
 
         def below(spec: Any, part: Any) -> None:
             if not is_spec(spec):
-                message = f"a spec is a PartitionSpec, and not {spec!r}"
+                message = f"a spec is a PartitionSpec, not {spec!r}"
                 raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
             for leaf in calls.tree.leaves(part):
                 of[leaf] = _entries(spec)
@@ -409,7 +409,7 @@ class _FunctionReader:
         except ValueError as error:
             message = f"the specs have another tree structure than their value: {' '.join(str(error).split())}"
             if any(isinstance(leaf, str) for leaf in calls.tree.leaves(specs, is_leaf=is_spec)):
-                message = f"a spec is a PartitionSpec, and not {specs!r}"
+                message = f"a spec is a PartitionSpec, not {specs!r}"
             raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text))) from None
         return of
 
@@ -819,8 +819,8 @@ class _FunctionReader:
             (lines, gives), (again, gives_again) = reading(), reading()
             if not _alike(lines, again) or calls.tree.flatten(gives) != calls.tree.flatten(gives_again):
                 raise CannotRead(
-                    f"{call.function or call.text} returns something else at its second call: it reads state that "
-                    "changes, such as a global, the time or NumPy's generator; give it that as an argument"
+                    f"{call.function or call.text} returns different values when it is called again: it depends on "
+                    "state that changes, such as a global, the time or NumPy's generator; pass that as an argument"
                 )
         except CannotRead as error:
             raise InvalidExperiment(Fault(key, str(error), call.text, 0, len(call.text))) from None

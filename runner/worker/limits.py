@@ -211,7 +211,7 @@ def _axes_of_one_kind(call: _Call) -> str | None:
         return None
     return (
         f"its operand {_type(call.x)} varies over {quoted(there)} but is the same along {quoted(others)}, and JAX "
-        f"does not take a mixture; leave {quoted(others)} out, or use pcast(…, {others[0]!r}, to='varying') first"
+        f"does not accept a mixture; leave {quoted(others)} out, or use pcast(…, {others[0]!r}, to='varying') first"
     )
 
 

@@ -8,7 +8,7 @@ from runner.record.model import Pictures, Record
 from runner.show import logical, svg, trees
 from runner.show.page import drawing
 from runner.show.page.frame import Part
-from runner.show.page.markup import Inside, Markup, table, tag
+from runner.show.page.markup import Inside, Markup, breakable, table, tag
 from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge, read
 
 _CHOSEN = 128
@@ -36,7 +36,9 @@ def parts(record: Record) -> Iterator[Part]:
         yield Part("logical", "Logical names", rules)
     if record.paths:
         yield Part(
-            "trees", "Trees", table("The leaves of the trees, and their layouts", trees.table(record), kind="small")
+            "trees",
+            "Trees",
+            table("The leaves of the trees, and their layouts", trees.table(record), kind="small trees"),
         )
     yield Part("arrays", "Arrays", [tag("p", lead, class_="lead"), tag("div", drawn, class_="cards")])
 
@@ -58,7 +60,7 @@ def _mesh(mesh: MeshPicture, paint: Mapping[int, str]) -> Markup:
 def _array(picture: ArrayPicture, paint: Mapping[int, str], number: int) -> Markup:
     kind, spec, *rest = picture.lines()
     caption = [
-        tag("h3", picture.name),
+        tag("h3", breakable(picture.name)),
         tag("code", kind, class_="type"),
         tag("code", spec, class_="spec"),
         [tag("span", line.replace("  ", " · "), class_="told") for line in rest],

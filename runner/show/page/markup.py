@@ -133,6 +133,11 @@ def _plain(inside: Inside) -> str:
     return inside if isinstance(inside, str) else " ".join(map(_plain, inside)) if is_sequence(inside) else "table"
 
 
+def breakable(path: str) -> Markup:
+    """Return a path that may be wrapped after a slash."""
+    return Markup(escape(path).replace("/", "/<wbr>"))
+
+
 def code(text: str) -> Markup:
     """Return a piece of inline code."""
     return tag("code", text)

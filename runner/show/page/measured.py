@@ -115,7 +115,7 @@ class MeasuredSweep:
             return "no hardware is named"
         if measure == "run_s":
             return f"{target.topology} is not here: only compiled" if target and target.topology else "it was not run"
-        return "the backend does not say"
+        return "the backend does not report it"
 
     def link(self, row: Row) -> str | None:
         """Return the link to the row's point."""

@@ -80,9 +80,9 @@ def _graphs(record: Record) -> Iterator[Inside]:
 
 def _caption(name: str, moved: list[Collective]) -> str:
     lines = {
-        "graph": "the lines of graph, of whole arrays",
+        "graph": "the lines of graph, on whole arrays",
         "per_device": "the lines of per_device, on each device",
-        "written": "the lines of the functions themselves, in the place of their references",
+        "written": "the lines of the functions themselves, in place of their references",
     }
     how = lines.get(name, "the lines that were derived from graph, on each device")
     return f"{how}; {len(moved) or 'no'} collective{'' if len(moved) == 1 else 's'}"

@@ -1,18 +1,22 @@
-"""The `plan.json` of a run folder in; its section of the page out: layouts, the Pareto front, the cost of each line."""
+"""The `plan.json` of a folder in; its section of a page out: the layouts to take, the front, the cost of lines.
+
+A plan none of whose candidates was compiled has a page of its own.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.planning.costs import costs_the_same
 from runner.record.folders import PLAN
 from runner.show.page import fronts
-from runner.show.page.frame import Part
+from runner.show.page.frame import Part, document
 from runner.show.page.markup import Inside, Markup, joined, table, tag
-from runner.show.plan import amount, differing, spec_text
-from runner.show.table import Table
+from runner.show.plan import EXCEEDS, amount, differing, grouped, layout_texts, mesh_text, spec_text
+from runner.show.table import StatusCell, Table, status_cell
 
 _WIDEST = 10.0
 """The width of the bar of the costliest line, in rem."""
@@ -21,28 +25,66 @@ _LINES = 30
 """The most costs of lines that are shown, the largest first."""
 
 
-def part(folder: Path) -> Part | None:
-    """Return the section; None if the run did not plan layouts."""
+_MEASURED = {
+    "bytes": ("bytes_sent", "a device sends"),
+    "time": ("seconds", "a run is estimated to take"),
+    "memory": ("memory_bytes", "a device needs"),
+}
+"""The measure of a compiled program for each quantity that a plan minimises, and the words before it."""
+
+_MODELLED = {"bytes": "a device sends", "time": "a run takes", "memory": "a device holds"}
+"""The words before each quantity in the plan's model."""
+
+
+_LARGEST = 2_000_000
+"""The most characters of a plan that is embedded in its page."""
+
+
+def page(folder: Path) -> str:
+    """Return the page of a plan whose candidates were not compiled."""
+    text = (folder / PLAN).read_text(encoding="utf-8")
+    whole: Mapping[str, Any] = json.loads(text)
+    name = whole.get("experiment") or folder.name
+    mesh = mesh_text(whole)
+    head: list[Inside] = [
+        tag("p", "Shardproof plan", class_="over"),
+        tag("h1", name),
+        tag("ul", [tag("li", fact) for fact in (mesh and f"mesh {mesh}", "no candidate was compiled") if fact],
+            class_="facts"),
+    ]  # fmt: skip
+    foot = f"Made by shardproof from {PLAN}."
+    return document(
+        f"{name}: plan", head, [_part(whole, None, ran=False)], whole if len(text) <= _LARGEST else None, foot
+    )
+
+
+def part(folder: Path, link: Callable[[str], str] | None = None) -> Part | None:
+    """Return the section; None if no layouts were planned in the folder.
+
+    `link` returns the link to the page of a candidate, by the name of its folder; None for the page of the run with
+    these layouts.
+    """
     file = folder / PLAN
     if not file.exists():
         return None
-    whole: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return _part(json.loads(file.read_text(encoding="utf-8")), link, ran=link is None)
+
+
+def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: bool) -> Part:
     plan, labels = whole["plan"], whole.get("labels", {})
     least, best = plan["least"], plan["best"]
     bound = "no other plan is better" if plan["proved"] else f"no plan costs less than {amount(plan['bound'], least)}"
-    sent, held = (amount(best[key], "bytes") for key in ("sent", "held"))
-    cost = amount(best["cost"], least)
-    does = f"A device sends {sent} and holds {held} of arrays and outputs"
-    lead = f"The least {least}: {cost}. {does}. By the model {bound}."
-    inside: list[Inside] = [tag("p", lead, class_="lead")]
+    sent, held, needed = (amount(best.get(key), "bytes") for key in ("sent", "held", "needed"))
+    lead = f"By the model {bound}: a device sends {sent}, holds {held} of arrays and outputs, and needs {needed}."
+    inside: list[Inside] = [_take(whole, link, ran=ran), tag("p", lead, class_="lead")]
     if plan.get("parallelism"):
         inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
-    head = ("key", "layout", "next best", "since")
-    inside.append(table("Planned layouts", Table(head, list(_layouts(plan, labels)))))
+    head = ("key", "layout", "next best", "costs more by", "since")
+    inside.append(table("Planned layouts", Table(head, list(_layouts(plan, labels)), right=frozenset({3}))))
+    if whole.get("tried"):
+        inside.append(_tried(whole, link))
     if plan.get("front"):
         inside.append(_front(plan["front"], labels))
-    if whole.get("tried"):
-        inside.append(_tried(whole["tried"], least, labels))
     if whole.get("shapes"):
         rows = [
             (
@@ -57,44 +99,105 @@ def part(folder: Path) -> Part | None:
     return Part("plan", "Plan", inside)
 
 
-def _layouts(plan: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
+def _take(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: bool) -> Markup:
+    """Return the layouts to take, and why: those of the best compiled candidate, or else of the plan."""
+    plan, labels, tried = whole["plan"], whole.get("labels", {}), whole.get("tried") or ()
+    passed = [(each, each["programs"][0]) for each in tried if each["programs"][0]["status"] == "passed"]
+    chosen = passed[0][0] if passed else None
+    layouts = "; ".join(
+        f"{', '.join(names)}: {spec}"
+        for spec, names in grouped(layout_texts(chosen["candidate"] if chosen else plan["best"]), labels)
+    )
+    named: Inside = "these layouts"
+    if chosen is not None:
+        named = chosen.get("by_hand") or chosen["folder"]
+        named = tag("a", named, href=link(chosen["folder"])) if link else named
+    title = tag("p", "The layouts of this run" if ran else ["Take ", named], class_="title")
+    return tag("div", title, tag("p", tag("code", layouts)), tag("p", _since(whole, passed)), class_="callout take")
+
+
+def _since(whole: Mapping[str, Any], passed: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    """Return the reason for the layouts, from the candidates that passed, each with its best program."""
+    plan, limit = whole["plan"], whole.get("limit")
+    if not passed:
+        return ("No candidate passed its checks. " if whole.get("tried") else "") + _by_model(plan)
+    first, *others = (program for _, program in passed)
+    over = limit is not None and (first.get("memory_bytes") or 0) > limit
+    measure = "memory" if over else plan["least"]
+    key, words = _MEASURED[measure]
+    sentence = f"As compiled ({first['program']}), {words} {amount(first.get(key), measure)}"
+    if others:
+        sentence += f", in the next best {amount(others[0].get(key), measure)}"
+    if over:
+        sentence += f". No candidate fits the limit of {amount(limit, 'bytes')}"
+    return sentence + "."
+
+
+def _by_model(plan: Mapping[str, Any]) -> str:
+    least, cost = plan["least"], plan["best"]["cost"]
+    sentence = f"By the model {_MODELLED[least]} {amount(cost, least)}"
+    if others := [other["cost"] for other in plan.get("others") or ()]:
+        following = min(others)
+        same = costs_the_same(following, cost)
+        sentence += f", in the next best plan {'as much' if same else f'{amount(following - cost, least)} more'}"
+    return f"{sentence}." + (f" {EXCEEDS.capitalize()}." if _exceeds(plan) else "")
+
+
+def _wide(layouts: str) -> Markup:
+    """Return several layouts as a cell that the other columns leave room to read."""
+    return tag("div", layouts, class_="layouts")
+
+
+def _exceeds(plan: Mapping[str, Any]) -> bool:
+    return plan.get("memory") is not None and plan["best"]["needed"] > plan["memory"]
+
+
+def _layouts(plan: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[tuple[str, str, str, str, str]]:
     for alternative in plan["alternatives"]:
         following = "" if alternative.get("next") is None else spec_text(alternative["next"])
-        more = f" +{amount(alternative['more'], plan['least'])}" if alternative.get("more") else ""
+        more = amount(alternative["more"], plan["least"]) if alternative.get("more") else ""
         label = labels.get(alternative["key"], alternative["key"])
-        yield label, spec_text(alternative["spec"]), following + more, alternative["since"]
+        yield label, spec_text(alternative["spec"]), following, more, alternative["since"]
 
 
 def _front(points: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Markup:
     """Return the plans that no other plan beats in every measure."""
     kinds = list(points[0]["costs"])
-    layouts = differing([_texts(point) for point in points], labels)
+    layouts = differing([layout_texts(point) for point in points], labels)
     rows = [
-        (str(number), *(amount(point["costs"][kind], kind) for kind in kinds), text)
+        (str(number), *(amount(point["costs"][kind], kind) for kind in kinds), _wide(text))
         for number, (point, text) in enumerate(zip(points, layouts, strict=True), 1)
     ]
     caption = "The front: no other plan is better in every measure"
-    shown = table(caption, Table(("plan", *kinds, "layouts"), rows), kind="small")
+    right = frozenset(range(1, 1 + len(kinds)))
+    shown = table(caption, Table(("plan", *kinds, "layouts"), rows, right=right), kind="small")
     return joined([fronts.figure("front", {"front": [point["costs"] for point in points]}), shown])
 
 
-def _tried(tried: Sequence[Mapping[str, Any]], least: str, labels: Mapping[str, str]) -> Markup:
+def _tried(whole: Mapping[str, Any], link: Callable[[str], str] | None) -> Markup:
     """Return the candidates that were compiled, the best first, with the layouts that differ from the first one's."""
-    layouts = differing([_texts(each["candidate"]) for each in tried], labels)
-    rows: list[tuple[str, ...]] = []
+    tried, least, limit = whole["tried"], whole["plan"]["least"], whole.get("limit")
+    layouts = differing([layout_texts(each["candidate"]) for each in tried], whole.get("labels", {}))
+    programs = [program for each in tried for program in each["programs"]]
+    columns = {"sent": ("bytes_sent", "bytes"), "estimate": ("seconds", "time"), "memory": ("memory_bytes", "bytes")}
+    columns = {name: of for name, of in columns.items() if any(program.get(of[0]) is not None for program in programs)}
+    rows: list[tuple[StatusCell | Inside, ...]] = []
     for each, text in zip(tried, layouts, strict=True):
-        head = each.get("by_hand") or each["folder"], text, amount(each["candidate"]["cost"], least)
+        name: Inside = each.get("by_hand") or each["folder"]
+        name = tag("a", name, href=link(each["folder"])) if link else name
+        head = name, _wide(text), amount(each["candidate"]["cost"], least)
         for number, program in enumerate(each["programs"]):
-            measured = (("bytes_sent", "bytes"), ("seconds", "time"), ("memory_bytes", "bytes"))
-            values = (amount(program.get(key), unit) for key, unit in measured)
-            rows.append((*(("", "", "") if number else head), program["program"], program["status"], *values))
-    columns = ("candidate", "layouts", "planned", "program", "status", "sent", "estimate", "memory")
-    return table("Candidates as compiled, the best first", Table(columns, rows), kind="small")
+            values = [amount(program.get(key), unit) for key, unit in columns.values()]
+            if limit is not None and (program.get("memory_bytes") or 0) > limit:
+                values[-1] += " (over the limit)"
+            status = status_cell(program["status"])
+            rows.append((*(("", "", "") if number else head), program["program"], status, *values))
+    shown = Table(("candidate", "layouts", "planned", "program", "status", *columns), rows, right=_RIGHT)
+    return table("Candidates as compiled, the best first", shown, kind="small")
 
 
-def _texts(candidate: Mapping[str, Any]) -> dict[str, str]:
-    """Return the layouts of a candidate as text, by key."""
-    return {key: spec_text(spec) for key, spec in candidate["layouts"].items()}
+_RIGHT = frozenset({2, 5, 6, 7})
+"""The numeric columns of the table of candidates."""
 
 
 def _lines(lines: Sequence[Mapping[str, Any]], least: str) -> Markup:

@@ -45,7 +45,10 @@ def _data(a: SavedPlan, b: SavedPlan) -> object:
 
 
 def _head(a: SavedPlan, b: SavedPlan) -> list[Inside]:
-    names = [tag("li", _key(k), f"{_NAMES[k]}: {plan.name}") for k, plan in enumerate((a, b))]
+    names = [
+        tag("li", _key(k), f"{_NAMES[k]}: {plan.name}{f', mesh {plan.mesh}' if plan.mesh else ''}")
+        for k, plan in enumerate((a, b))
+    ]
     if a.least == b.least:
         costs = _each(amount(plan.cost, plan.least) for plan in (a, b))
         cost = item(f"least {a.least}, by the model", dearer(a, b, _NAMES, b.cost - a.cost), costs)
@@ -84,7 +87,8 @@ def _layouts(a: SavedPlan, b: SavedPlan) -> Part:
     rows = [(short(key, {**a.labels, **b.labels}), *specs) for key, *specs in layouts_apart(a, b)]
     count = len({*a.layouts, *b.layouts})
     if not rows:
-        return Part("layouts", "Layouts", tag("p", f"All {count} layouts are the same.", class_="lead"))
+        lead = f"All {count} layouts are the same{', on different meshes' if a.mesh != b.mesh else ''}."
+        return Part("layouts", "Layouts", tag("p", lead, class_="lead"))
     lead = f"{len(rows)} of {count} layouts differ." if len(rows) < count else "All layouts differ."
     return Part(
         "layouts",
@@ -135,7 +139,7 @@ def _totals(a: SavedPlan, b: SavedPlan) -> Part:
         each = [amount(value, "bytes") if value else "–" for value in values]
         rows.append([f"{kind} over {axes}", *each, _signed(values[1] - values[0], "bytes")])
     shown = Table(("", *_NAMES, "B − A"), rows, right=frozenset({1, 2, 3}))
-    return Part("totals", "Totals", table("Bytes of a device, and those that collectives send", shown))
+    return Part("totals", "Totals", table("Bytes per device, in total and by collective", shown))
 
 
 def _apart(a: SavedPlan, b: SavedPlan, word: str) -> str:
@@ -148,8 +152,18 @@ def _front(a: SavedPlan, b: SavedPlan) -> Part | None:
     if not (a.front and b.front) or list(a.front[0]) != list(b.front[0]):
         return None
     figure = fronts.figure("fronts", dict(zip(_NAMES, (a.front, b.front), strict=True)))
+    if figure is None:
+        return None
     lead = "No plan of either front is better in both than those on the line."
-    return Part("front", "The fronts", [tag("p", lead, class_="lead"), figure]) if figure else None
+    kinds = list(a.front[0])
+    rows = [
+        (f"{name}{number}", *(amount(costs[kind], kind) for kind in kinds), layouts)
+        for name, plan in zip(_NAMES, (a, b), strict=True)
+        for number, (costs, layouts) in enumerate(zip(plan.front, plan.front_layouts, strict=True), 1)
+    ]
+    right = frozenset(range(1, 1 + len(kinds)))
+    shown = table("The plans of both fronts", Table(("plan", *kinds, "layouts"), rows, right=right), kind="small")
+    return Part("front", "The fronts", [tag("p", lead, class_="lead"), figure, shown])
 
 
 def _parallelism(a: SavedPlan, b: SavedPlan) -> Part | None:

@@ -116,9 +116,9 @@ def _unknown(record: Record) -> Part | None:
         if result.collectives is None:
             programs_of.setdefault("the collectives: the compiled module could not be read", []).append(program)
         if result.memory is None:
-            programs_of.setdefault("memory: the backend does not say", []).append(program)
+            programs_of.setdefault("memory: the backend does not report it", []).append(program)
         if result.cost is None:
-            programs_of.setdefault("flops and bytes accessed: the backend does not say", []).append(program)
+            programs_of.setdefault("flops and bytes accessed: the backend does not report them", []).append(program)
         if result.timing.run_s is None:
             programs_of.setdefault("how long it runs: it was only compiled", []).append(program)
         if result.compiler_warnings is None:

@@ -32,13 +32,16 @@ def page(
     notes: Sequence[str] = (),
     exported: str | None = None,
     commands: Sequence[Command] = (),
+    plan: Part | None = None,
 ) -> str:
     """Return the page; `notes` are remarks on how it was made, `exported` is the Vega-Lite file beside it.
 
-    `commands` are the commands of its sweeps; without any, the points are single runs.
+    - `commands`: those of its sweeps; without any, the points are single runs.
+    - `plan`: the section of the plan whose candidates the points are; it has the answer.
     """
+    kind = "sweep" if commands else "plan" if plan else "runs"
     parts: list[Part | None] = [
-        answers.part(sweep),
+        plan or answers.part(sweep),
         _heat(sweep),
         _against(sweep),
         _sizes(sweep),
@@ -49,11 +52,12 @@ def page(
     foot: list[Inside] = ["Made by shardproof from the records of the points."]
     if exported:
         foot += [" The same data with its charts: ", tag("a", exported, href=exported), " (Vega-Lite)."]
-    heading = f"{name}: {'sweep' if commands else 'runs'}"
-    return document(heading, _head(name, sweep, commands), [part for part in parts if part], flat(sweep), foot)
+    return document(
+        f"{name}: {kind}", _head(name, sweep, commands, kind), [part for part in parts if part], flat(sweep), foot
+    )
 
 
-def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command]) -> list[Inside]:
+def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command], kind: str) -> list[Inside]:
     points = sweep.points
     counts = Counter(point.record.status for point in points.values())
     first = next(iter(points.values())).record if points else None
@@ -62,14 +66,15 @@ def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command]) -> list[
         tag("li", badge(status), f" {count}") for status, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
     times = sorted(point.record.time for point in points.values())
-    facts = [f"{len(points)} point{'' if len(points) == 1 else 's'}, {len(sweep.rows)} rows"]
+    called = "candidate" if kind == "plan" else "point"
+    facts = [f"{len(points)} {called}{'' if len(points) == 1 else 's'}, {len(sweep.rows)} rows"]
     if sweep.keys:
         facts.append(("swept: " if commands else "they differ in ") + ", ".join(sweep.keys))
     facts += dict.fromkeys(_where(sweep))
     facts += [f"estimates: the least time of a run on {hardware}" for hardware in measures.estimated(sweep.rows)]
     facts.append(times[0][:19].replace("T", " ") + " UTC" if times else "")
     return [
-        tag("p", f"Shardproof {'sweep' if commands else 'runs'}", class_="over"),
+        tag("p", f"Shardproof {kind}", class_="over"),
         tag("h1", name),
         tag("p", next(iter(summaries)), class_="summary") if len(summaries) == 1 and first else None,
         tag("ul", items, class_="facts"),

@@ -83,7 +83,7 @@ def _outputs(record: Record) -> Markup | None:
         "output", "of", "status", "against", "largest error", "allowed", "share used", "rounding", "wrong", "notices",
         "undecided", "the whole",
     )  # fmt: skip
-    summary = tag("summary", "What was measured of every output")
+    summary = tag("summary", "What was measured for each output")
     return tag(
         "details", summary, table("Errors are absolute; shares are of what is allowed", Table(head, rows), kind="small")
     )

@@ -108,6 +108,15 @@ def test_the_command_reports_the_outcome_of_each_mutant(tmp_path: Path) -> None:
     assert Counter(mutant["outcome"] for mutant in plain) == {"noticed": 7, "refused": 3}
 
 
+def test_mutants_are_judged_whichever_program_runs_their_lines(tmp_path: Path) -> None:
+    ran = mutate("+experiment=case3_allreduce", "program=vmap", folder=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (
+        "10 mutants of case3_allreduce's per_device: 7 noticed (sections 7, value 7, replicas 2, values 7)"
+        in ran.stdout
+    )
+
+
 def test_released_pinned_numbers_notice_nothing(tmp_path: Path) -> None:
     ran = mutate("+experiment=case3_allreduce", "dims.J=8", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -121,7 +121,7 @@ class _Judge:
             noticed += [] if self._like_graph(values) and self._like_graph_before_casts(edit) else ["sections"]
         run = self._run(drawn)
         case = Case(context=context, run=run)
-        applying = (kind for kind in registry.applying(context.experiment, run.program) if kind.of_mutants)
+        applying = registry.of_mutants(context.experiment, run.program)
         return noticed + [kind.name for kind in applying if kind.check(case).status == "failed"]
 
     def _like_graph(self, values: Mapping[str, PerDevice], *, before_casts: bool = False) -> bool:

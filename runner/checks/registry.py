@@ -25,6 +25,12 @@ def applying(experiment: Experiment, program: Program) -> tuple[CheckKind, ...]:
     return tuple(kind for kind in kinds() if kind.needs is not Needs.FILE and kind.applies(experiment, program))
 
 
+def of_mutants(experiment: Experiment, program: Program) -> tuple[CheckKind, ...]:
+    """The checks that can notice a mutant in the values of one program, whether or not the experiment runs that one."""
+    able = (kind for kind in kinds() if kind.of_mutants and kind.needs is not Needs.FILE)
+    return tuple(kind for kind in able if kind.applies(experiment, program))
+
+
 def of_values() -> frozenset[str]:
     """The names of the checks that need the experiment's values, here or at `verify_dims`."""
     return frozenset(kind.name for kind in kinds() if kind.needs.values)

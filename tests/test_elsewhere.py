@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.config import composition, shape
+from runner.config import composition, quoting, shape
 from runner.experiment import data
 from runner.faults import InvalidExperiment, Key
 from runner.language.syntax import SyntaxFault, parse
@@ -20,6 +20,7 @@ KEYS: dict[Key, str] = {
     ("mesh", "axis_names"): "a mesh is written {axes: [x, y], shape: [2, 4]}",
     ("donate_argnums",): "nothing is donated: a program runs several times on the same operands",
     ("shard_map",): "what one device computes is in per_device, what all compute together in graph",
+    ("dtype",): "each array has its own: arrays.A.dtype",
     ("loss",): "a gradient is written grad: {of: loss, wrt: [w]}",
     ("params",): "operands are arrays: {A: {shape: [4, 8], spec: [x, null]}}",
     ("arrays", "A", "sharding"): "the layout of an array is its 'spec'",
@@ -100,6 +101,12 @@ def test_an_assignment_is_answered_with_the_key_of_a_line(text: str) -> None:
 @pytest.mark.parametrize("text", MESHES)
 def test_a_mesh_in_python_is_answered_with_one_in_yaml(text: str) -> None:
     assert composition.mesh_in(text) == MESHES[text]
+
+
+def test_a_tuple_on_the_command_line_is_answered_with_a_list(tmp_path: Path) -> None:
+    assert quoting.refused("mesh=(2,4)").endswith("\n  a list is in square brackets: 'mesh.shape=[2,4]'")
+    assert quoting.refused("arrays.A.shape=(4, 4,)").endswith(": 'arrays.A.shape=[4, 4]'")
+    assert "this is a folder: name an experiment's file in it" in quoting.refused(str(tmp_path))
 
 
 @pytest.mark.parametrize("init", INITS)

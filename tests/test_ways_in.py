@@ -103,6 +103,14 @@ NEEDED = {"compare": "A", "report": "FOLDER", "measure": "NAME", "derive": "NAME
 """The subcommands that do nothing without an argument, and that argument."""
 
 
+@pytest.mark.parametrize("name", ["derive", "mutate", "plan"])
+def test_an_unknown_flag_of_a_subcommand_gets_the_subcommands_message(tmp_path: Path, name: str) -> None:
+    outcome = done(tmp_path, "case3_allreduce", "--nosuch", module=f"runner {name}")
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert outcome.stderr.splitlines()[0] == f"python -m runner {name}: unrecognized arguments: --nosuch"
+    assert outcome.stderr.endswith(f"\n  all arguments: python -m runner {name} --help\n")
+
+
 @pytest.mark.parametrize("name", NEEDED)
 def test_a_subcommand_without_its_arguments_says_which_with_an_example(tmp_path: Path, name: str) -> None:
     outcome = done(tmp_path, module=f"runner {name}")

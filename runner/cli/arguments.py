@@ -49,10 +49,11 @@ def _as_key(flag: str) -> str:
     return "" if shape.at((key.partition(".")[0],)) is None else f"; a key has no dashes: {key}={value or '…'}"
 
 
-def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def parsed(arguments: Sequence[str], of: argparse.ArgumentParser | None = None) -> tuple[argparse.Namespace, list[str]]:
     """Return the flags that matter before Hydra is imported, and the overrides.
 
-    Raises `SystemExit` with a message for an unknown flag or an invalid value.
+    `of` is the parser of a subcommand, whose message an unknown flag gets. Raises `SystemExit` with a message for an
+    unknown flag or an invalid value.
     """
     command = invocation()
     parser = Parser(f"{command} case3_allreduce dims.J=8", prog=command, add_help=False, allow_abbrev=False)
@@ -75,7 +76,7 @@ def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     known, rest = parser.parse_known_args(list(arguments))
     overrides = [argument for argument in rest if not argument.startswith("-")]
     if unknown := [argument for argument in rest if argument.startswith("-")]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_as_key(unknown[0])}")
+        (of or parser).error(f"unrecognized arguments: {' '.join(unknown)}{_as_key(unknown[0])}")
     known.asks = bool(known.hydra_help or known.cfg or known.info or known.shell_completion)
     known.others = any(getattr(known, name) for name in _HYDRAS)
     return known, overrides

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from runner.cli import app, subcommands
+from runner.cli.arguments import parsed
 from runner.cli.jobs import Job
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.faults import InvalidExperiment
@@ -33,6 +34,7 @@ def main(name: str, arguments: Sequence[str], work: Action, of_one: str) -> int:
         return 2
     if not arguments:
         subcommands.parser(name).error("the following arguments are required: NAME")
+    parsed(arguments, subcommands.parser(name))
     return app.main(arguments, functools.partial(_task, work))
 
 

@@ -391,7 +391,7 @@ def of_config(error: Exception, sources: Sources) -> str:
     full_key = getattr(inner, "full_key", None) or ""
     key: Key = tuple(_parts(full_key))
     if assigned := re.search(r"(\w+) is not a subclass of (\w+)\. value: (.*)", text):
-        return _of_type(*assigned.groups(), key, sources)
+        return _of_type(assigned[1], assigned[2], assigned[3], key, sources)
     if key == ("_dummy_",) and (choice := next((each for each in sources.overrides if "${" in each), None)):
         # Hydra resolves the choices of config groups before there is a configuration.
         name = quoting.name(choice)

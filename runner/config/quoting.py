@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from typing import Any, cast
@@ -30,11 +31,16 @@ def refused(override: str) -> str:
     """Return the message for an override that Hydra cannot parse."""
     key, equals, value = override.partition("=")
     where = f"command line: {override}"
+    if not equals and os.path.isdir(override):
+        return f"{where}\n  this is a folder: name an experiment's file in it, or the folder by --config-dir {override}"
     if not equals:
         return f"{where}\n  an override is KEY=VALUE; ~KEY deletes a key"
     if len(several := _several(override)) > 1:
         parts = ", ".join(f'"{part}"' for part in several)
         return f"{where}\n  these are {len(several)} overrides in one text: write each by itself, in Python [{parts}]"
+    if (items := re.fullmatch(r"\(([\w\s,.]*?),?\s*\)", value)) is not None:
+        key = f"{key}.shape" if key.lstrip("+") == "mesh" else key
+        return f"{where}\n  a list is in square brackets: {for_shell(f'{key}=[{items[1]}]')}"
     typed = _quoted(key, value)
     if typed is None:
         return f"{where}\n  Hydra cannot parse this override; write KEY=VALUE"

@@ -314,6 +314,7 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("donate", "donate_argnums", "donate_argnames"), _DONATED),
     **dict.fromkeys(("loss", "wrt", "gradients"), _LOSS),
     **dict.fromkeys(("shard_map", "pmap", "body", "forward"), _LINES),
+    **{key: f"; each array has its own: arrays.A.{key}" for key in ("dtype", "shape", "spec", "init")},
     **dict.fromkeys(("params", "inputs", "operands"), "; operands are arrays: {A: {shape: [4, 8], spec: [x, null]}}"),
 }
 """What JAX and other tools call something that an experiment has, and how an experiment has it."""

@@ -214,11 +214,18 @@ def _programs(named: object, sections: Mapping[Section, tuple[Flat, ...]]) -> tu
     return tuple(program for program in there if program in chosen), True
 
 
+_PROGRAMS_OF_JAX = {
+    "jit": "; jit with sharded inputs is program=auto",
+    "pjit": "; jit with sharded inputs is program=auto",
+    "pmap": "; the body of one device, in per_device, is program=shard_map",
+}
+
+
 def _program(name: object, there: Sequence[Program]) -> Program:
     if not isinstance(name, str):
         raise invalid(("program",), f"{name!r} is not a program{choices(('all', *Program))}")
     if name not in tuple(Program):
-        meant = "; jit with sharded inputs is program=auto" if name in ("jit", "pjit") else nearest(name, Program)
+        meant = _PROGRAMS_OF_JAX.get(str(name)) or nearest(name, Program)
         raise invalid(("program",), f"no program '{name}'{meant or choices(('all', *Program))}")
     program = Program(name)
     if program not in there:

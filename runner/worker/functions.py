@@ -972,6 +972,8 @@ class _FunctionReader:
             if name not in space:
                 known = ", ".join(space)
                 message = f"no '{name}'; Python has {known} here"
+                if name in OPERATIONS:
+                    message += f"; compute {name}(…) in a line of its own, and pass that"
                 raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
 
     # Sections that name trees.

@@ -646,7 +646,7 @@ def test_a_gradient_that_is_zero(tmp_path):
 
 def verdict_of(program, **oracles):
     """Return the check's message on a program, by these oracles."""
-    context: Any = SimpleNamespace(gradients=Gradients(**oracles))
+    context: Any = SimpleNamespace(gradients=Gradients(**oracles), experiment=SimpleNamespace(rules=()))
     return gradient.check(context, ProgramRun(Program(program)))
 
 

@@ -118,4 +118,4 @@ def test_what_cannot_be_is_one_message(keys: dict[str, Any], message: str, folde
 def test_a_line_that_names_a_64_bit_dtype_sets_it_for_functions_too(folder: Path) -> None:
     record = ran(folder, graph={"w": "astype(x, 'float64') * 3", "y": "in_part.used(w)"})
     assert record.status == "passed", (record.error, record.programs)
-    assert {program.outputs["y"].dtype for program in record.programs.values()} == {"float64"}
+    assert {program.outputs["y"].dtype for program in record.compiled.values()} == {"float64"}

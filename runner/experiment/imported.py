@@ -83,6 +83,7 @@ class Imported:
     - `inside`: the paths of the constrained values inside it, by the names of their lines; `constraints`: the keys of
       `constraints` that name them, by the same names.
     - `spelled`: how the user's source spells values and expressions of the lines, by their text.
+    - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
     """
 
     call: str
@@ -92,6 +93,7 @@ class Imported:
     inside: Mapping[str, str] = field(default_factory=dict[str, str])
     constraints: Mapping[str, str] = field(default_factory=dict[str, str])
     spelled: Mapping[str, str] = field(default_factory=dict[str, str])
+    rules: tuple[str, ...] = ()
 
     @cached_property
     def spellings(self) -> Mapping[Term, str]:

@@ -488,6 +488,12 @@ class Experiment:
         frames = self.frames["graph"]
         return tuple(dict.fromkeys(frames[name].place if name in frames else name for name in names))
 
+    @cached_property
+    def rules(self) -> tuple[str, ...]:
+        """The places of the user's functions with a derivative of their own, if the experiment has gradients."""
+        every = (rule for function in self.imports.functions.values() for rule in function.rules)
+        return tuple(dict.fromkeys(every)) if self.grad else ()
+
     def place(self, section: Section, line: str) -> str:
         """The readable form of a line: the line of the user's Python that it comes from, or its key."""
         return str(self.given_frames[section].get(line) or f"{section}.{line}")

@@ -897,8 +897,9 @@ class _FunctionReader:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
         constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
         self.imported[own] = Imported(
-            call.function, returned, lines.frames, lines.differentiated, lines.marked, constraints, lines.spelled
-        )
+            call.function, returned, lines.frames, lines.differentiated, lines.marked, constraints, lines.spelled,
+            lines.rules,
+        )  # fmt: skip
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
         return f"{own}({', '.join(parameters)})", tree
@@ -971,6 +972,8 @@ class _FunctionReader:
             if name not in space:
                 known = ", ".join(space)
                 message = f"no '{name}'; Python has {known} here"
+                if name in OPERATIONS:
+                    message += f"; compute {name}(…) in a line of its own, and pass that"
                 raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
 
     # Sections that name trees.

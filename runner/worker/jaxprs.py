@@ -80,6 +80,7 @@ class FunctionLines:
     - `called`: the names of the functions called inside, if there are references.
     - `marked`: the paths of the values that were asked for, by the names of their lines.
     - `spelled`: how the user's source spells values and expressions of the lines, by their text.
+    - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
     """
 
     lines: Mapping[str, Any]
@@ -90,6 +91,7 @@ class FunctionLines:
     called: frozenset[str] = frozenset()
     marked: Mapping[str, str] = field(default_factory=dict[str, str])
     spelled: Mapping[str, str] = field(default_factory=dict[str, str])
+    rules: tuple[str, ...] = ()
 
 
 class CannotRead(Exception):
@@ -187,8 +189,9 @@ def _lines(
     names = tuple(term.name for term in results)
     called = frozenset(reader.called)
     return FunctionLines(
-        body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked, reader.spelled
-    )
+        body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked, reader.spelled,
+        tuple(reader.rules),
+    )  # fmt: skip
 
 
 @dataclass
@@ -218,6 +221,8 @@ class _Reader:
     """The paths of marked values, by the names of their lines."""
     spelled: dict[str, str] = field(default_factory=dict[str, str])
     """How the user's source spells values and expressions, by their text."""
+    rules: dict[str, None] = field(default_factory=dict[str, None])
+    """The places of the user's functions with a derivative of their own."""
 
     def __post_init__(self) -> None:
         self.taken |= {*OPERATIONS, *CONSTANTS, *keyword.kwlist, "grad"}
@@ -416,7 +421,10 @@ class _Body:
         if name in _OPAQUE:
             raise self._cannot(_OPAQUE[name].format(name=f" '{_names(equation)[0]}'" if _names(equation) else ""))
         if name in _BODIES:
-            return self._call(equation, equation.params[_BODIES[name]], wanted)
+            body = equation.params[_BODIES[name]]
+            if name.startswith("custom_") and (place := _defined(_opened(body)[0])) is not None:
+                self.reader.rules.setdefault(str(place))
+            return self._call(equation, body, wanted)
         if name == "custom_linear_solve":
             return self._solve(equation)
         if name == "call_hi_primitive":

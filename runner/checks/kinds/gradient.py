@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
+from runner.experiment.model import Experiment
 from runner.link.target import ProgramRun
 from runner.record.verdicts import Judged, NotRun
 from runner.reference.gradient import DIRECTIONS, RTOL
+from runner.words import listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,16 @@ class GradientVerdict(Judged):
     apart: dict[str, dict[str, float]]
 
 
+def of_rules(experiment: Experiment) -> str | None:
+    """Why a gradient may differ from its oracle, where functions have a derivative of their own; None if none has."""
+    if not experiment.rules:
+        return None
+    return (
+        f"the oracle is the derivative of the lines, which do not have the rule of {listed(experiment.rules)}; to "
+        "verify what that gives, call jax.grad in a Python function, in place of grad"
+    )
+
+
 def check(context: Context, run: ProgramRun) -> GradientVerdict:
     """Check the oracle of each section's gradients against directional differences.
 
@@ -35,7 +47,7 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
     differs = f"the derivative of per_device's scalar differs from graph's in {' and '.join(differing)}"
     return GradientVerdict(
         status="failed" if gradients.faults else "passed",
-        reason="; ".join(gradients.faults) or None,
+        reason="; ".join(filter(None, [*gradients.faults, of_rules(context.experiment)])) if gradients.faults else None,
         note=differs if differing and "per_device" in sections else None,
         oracle={section: gradients.oracle[section] for section in sections if section in gradients.oracle},
         directions=DIRECTIONS,

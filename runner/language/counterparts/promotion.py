@@ -84,7 +84,7 @@ def convert(value: Any, dtype: Any) -> Any:
     """JAX's conversion: a float truncates toward zero and saturates, NaN becomes 0, an integer wraps."""
     target = dtype_of(dtype)
     # The digits of Python integers beyond int32 are those of `dtype`.
-    values = np.asarray(value) if all(type(leaf) is int for leaf in _leaves(value)) else array(value)
+    values: Any = np.asarray(value) if all(type(leaf) is int for leaf in _leaves(value)) else array(value)
     if target.kind == "b":
         return values != 0
     if target.kind != "c" and values.dtype.kind == "c":

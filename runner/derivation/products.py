@@ -10,7 +10,7 @@ from runner.derivation.rules import Dimensions, Rule
 
 @rule_for("matmul", "dot", "dot_general", "einsum", "inner", "tensordot", "vecdot", "matvec", "vecmat", "vdot")
 def product(call: Call) -> Rule | None:
-    """Rule: a product of two arrays, or an einsum of any number, with the labels in its row; of an array and a number."""
+    """Rule: a product of two arrays, or an einsum of any number of them, with the labels in its row; a scaled array."""
     arrays = [array for argument in call.arguments.values() for array in argument.arrays()]
     shapes = [Call.type(array).shape for array in arrays]
     if call.labels is None:

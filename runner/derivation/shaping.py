@@ -64,7 +64,7 @@ def rotated(call: Call) -> Rule | None:
     order = [*range(rank)]
     if turns % 2:
         order[first], order[second] = second, first
-    rule = permuted(call, lambda *_: order)
+    rule = permuted(call, lambda _call, _rank: order)
     reversed_: tuple[tuple[int, ...], ...] = (), (second,), (first, second), (first,)
     return rule and replace(rule, whole=frozenset(reversed_[turns]))
 

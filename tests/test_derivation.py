@@ -238,6 +238,9 @@ EXPRESSIONS = {
     "fft": "real(fft(a, axis=0))",
     "inverse": "inv(a @ b + 9 * eye(8))",
     "kron": "kron(v, w)",
+    "rot90": "rot90(a)",
+    "rot90 twice": "rot90(a, 2)",
+    "rot90 back": "rot90(t, k=-1, axes=(2, 0))",
     "diagonal of rows": "diagonal(a @ b)",
     "diagonal of each": "diagonal(t[:, :4], axis1=2, axis2=1)",
     "diagonal beside": "diagonal(a @ b, offset=1)",
@@ -260,7 +263,7 @@ OF_WHOLE_OPERANDS = [
     "PRNGKey", "bits", "block_diag", "broadcast_in_dim", "choice", "convolve", "diag_indices", "empty", "exponential",
     "fft2", "fftfreq", "fftn", "fold_in", "gumbel", "ifft2", "ifftn", "irfft2", "irfftn", "key", "key_data",
     "laplace", "linspace", "logspace", "lu", "lu_pivots_to_permutation", "normal", "rademacher", "randint", "rfft2",
-    "rfftfreq", "rfftn", "rot90", "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform",
+    "rfftfreq", "rfftn", "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform",
     "wrap_key_data",
 ]  # fmt: skip
 """The operations without a rule."""

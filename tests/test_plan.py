@@ -168,9 +168,7 @@ def test_with_a_large_batch_weights_are_sharded_since_that_sends_no_more() -> No
     ("machine", "sharded"),
     [({}, False), (TPU, True), ({"target": {"platform": "gpu"}}, True), ({"hardware": V5P}, True)],
 )
-def test_weights_are_replicated_for_a_compiler_without_reduce_scatter(
-    machine: Mapping[str, Any], sharded: bool
-) -> None:
+def test_weights_are_replicated_for_a_compiler_without_reduce_scatter(machine: dict[str, Any], sharded: bool) -> None:
     """XLA for CPUs writes an all-reduce and a slice, so that sharded weights would send half as much again."""
     least = {"plan": {"least": "bytes"}}
     best_plan = planned(mlp(1024, {"data": 4}, x=["data", None], loss=True) | machine | least)

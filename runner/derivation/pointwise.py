@@ -14,17 +14,18 @@ NAMES = tuple(dict.fromkeys(row.key for row in OPERATIONS.values() if row.elemen
 def pointwise(call: Call) -> Rule | None:
     """Rule: each dimension of the result is a factor; a broadcast dimension of an operand has none."""
     listed = any(each.parts is not None and not each.static for each in call.arguments.values())
-    return None if listed else _aligned(call)
+    return None if listed else broadcasting(call)
 
 
 @rule_for("select")
 def selected(call: Call) -> Rule | None:
     """Rule: as of an elementwise operation, whose operands are in two lists."""
     unlisted = any(call.arguments[name].parts is None for name in ("condlist", "choicelist"))
-    return None if unlisted else _aligned(call)
+    return None if unlisted else broadcasting(call)
 
 
-def _aligned(call: Call) -> Rule:
+def broadcasting(call: Call) -> Rule:
+    """The rule of operands that are broadcast against each other."""
     shape = call.result.shape
     arrays = [array for each in call.arguments.values() for array in each.arrays()]
     operands = {array.place: aligned(Call.type(array).shape, shape) for array in arrays}
@@ -41,7 +42,7 @@ def made(call: Call) -> Rule | None:
 @rule_for("broadcast_arrays")
 def broadcast(call: Call) -> Rule | None:
     """Rule: each result is an operand in the common shape."""
-    return _aligned(call)
+    return broadcasting(call)
 
 
 def aligned(mine: tuple[int, ...], shape: tuple[int, ...]) -> Dimensions:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from runner.derivation.calls import Call
+from runner.derivation.pointwise import broadcasting
 from runner.derivation.registry import rule_for
 from runner.derivation.rules import Dimensions, Rule
 
 
 @rule_for("matmul", "dot", "dot_general", "einsum", "inner", "tensordot", "vecdot", "matvec", "vecmat", "vdot")
 def product(call: Call) -> Rule | None:
-    """Rule: a product of two arrays, or an einsum of any number, with the labels in its row."""
-    if call.labels is None:
-        return None
-    labels, result = call.labels
+    """Rule: a product of two arrays, or an einsum of any number of them, with the labels in its row; a scaled array."""
     arrays = [array for argument in call.arguments.values() for array in argument.arrays()]
     shapes = [Call.type(array).shape for array in arrays]
+    if call.labels is None:
+        return broadcasting(call) if [shape for shape in shapes if shape] == [call.result.shape] else None
+    labels, result = call.labels
     if len(labels) != len(shapes) or any(len(a) != len(b) for a, b in zip(labels, shapes, strict=True)):
         return None
     sizes: dict[str, int] = {}

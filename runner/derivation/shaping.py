@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -53,6 +54,19 @@ rule_for("transpose")(partial(permuted, order=_transposed))
 rule_for("matrix_transpose")(partial(permuted, order=lambda call, rank: (*range(rank - 2), rank - 1, rank - 2)))
 rule_for("swapaxes")(partial(permuted, order=_swapped))
 rule_for("moveaxis")(partial(permuted, order=_moved))
+
+
+@rule_for("rot90")
+def rotated(call: Call) -> Rule | None:
+    """Rule: two dimensions change places in a quarter turn; one that is reversed stays whole."""
+    rank, turns = len(call.array.shape), call.static("k", 1) % 4
+    first, second = (axis % rank for axis in call.static("axes", (0, 1)))
+    order = [*range(rank)]
+    if turns % 2:
+        order[first], order[second] = second, first
+    rule = permuted(call, lambda _call, _rank: order)
+    reversed_: tuple[tuple[int, ...], ...] = (), (second,), (first, second), (first,)
+    return rule and replace(rule, whole=frozenset(reversed_[turns]))
 
 
 def common(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
@@ -246,5 +260,5 @@ def tiled(call: Call) -> Rule | None:
     return Rule({call.operand.place: result[offset:]}, result, {d + offset: size for d, size in enumerate(shape)})
 
 
-whole("rot90", "block_diag", because="elements move between dimensions")
+whole("block_diag", because="elements move between dimensions")
 whole("broadcast_in_dim", because="new dimensions, whose layout nothing determines")

@@ -187,7 +187,8 @@ def _run(
                 folders = [] if config_dir is None else added([Path(config_dir)])
                 record = records.ended(where, "invalid", str(error), overrides, folders)
             else:
-                record = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
+                overrides, last = composed.sources.overrides, used is None
+                record = flow.run(composed.plain, where, lambda: composed.sources, overrides, workers, last=last)
             manifest.end(where)
         finally:
             if used is None:

@@ -25,6 +25,7 @@ from runner.derivation.derive import Hints, Typing, derive
 from runner.derivation.operations import WAYS, WHOLE
 from runner.derivation.registry import Way
 from runner.derivation.rules import Rule, followed
+from runner.derivation.ruling import Rulings
 from runner.derivation.terms import Part, built, constant
 from runner.estimate.prices import BYTES
 from runner.experiment import data
@@ -317,7 +318,7 @@ class Case:
         )
         experiment = replace(self.experiment, arrays=arrays, outputs={"out": specs[-1]})
         hints = Hints(self.plan.values if misled else {})
-        statements = derive(experiment, self.parts, hints, UNCHECKED, BYTES).statements
+        statements = derive(experiment, self.parts, hints, UNCHECKED, BYTES, Rulings()).statements
         held = interpret(experiment, "per_device", self.arrays, statements, keep=["out"]).values["out"]
         layout = Layout(mesh, self.whole.shape, specs[-1])
         done = set()

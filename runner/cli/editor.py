@@ -99,8 +99,8 @@ def _of_kind(kind: Kind) -> Schema:
         assert kind.items is not None
         schema = {"type": "object", "additionalProperties": _or_interpolation(_of_kind(kind.items))}
     else:
-        assert kind.config is not None
-        documented = _documented()[kind.config]
+        assert kind.declared is not None
+        documented = _documented()[kind.declared.__name__]
         properties = {key: documented[key] | _or_interpolation(_of_kind(inner)) for key, inner in kind.keys.items()}
         schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return _or_null(schema) if kind.optional else schema

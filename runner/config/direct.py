@@ -8,8 +8,6 @@ defaults, which this module does. Hydra composes all others, and reports what is
 from __future__ import annotations
 
 import dataclasses
-import functools
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 from runner.config import shape
 from runner.config.compose import Configuration, Provenance, checked
 from runner.config.folders import conf_folder
-from runner.config.schema import MISSING, ExperimentConfig
+from runner.config.schema import MISSING
 from runner.config.shape import Kind
 from runner.untyped import is_dict, is_list
 
@@ -47,7 +45,7 @@ def completed(content: Any) -> dict[str, Any] | None:
     """
     if not is_dict(content) or not _is_typed(content, shape.root()):
         return None
-    return _completed(content, ExperimentConfig)
+    return _completed(content, shape.root())
 
 
 def _is_typed(value: Any, kind: Kind) -> bool:
@@ -90,40 +88,20 @@ def _is_text(value: object) -> bool:
     return type(value) is str and "${" not in value and value != MISSING
 
 
-def _completed(value: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
+def _completed(value: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """The values of all keys that a class declares, in its order: those given, and the defaults of the others."""
+    assert kind.declared is not None
+    assert kind.keys is not None
     whole: dict[str, Any] = {}
-    for name, (key, inside, within) in _keys(kind).items():
-        if name not in value:
+    for key in dataclasses.fields(kind.declared):
+        inner, given = kind.keys[key.name], value.get(key.name)
+        if key.name not in value:
             given = key.default if key.default_factory is dataclasses.MISSING else key.default_factory()
-            whole[name] = _completed({}, inside) if inside is not None and given is not None else given
-        elif inside is not None and value[name] is not None:
-            whole[name] = _completed(value[name], inside)
-        elif within is not None and value[name] is not None:
-            whole[name] = {each: part and _completed(part, within) for each, part in value[name].items()}
+            whole[key.name] = given if inner.declared is None or given is None else _completed({}, inner)
+        elif given is not None and inner.declared is not None:
+            whole[key.name] = _completed(given, inner)
+        elif given is not None and inner.items is not None and inner.items.declared is not None:
+            whole[key.name] = {name: part and _completed(part, inner.items) for name, part in given.items()}
         else:
-            whole[name] = value[name]
+            whole[key.name] = given
     return whole
-
-
-@functools.cache
-def _keys(kind: type[Any]) -> dict[str, tuple[dataclasses.Field[Any], type[Any] | None, type[Any] | None]]:
-    """The fields of a class that declares keys; for each the class of its value, and that of the values in it."""
-    hints = typing.get_type_hints(kind)
-    return {
-        key.name: (key, _declaring(hints[key.name]), _of_items(hints[key.name])) for key in dataclasses.fields(kind)
-    }
-
-
-def _declaring(hint: Any) -> type[Any] | None:
-    """The class among the alternatives of a type that declares keys."""
-    alternatives = (hint, *typing.get_args(hint))
-    return next((each for each in alternatives if isinstance(each, type) and dataclasses.is_dataclass(each)), None)
-
-
-def _of_items(hint: Any) -> type[Any] | None:
-    """The class that declares the keys of each value in a mapping."""
-    for each in (hint, *typing.get_args(hint)):
-        if typing.get_origin(each) is dict:
-            return _declaring(typing.get_args(each)[1])
-    return None

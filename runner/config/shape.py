@@ -25,7 +25,7 @@ class Kind:
     - `keys`: the keys of a mapping; `items`: the kind of each value, where the user chooses the keys.
     - `words`: strings that are allowed as well.
     - `form`: the name of a form in `experiment/forms.py` that restricts the value further.
-    - `config`: the name of the class that declares the keys.
+    - `declared`: the class that declares the keys.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Kind:
     keys: Mapping[str, Kind] | None = None
     items: Kind | None = None
     form: str | None = None
-    config: str | None = None
+    declared: type[Any] | None = None
     words: tuple[str, ...] = ()
 
 
@@ -50,6 +50,7 @@ def root() -> Kind:
     return _kind(ExperimentConfig)
 
 
+@functools.cache
 def _kind(hint: Any) -> Kind:
     if hint == Flag:
         return Kind("flag")
@@ -64,10 +65,9 @@ def _kind(hint: Any) -> Kind:
         (held,) = (argument for argument in arguments if argument is not type(None))
         return dataclasses.replace(_kind(held), optional=True)
     if dataclasses.is_dataclass(hint):
-        config = typing.cast("type[Any]", hint)
-        hints = typing.get_type_hints(config, include_extras=True)
-        keys = {name: _kind(inner) for name, inner in hints.items()}
-        return Kind("mapping", keys=keys, config=config.__name__)
+        declared = typing.cast("type[Any]", hint)
+        hints = typing.get_type_hints(declared, include_extras=True)
+        return Kind("mapping", keys={name: _kind(inner) for name, inner in hints.items()}, declared=declared)
     if origin is dict:
         return Kind("mapping", items=_kind(arguments[1]))
     return Kind("list") if origin is list else Kind(_SCALARS.get(hint, "anything"))

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from runner.derivation.inlining import inlined
 from runner.derivation.invariants import hoisted
-from runner.derivation.laying import Layouts
 from runner.derivation.lines import statements
 from runner.derivation.ruling import Rulings
 from runner.derivation.section import section
@@ -67,10 +66,13 @@ class Derived:
     - `sent`: the bytes that a device sends in all, on a ring, without the backward pass; `cost`: the cost of what it
       sends and computes, in the unit of the prices; `computing`: the cost of its computation alone.
     - `notes`: the decisions that are not the plan's.
+    - `spread`: whether a line casts an array to varying for its gradient; otherwise a typing with `spread` gives the
+      lines of the one without.
     """
 
     statements: tuple[Flat, ...]
     check_vma: bool
+    spread: bool
     sent: float
     cost: float
     computing: float
@@ -91,10 +93,15 @@ class Derived:
         )
 
 
-def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing, prices: Prices) -> Derived:
-    """Derive the per-device lines of the graph. Raises `NotDerived` with the reason if they cannot be written."""
+def derive(
+    experiment: Experiment, types: Parts, hints: Hints, typing: Typing, prices: Prices, rulings: Rulings
+) -> Derived:
+    """Derive the per-device lines of the graph. Raises `NotDerived` with the reason if they cannot be written.
+
+    `rulings` are those of this graph, with these prices.
+    """
     writer = Writer(
-        experiment, types, hints, Rulings(), prices,
+        experiment, types, hints, rulings, prices,
         invarying=typing.invarying, casts=typing.casts, spread=typing.spread,
     )  # fmt: skip
     if typing.single:
@@ -103,24 +110,19 @@ def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing, p
     lines = inlined(shared(hoisted(writer.write(), fresh), fresh), writer.layouts.moved)
     spent = writer.layouts
     return Derived(
-        statements(lines), typing.check_vma, spent.sent, spent.cost, spent.computing, tuple(writer.names.notes)
-    )
+        statements(lines), typing.check_vma, bool(spent.spread), spent.sent, spent.cost, spent.computing,
+        tuple(writer.names.notes),
+    )  # fmt: skip
 
 
-def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices) -> Hints:
+def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices, rulings: Rulings) -> Hints:
     """The plan's layouts, replaced by those that the readers of a line need wherever this costs less.
 
-    Raises `NotDerived`.
+    `rulings` are those of this graph, with these prices. Raises `NotDerived`.
     """
 
-    rulings = Rulings()
-
-    def written(specs: Hints) -> Layouts:
-        writer = Writer(experiment, types, specs, rulings, prices, invarying=False, casts=False, spread=False)
-        writer.write()
-        return writer.layouts
-
-    best = written(hints)
+    writer = Writer(experiment, types, hints, rulings, prices, invarying=False, casts=False, spread=False)
+    best = writer.first()
     tried: set[tuple[int, Spec]] = set()
     for _ in range(min(_TRIALS, _WRITTEN // max(len(experiment.computed("graph").producers), 1))):
         asked = next((each for each in best.asked.items() if each not in tried), None)
@@ -130,9 +132,9 @@ def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices) 
         number, spec = asked
         for numbers in dict.fromkeys(((number,), _alike(experiment, types, number))):
             other = replace(hints, layouts={**hints.layouts, **dict.fromkeys(numbers, spec)})
-            layouts = written(other)
-            if layouts.cost < best.cost:
-                best, hints = layouts, other
+            attempt = writer.other(other, best, numbers)
+            if attempt.cost < best.cost:
+                best, hints = attempt, other
                 break
     return hints
 

@@ -61,7 +61,11 @@ class Expressions:
     def __init__(self, layouts: Layouts, hints: Hints, rulings: Rulings, *, differentiated: bool, spread: bool) -> None:
         self.layouts, self.names, self.mesh = layouts, layouts.names, layouts.mesh
         self.differentiated = differentiated
-        self._hints, self._rulings = hints, rulings
+        self.hints, self._rulings = hints, rulings
+        self.line = 0
+        """The number of the section's line that is being written."""
+        self.asked_at: dict[int, int] = {}
+        """The number of the first line that asked for the hint of a value's layout, by the value's number."""
         grad = layouts.names.experiment.grad
         self._spread = frozenset(grad.wrt if spread and grad is not None else ()) - self.names.inner
         self._added_up = added_up(self.names.graph)
@@ -136,7 +140,7 @@ class Expressions:
         number = equation.results[0].number
         around = Around(
             self.mesh, layouts.prices, tuple(value.spec for value in operands), wanted, self._added_up.get(number, 1),
-            self._in_memory(equation), self._hints.assignments.get(number), self._hints.binding,
+            self._in_memory(equation), self.hints.assignments.get(number), self.hints.binding,
         )  # fmt: skip
         choice = ruled.choice(around, moving)
         if layouts.prices.least == "time":
@@ -266,7 +270,9 @@ class Expressions:
 
     def hint(self, equation: Equation, shape: tuple[int, ...]) -> Spec | None:
         """The plan's layout of a result, without the axes that do not divide its dimensions; None if unplanned."""
-        hint = self._hints.layouts.get(equation.results[0].number)
+        number = equation.results[0].number
+        self.asked_at.setdefault(number, self.line)
+        hint = self.hints.layouts.get(number)
         if hint is None or len(hint) != len(shape):
             return None
         spec: list[tuple[str, ...]] = []

@@ -20,7 +20,7 @@ from runner.sharding import moves
 
 _MOVED = {"all-gather": "gathered", "all-to-all": "exchanged", "collective-permute": "permuted"}
 
-Copied: TypeAlias = tuple[float, float, float, set[str], dict[int, Spec], dict[tuple[str, tuple[str, ...]], str]]
+LayoutsState: TypeAlias = tuple[float, float, float, set[str], dict[int, Spec], dict[tuple[str, tuple[str, ...]], str]]
 
 
 class Layouts:
@@ -45,11 +45,11 @@ class Layouts:
         self.invarying: Mapping[str, str] = {"to": "invarying"} if invarying else {}
         """The keyword that marks the result of an all-gather as the same on all devices."""
 
-    def copied(self) -> Copied:
+    def copied(self) -> LayoutsState:
         """A snapshot of the cost and of the reshards, for `restore`."""
         return self.sent, self.computing, self.cost, set(self.moved), dict(self.asked), dict(self.spread)
 
-    def restore(self, copied: Copied) -> None:
+    def restore(self, copied: LayoutsState) -> None:
         """Go back to a snapshot."""
         self.sent, self.computing, self.cost, self.moved, self.asked, self.spread = copied
 

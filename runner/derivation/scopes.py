@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from runner.derivation.lines import Writing, Written
 from runner.derivation.statics import Statics
@@ -24,9 +25,9 @@ class NotDerived(Exception):
     """The reason why lines cannot be derived."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Binding:
-    """The value that a name is bound to.
+    """The value that a name is bound to; names of the same value may share a binding.
 
     `held`: the names of the same value in other layouts.
     """
@@ -68,13 +69,17 @@ class Scope:
         self.lines.append(Written(self.line(name), term))
 
     def copied(self) -> Scope:
-        """An independent copy of the scope."""
-        names = {name: Binding(binding.value, dict(binding.held)) for name, binding in self.names.items()}
+        """An independent copy of the scope; names that share a binding share its copy."""
+        copies = {binding: Binding(binding.value, dict(binding.held)) for binding in self.names.values()}
+        names = {name: copies[binding] for name, binding in self.names.items()}
         counted, changing = set(self.collectives), set(self.changing)
         return Scope(
             self.steps, self.within, list(self.lines), names, counted, changing, self.kept, dict(self.sent),
             set(self.again),
         )  # fmt: skip
+
+
+NamesState: TypeAlias = tuple[list[Scope], set[str], list[str]]
 
 
 class Names:
@@ -96,11 +101,11 @@ class Names:
         self.statics = Statics(experiment.dims, Spelling.of(self.graph), self._is_step, self.type_of)
         """The static values known at the current line."""
 
-    def copied(self) -> tuple[list[Scope], set[str], list[str]]:
+    def copied(self) -> NamesState:
         """A snapshot of the lines, the taken names and the notes, for `restore`."""
         return [scope.copied() for scope in self.scopes], set(self.taken), list(self.notes)
 
-    def restore(self, copied: tuple[list[Scope], set[str], list[str]]) -> None:
+    def restore(self, copied: NamesState) -> None:
         """Go back to a snapshot."""
         self.scopes, self.taken, self.notes = copied
 

@@ -10,11 +10,11 @@ from typing import Any
 from runner.derivation.accumulating import Accumulation, accumulated
 from runner.derivation.calls import is_number, itemsize
 from runner.derivation.expressions import Expressions, Hints
-from runner.derivation.laying import Layouts
+from runner.derivation.laying import Layouts, LayoutsState
 from runner.derivation.lines import Repeated, Writing, Written
 from runner.derivation.partials import is_scalar
 from runner.derivation.ruling import Rulings
-from runner.derivation.scopes import Binding, Names, NotDerived, Scope
+from runner.derivation.scopes import Binding, Names, NamesState, NotDerived, Scope
 from runner.derivation.simplifying import absorbed
 from runner.derivation.terms import built, gathered
 from runner.derivation.values import DeviceValue
@@ -33,6 +33,33 @@ from runner.sharding import moves
 
 _TRIALS = 24
 """The most layouts of a loop's carry that are tried."""
+
+_STATES = 8
+"""About how many states an attempt keeps, from which others go on."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """What was written before a line of the section, by the line's number."""
+
+    line: int
+    names: NamesState
+    layouts: LayoutsState
+    left_out: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The lines of a graph, written for some layouts.
+
+    - `cost`: that of the lines; `asked`: the layouts that their readers want results in, as in `Layouts`.
+    - `asked_at`: the number of the first line that asked for the hint of a value; `states`: before some lines.
+    """
+
+    cost: float
+    asked: Mapping[int, Spec]
+    asked_at: Mapping[int, int]
+    states: tuple[_State, ...]
 
 
 class Writer:
@@ -62,11 +89,51 @@ class Writer:
         self._enclosed = dict(enclosed(experiment.graph))
         self._left_out: set[int] = set()
         """The unread values whose lines are left out."""
+        self._states: list[_State] | None = None
+        """The states of the present attempt; None if none is kept."""
 
     # Writing lines.
 
     def write(self) -> Sequence[Writing]:
         """The lines of the graph, with its results in the layouts of `outputs`."""
+        self._begin()
+        self._finish(0)
+        return self.names.scopes[0].lines
+
+    def first(self) -> Attempt:
+        """The lines of the graph, as an attempt with which others are compared."""
+        self._states = []
+        self._begin()
+        return self._attempted(0)
+
+    def other(self, hints: Hints, before: Attempt, numbers: Iterable[int]) -> Attempt:
+        """The lines for hints that differ from those of the attempt `before` only in the layouts of these values.
+
+        All lines are the same up to the first that asked for one of these.
+        """
+        lines = [before.asked_at[number] for number in numbers if number in before.asked_at]
+        if not lines:
+            return before
+        kept = [state for state in before.states if state.line <= min(lines)]
+        state = kept[-1]
+        self._states, self._left_out = kept, {*state.left_out}
+        # What is written from here on changes a copy; the state is also that of `before`.
+        self.names.restore(state.names)
+        self.names.restore(self.names.copied())
+        self.layouts.restore(state.layouts)
+        self.layouts.restore(self.layouts.copied())
+        self.expressions.hints = hints
+        self.expressions.asked_at = {number: line for number, line in before.asked_at.items() if line < state.line}
+        return self._attempted(state.line)
+
+    def _attempted(self, start: int) -> Attempt:
+        self._finish(start)
+        assert self._states is not None
+        layouts = self.layouts
+        return Attempt(layouts.cost, layouts.asked, self.expressions.asked_at, tuple(self._states))
+
+    def _begin(self) -> None:
+        """Bind the names of the arrays."""
         experiment = self.experiment
         for array in experiment.given:
             spec = moves.plain(self.mesh, array.layout.spec, len(array.shape))
@@ -76,12 +143,14 @@ class Writer:
             if array.name in experiment.constraints:
                 moved = self.layouts.reshard(value, self._plain(experiment.constraints[array.name], value))
                 self.names.scopes[0].names[array.name] = Binding(moved)
-        self._run(self.names.graph, {}, inside=False)
-        for name, spec in experiment.results.items():
+
+    def _finish(self, start: int) -> None:
+        """Write the lines of the graph from one on, and the outputs that are laid out once more."""
+        self._run(self.names.graph, {}, inside=False, start=start)
+        for name, spec in self.experiment.results.items():
             if name in self._twice():
                 value = self.names.binding(name).value
                 self.names.put(name, self.layouts.reshard(value, self._plain(spec, value)).term)
-        return self.names.scopes[0].lines
 
     def singled(self) -> None:
         """Mark arrays as the same along the mesh axes of size 1 in their specs; this sends nothing."""
@@ -104,13 +173,15 @@ class Writer:
             if name in experiment.constraints and experiment.constraints[name] != spec
         }
 
-    def _run(self, graph: Graph, forced: Mapping[str, Spec], *, inside: bool) -> None:
+    def _run(self, graph: Graph, forced: Mapping[str, Spec], *, inside: bool, start: int = 0) -> None:
         """Write the lines of a graph or of a repeat's body, whose carry ends in the layouts `forced`.
 
-        `inside`: whether it is the body of a repeat.
+        `inside`: whether it is the body of a repeat; `start`: the number of the first line to write.
         """
         lines = list(_lines(graph))
-        for at, equation in enumerate(lines):
+        for at, equation in enumerate(lines[start:], start):
+            if not inside:
+                self._reach(at, len(lines))
             if isinstance(equation.form, Repeat):
                 self._loop(equation, equation.form)
                 continue
@@ -122,6 +193,14 @@ class Writer:
                 self._unread(equation, value.name, inside)
             else:
                 self._line(equation, value.name, {} if again else forced, inside)
+
+    def _reach(self, line: int, many: int) -> None:
+        """Begin one of so many lines of the section."""
+        self.expressions.line = line
+        states = self._states
+        if states is not None and line % (many // _STATES + 1) == 0 and (not states or states[-1].line < line):
+            state = _State(line, self.names.copied(), self.layouts.copied(), frozenset(self._left_out))
+            states.append(state)
 
     def _unread(self, equation: Equation, name: str, inside: bool) -> None:
         """Write a line that nothing reads, unless this would send something or it reads a line left out."""

@@ -50,13 +50,15 @@ def run(
     sources: Callable[[], Sources],
     overrides: Sequence[str] = (),
     workers: Workers | None = None,
+    *,
+    last: bool = False,
 ) -> Record:
     """Run one experiment and write its run folder.
 
     `sources` is read only to locate a fault in a file, `overrides` are those of the command line, `workers` are kept
-    for later runs. Mistakes of users and programs do not raise: they are in the record.
+    for later runs unless this is their `last`. Mistakes of users and programs do not raise: they are in the record.
     """
-    return examine(config, folder, sources, overrides, workers)[0]
+    return examine(config, folder, sources, overrides, workers, last=last)[0]
 
 
 def examine(
@@ -65,6 +67,8 @@ def examine(
     sources: Callable[[], Sources],
     overrides: Sequence[str] = (),
     workers: Workers | None = None,
+    *,
+    last: bool = False,
 ) -> tuple[Record, Findings | None]:
     """Like `run`, and also return the findings, which have every value whole.
 
@@ -72,7 +76,8 @@ def examine(
     """
     used = workers or Workers(Worker())
     try:
-        running = Running(config, folder, sources, overrides, used, Progress(str(config.get("name"))))
+        progress, last = Progress(str(config.get("name"))), last or workers is None
+        running = Running(config, folder, sources, overrides, used, progress, last=last)
         running.begin()
         return running.finish()
     finally:

@@ -72,10 +72,13 @@ def _abandoned(home: Path) -> Iterator[Path]:
         for entry in entries:
             if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
                 continue
+            # There may be hundreds of these.
+            if os.path.exists(os.path.join(entry.path, _KEPT)):
+                continue
             state = entry.stat(follow_symlinks=False)
             path = Path(entry.path)
             is_own = state.st_uid == os.getuid() and time.time() - state.st_mtime > _SOON
-            if is_own and not (path / _KEPT).exists() and (lock := _locked(path)) is not None:
+            if is_own and (lock := _locked(path)) is not None:
                 yield path
                 os.close(lock)
 

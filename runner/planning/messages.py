@@ -23,6 +23,9 @@ _FEWEST = 2
 _CLOSE = 1e-5
 """The relative gap at which message passing stops; elimination decides between the choices that are left."""
 
+_least = np.minimum.reduce
+"""The method `min` of an array, without its wrapper, which takes as long as these small tables do."""
+
 
 @dataclass(frozen=True)
 class Passed:
@@ -111,8 +114,8 @@ class Messages:
     def _sent(self, variable: int, other: int, gathered: Costs) -> float:
         """Update the message from a variable to another; returns the minimum that is subtracted from it."""
         along = self._share[variable] * gathered - self._messages[other, variable]
-        message = (self._costs[variable, other] + along[:, None]).min(axis=0)
-        least = float(message.min())
+        message = _least(self._costs[variable, other] + along[:, None], axis=0)
+        least = float(_least(message))
         self._messages[variable, other] = message - least
         return least
 
@@ -129,7 +132,7 @@ class Messages:
             gathered = self._gathered(network, variable)
             # Here all chains through the variable have messages from both ends, so this excess holds for each choice.
             if bound is not None:
-                np.maximum(lower[variable], bound + gathered - gathered.min(), out=lower[variable])
+                np.maximum(lower[variable], bound + gathered - _least(gathered), out=lower[variable])
             costs = alone
             for other in self._before[variable]:
                 costs = costs + self._costs[other, variable][choice[other]]
@@ -147,7 +150,7 @@ class Messages:
             if time.perf_counter() > until:
                 return None
             gathered = self._gathered(network, variable)
-            least = float(gathered.min())
+            least = float(_least(gathered))
             bound += least
             for other in self._before[variable]:
                 bound += self._sent(variable, other, gathered - least)

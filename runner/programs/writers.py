@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -13,5 +14,11 @@ from runner.programs.types import InferredTypes
 Writer = Callable[[Experiment, Path, InferredTypes], str]
 """The experiment, the folder in which `load` looks, and the types in; the module's source out."""
 
-WRITERS: dict[Program, Writer] = {program: import_module(f"runner.programs.{program}").write for program in Program}
+
+def _write(program: Program, experiment: Experiment, data_folder: Path, types: InferredTypes) -> str:
+    # Most runs have few programs.
+    return import_module(f"runner.programs.{program}").write(experiment, data_folder, types)
+
+
+WRITERS: dict[Program, Writer] = {program: partial(_write, program) for program in Program}
 """Each program's writer: `write` of the file of its name."""

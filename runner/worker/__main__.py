@@ -35,6 +35,9 @@ if "jax" not in sys.modules:
     # A new process has the time for it while the parent reads the YAML; a copy of the parent has its job at once.
     from runner.worker import preloaded as preloaded
 
+_YOUNG = (10_000, 10, 10)
+"""Thresholds of the garbage collector above Python's own: of the many objects of a trace, few are garbage in cycles."""
+
 
 def main() -> None:
     """Run the jobs one after the other; return when standard input ends."""
@@ -67,6 +70,7 @@ def main() -> None:
             if not gc.isenabled():
                 # Loaded modules are kept.
                 gc.freeze()
+                gc.set_threshold(*_YOUNG)
                 gc.enable()
             processes.join(sys.argv[2:])
             job.run(task, emit)

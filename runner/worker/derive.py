@@ -12,7 +12,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from runner.derivation.derive import TRIES, Derived, derive, settled
+from runner.derivation.derive import TRIES, Derived, Typing, derive, settled
+from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import NotDerived
 from runner.derivation.section import section
 from runner.derivation.writer import Hints
@@ -151,8 +152,9 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
     hints = Hints({number: whole_axes(spec) for number, spec in shardy.values.items()})
     hardware, mesh = experiment.derive.hardware, experiment.mesh
     prices = BYTES if hardware is None else EstimatedSeconds(hardware, mesh, experiment.precision)
-    best = _accepted(experiment, types, hints, prices, judge)
-    other = _accepted_of_graph(experiment, types, prices, judge, best)
+    rulings = Rulings()
+    best = _accepted(experiment, types, hints, prices, rulings, judge)
+    other = _accepted_of_graph(experiment, types, prices, rulings, judge, best)
     if isinstance(best, str) and other is None:
         return best
     notes: list[str] = []
@@ -213,7 +215,13 @@ class _Accepted:
 
 
 def _accepted(
-    experiment: Experiment, types: Parts, hints: Hints, prices: Prices, judge: Judge, known: _Accepted | None = None
+    experiment: Experiment,
+    types: Parts,
+    hints: Hints,
+    prices: Prices,
+    rulings: Rulings,
+    judge: Judge,
+    known: _Accepted | None = None,
 ) -> _Accepted | str:
     """The lines of the cheapest layouts that begin with a plan, under the first typing that JAX accepts; or why not.
 
@@ -221,8 +229,8 @@ def _accepted(
     """
     reason = None
     try:
-        hints = settled(experiment, types, hints, prices)
-        every = [derive(experiment, types, hints, typing, prices) for typing in TRIES[:1]]
+        hints = settled(experiment, types, hints, prices, rulings)
+        every = [derive(experiment, types, hints, typing, prices, rulings) for typing in TRIES[:1]]
     except NotDerived as error:
         return str(error)
     except SyntaxFault as fault:
@@ -231,10 +239,14 @@ def _accepted(
     if known is not None and experiment.grad is None and not _less(every[0].cost, known.derived.cost):
         return "it costs no less"
     tried: list[dict[str, Any]] = []
+    alike: Typing | None = None
     for typing in TRIES:
-        derivation = every.pop() if every else derive(experiment, types, hints, typing, prices)
+        if typing == alike:
+            continue
+        derivation = every.pop() if every else derive(experiment, types, hints, typing, prices, rulings)
         if known is not None and derivation.statements == known.derived.statements:
             return "it is the same"
+        alike = None if derivation.spread else replace(typing, spread=False)
         lines = section(derivation.statements)
         if typing.check_vma and lines in tried:
             continue
@@ -247,7 +259,7 @@ def _accepted(
 
 
 def _accepted_of_graph(
-    experiment: Experiment, types: Parts, prices: Prices, judge: Judge, best: _Accepted | str
+    experiment: Experiment, types: Parts, prices: Prices, rulings: Rulings, judge: Judge, best: _Accepted | str
 ) -> _Accepted | None:
     """The lines of the cheapest assignment of the whole graph, if they cost a twentieth less than the best so far."""
     known, better = None if isinstance(best, str) else best, None
@@ -258,7 +270,7 @@ def _accepted_of_graph(
     if hints is None:
         return None
     for binding in (False, True):
-        other = _accepted(experiment, types, replace(hints, binding=binding), prices, judge, known)
+        other = _accepted(experiment, types, replace(hints, binding=binding), prices, rulings, judge, known)
         if isinstance(other, str):
             continue
         if known is None or _less(other.cost(prices), known.cost(prices)):

@@ -29,7 +29,7 @@ class Wanted:
     """The objective of a plan.
 
     - `least`: the cost to minimise; `memory`: the bytes that a device may need, None for no limit.
-    - `free`: the keys of the layouts to choose; `seconds`: the time limit, tables of costs included.
+    - `free`: the keys of the layouts to choose; `seconds`: the time limit, the tables of costs included.
     - `beside`: further costs; with them the plan has a front of plans that no other one beats in all.
     """
 

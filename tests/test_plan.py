@@ -17,6 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import runner
 from runner.estimate.prices import Bytes
 from runner.experiment import auto
 from runner.experiment.model import Experiment
@@ -715,6 +716,21 @@ def test_an_impossible_plan_is_one_message(mistake: str, tmp_path: Path) -> None
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.splitlines()[-1].strip() == message
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "mistake", ["too little memory", "blocks that are written by hand", "hardware without a network"]
+)
+def test_an_impossible_plan_is_the_error_of_a_run_and_of_a_sweep_in_python(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, message = REFUSED[mistake]
+    monkeypatch.chdir(tmp_path)
+    record = runner.run({**config, "program": "auto"})
+    assert (record.status, (record.error or "").splitlines()[-1].strip()) == ("invalid", message)
+    (point,) = runner.sweep({**config, "program": "auto"}, {"plan.seconds": "5"})
+    assert point["status"] == "invalid"
+    assert message in point["error"]
 
 
 def test_a_run_finds_the_layouts_that_are_auto_and_says_which(tmp_path: Path) -> None:

@@ -159,12 +159,15 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
 _SEARCHED = 0.9
 """The share of the time limit after which the search ends; runners-up and the costs of each line take the rest."""
 
+_RESERVED = 0.25
+"""The share of the time limit that the search has in any case, also where the tables alone take longer than the limit."""
+
 
 def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
     if experiment.regions:
         raise NotDerived(f"the shard_map in {listed(experiment.regions)} has its layouts in in_specs and out_specs")
-    until = time.perf_counter() + wanted.seconds * _SEARCHED
+    began = time.perf_counter()
     every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
     graph = layable(experiment, types, wanted.free)
     divided = any(each.divided for each in every.values())
@@ -174,6 +177,7 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     memory = Memory(tables)
     solver = Solver(network.pairs, [len(costs) for costs in network.alone], graph.free.values())
     now = time.perf_counter()
+    until = max(began + _SEARCHED * wanted.seconds, now + _RESERVED * wanted.seconds)
     try:
         best = limited(solver, network, memory, wanted.memory, now + (until - now) / len(every))
     except TooLittleMemory as error:

@@ -160,7 +160,7 @@ _SEARCHED = 0.9
 """The share of the time limit after which the search ends; runners-up and the costs of each line take the rest."""
 
 _RESERVED = 0.25
-"""The share of the time limit that the search has in any case, also where the tables alone take longer than the limit."""
+"""The share of the time limit that the search has in any case, also where the tables alone take longer."""
 
 
 def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:

@@ -17,6 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import runner
 from runner.estimate.prices import Bytes
 from runner.experiment import auto
 from runner.experiment.model import Experiment
@@ -25,12 +26,13 @@ from runner.faults import InvalidExperiment, key_text
 from runner.flow.layouts import Planning, filled
 from runner.flow.planning import Compiled, Tried, ranked
 from runner.planning.elimination import TooLarge, eliminated, least_of_each
-from runner.planning.limited import limited
+from runner.planning.limited import Limited, limited
 from runner.planning.messages import Messages
 from runner.planning.network import Network, Table
 from runner.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
 from runner.planning.program import programmed
 from runner.planning.reading import layable
+from runner.planning.reduction import reduced
 from runner.planning.solving import Solver
 from runner.planning.tables import Tables
 from runner.show.plan import differing
@@ -359,6 +361,39 @@ def test_messages_bound_the_optimum_and_each_choice(
         assert (lower <= exact[variable] * (1 + 1e-9)).all()
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.integers(2, 4), st.integers(1, 9), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_reduced_network_has_the_same_best_choice(
+    seed: int, variables: int, choices: int, edges: int, first_stays: bool
+) -> None:
+    small = network(np.random.default_rng(seed), variables, choices, edges)
+    less = reduced(small, {0} if first_stays else ())
+    assert (0 in less.kept) or not first_stays
+    best, exact = eliminated(less.network), eliminated(small)
+    assert small.cost(less.whole(best.choice)) == pytest.approx(exact.cost)
+    assert best.cost == pytest.approx(exact.cost)
+    assert less.part(less.whole(best.choice)) == best.choice
+    every = least_of_each(less.network, range(len(less.kept)))
+    bounds, least = less.lower([every[at] for at in range(len(less.kept))]), least_of_each(small, range(variables))
+    for variable, lower in enumerate(bounds):
+        assert (lower <= least[variable] * (1 + 1e-9)).all()
+        assert lower.min() == pytest.approx(exact.cost)
+
+
+def test_messages_of_a_reduced_network_prove_no_less() -> None:
+    """What was passed to a removed variable's neighbours is passed between these."""
+    rng = np.random.default_rng(0)
+    chain = {(at, at + 1): Table(rng.random((6, 6))) for at in range(11)}
+    whole = Network(tuple(rng.random(6) for _ in range(12)), chain | {(0, 11): Table(rng.random((6, 6)))})
+    messages = Messages(whole.pairs, [6] * 12)
+    before = messages.passed(whole, 3, np.inf).bound
+    less = reduced(whole, {0, 4, 8})
+    assert less.kept == (0, 4, 8)
+    after = messages.reduced(less).passed(less.network, 2, np.inf).bound
+    assert before <= after * (1 + 1e-9)
+    assert after <= eliminated(whole).cost * (1 + 1e-9)
+
+
 def grid(rng: np.random.Generator, side: int, choices: int) -> Network:
     """Return a network without small tables: each variable shares costs with its neighbours in a square."""
     numbers = np.arange(side * side).reshape(side, side)
@@ -390,6 +425,19 @@ def test_when_time_is_up_there_is_a_choice_and_a_bound() -> None:
     assert solution.cost == pytest.approx(wide.cost(solution.choice))
     assert 0 < solution.bound < solution.cost
     assert not solution.proved
+
+
+def test_the_time_limit_counts_from_the_start_with_tables_and_runners_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, ends = itertools.count(100.0), list[float]()
+
+    def search(*arguments: Any) -> Limited:
+        ends.append(arguments[-1])
+        return limited(*arguments)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("runner.planning.plan.limited", search)
+    planned(mlp(8, {"model": 4}, x=[]) | {"plan": {"seconds": 1000}})
+    assert ends == [pytest.approx(100.0 + 900.0)]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -684,6 +732,21 @@ def test_an_impossible_plan_is_one_message(mistake: str, tmp_path: Path) -> None
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.splitlines()[-1].strip() == message
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "mistake", ["too little memory", "blocks that are written by hand", "hardware without a network"]
+)
+def test_an_impossible_plan_is_the_error_of_a_run_and_of_a_sweep_in_python(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, message = REFUSED[mistake]
+    monkeypatch.chdir(tmp_path)
+    record = runner.run({**config, "program": "auto"})
+    assert (record.status, (record.error or "").splitlines()[-1].strip()) == ("invalid", message)
+    (point,) = runner.sweep({**config, "program": "auto"}, {"plan.seconds": "5"})
+    assert point["status"] == "invalid"
+    assert message in point["error"]
 
 
 def test_a_run_finds_the_layouts_that_are_auto_and_says_which(tmp_path: Path) -> None:

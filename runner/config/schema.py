@@ -210,7 +210,7 @@ class PlanConfig:
     candidates: Annotated[int, "number-of-plans"] = 3
     """How many plans to compile, the best predicted first; 0: none."""
     seconds: Annotated[float, "seconds-of-a-plan"] = 30.0
-    """The time limit of the search in seconds; after it, the best plan so far is taken, with a bound."""
+    """The time limit in seconds, tables of costs included; the best plan so far is then taken, with a bound."""
     competitors: Annotated[list[Any] | None, "texts"] = None
     """Files of hand-written layouts to compile beside the plans: `[megatron.yaml]`."""
 

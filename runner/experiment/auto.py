@@ -30,7 +30,7 @@ _AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([kKMGT]?i?B)?\s*")
 class PlanRequest:
     """The key `plan`: what to minimize, the bytes that a device may hold, and how many plans are compiled.
 
-    - `beside`: further quantities to minimize; `seconds`: the time limit of the search.
+    - `beside`: further quantities to minimize; `seconds`: the time limit of a plan, its tables of costs included.
     - `competitors`: files with handwritten layouts to compare with.
     """
 

@@ -30,7 +30,7 @@ class Wanted:
     """The objective of a plan.
 
     - `least`: the cost to minimise; `memory`: the bytes that a device may need, None for no limit.
-    - `free`: the keys of the layouts to choose; `seconds`: the time limit, tables of costs included.
+    - `free`: the keys of the layouts to choose; `seconds`: the time limit, the tables of costs included.
     - `beside`: further costs; with them the plan has a front of plans that no other one beats in all.
     """
 
@@ -164,12 +164,15 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
 _SEARCHED = 0.9
 """The share of the time limit after which the search ends; runners-up and the costs of each line take the rest."""
 
+_RESERVED = 0.25
+"""The share of the time limit that the search has in any case, also where the tables alone take longer."""
+
 
 def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
     if experiment.regions:
         raise NotDerived(f"the shard_map in {listed(experiment.regions)} has its layouts in in_specs and out_specs")
-    until = time.perf_counter() + wanted.seconds * _SEARCHED
+    began = time.perf_counter()
     every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
     graph = layable(experiment, types, wanted.free)
     divided = any(each.divided for each in every.values())
@@ -179,6 +182,7 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     memory = Memory(tables)
     solver = Solver(network.pairs, [len(costs) for costs in network.alone], graph.free.values())
     now = time.perf_counter()
+    until = max(began + _SEARCHED * wanted.seconds, now + _RESERVED * wanted.seconds)
     try:
         best = limited(solver, network, memory, wanted.memory, now + (until - now) / len(every))
     except TooLittleMemory as error:

@@ -86,7 +86,7 @@ def unreduced(network: Network) -> Reduced:
 
 
 def reduced(network: Network, keep: Collection[int] = ()) -> Reduced:
-    """Remove variables with at most two neighbours, but not those of `keep`, those with the fewest combinations first."""
+    """Remove variables with at most two neighbours, the fewest combinations first; those in `keep` stay."""
     left = _Left(network)
     queue = [(left.combinations(at), at) for at in range(len(network.alone))]
     heapq.heapify(queue)

@@ -1,10 +1,11 @@
 """A network and a time limit in; the best choice found, and a lower bound on the cost of any choice, out.
 
-1. If the tables are small: variable elimination, which is exact. 2. Otherwise message passing finds a choice, a lower
-bound on any choice, and one on any choice with a given value of a variable. Values whose bound is above the cost of a
-known choice are left out, which loses nothing. 3. Variable elimination finds the best of the rest. If its tables are
-still too large, only the values closest to the bound are kept; the result may then not be the best, and the bound
-limits the gap. 4. If a gap remains, HiGHS gets the rest of the time for the rest of the network.
+1. If the tables are small: variable elimination, which is exact. 2. Otherwise variables with at most two neighbours
+are eliminated, which is exact too, and message passing finds a choice, a lower bound on any choice, and one on any
+choice with a given value of a variable. Values whose bound is above the cost of a known choice are left out, which
+loses nothing. 3. Variable elimination finds the best of the rest. If its tables are still too large, only the values
+closest to the bound are kept; the result may then not be the best, and the bound limits the gap. 4. If a gap remains,
+HiGHS gets the rest of the time for the rest of the network.
 """
 
 from __future__ import annotations

@@ -106,16 +106,17 @@ LAYOUTS = 700
 class Space:
     """The layouts of an array of `total` bytes.
 
+    - `rank`: the number of the array's dimensions.
     - `layouts`: all layouts; `index`: their numbers; `held`: the bytes that a device holds in each.
     - `cost`: the cost of the cheapest reshard from one layout to another, by their numbers.
     """
 
     def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices, units: Units) -> None:
-        self.mesh, self.total, self._prices = mesh, float(math.prod(shape) * itemsize), prices
+        self.mesh, self.total, self._prices, self._units = mesh, float(math.prod(shape) * itemsize), prices, units
         # Reshards may pass through layouts with axes in any order.
         several = units != split_axes(mesh) or enumeration.count_of_specs(shape, mesh) > LAYOUTS
         self.layouts = plain_layouts(mesh, shape, units) if several else tuple(enumeration.specs(shape, mesh))
-        self.index = {spec: at for at, spec in enumerate(self.layouts)}
+        self.rank, self.index = len(shape), {spec: at for at, spec in enumerate(self.layouts)}
         self.held: Costs = np.array([self.total / mesh.axis_size(spec.axes) for spec in self.layouts])
         self._ways = _ways(mesh, self.layouts, len(shape), units)
         self._steps_from: dict[int, list[_Step]] = {at: [] for at in range(len(self.layouts))}
@@ -124,13 +125,14 @@ class Space:
         self._direct = self._priced()
         self.cost = _shortest(self._direct)
         self._completing: dict[tuple[int, tuple[str, ...], bool], tuple[list[_Completion], Costs]] = {}
+        self._extensions: dict[tuple[int, tuple[str, ...], int], int | None] = {}
+        self._collectives: dict[tuple[str, tuple[str, ...], float], Sending] = {}
 
     def _priced(self) -> Costs:
         direct = np.full((len(self.layouts),) * 2, np.inf)
         np.fill_diagonal(direct, 0.0)
         for step in self._ways.steps:
-            cost = self._step(step).cost
-            direct[step.before, step.after] = min(direct[step.before, step.after], cost)
+            direct[step.before, step.after] = min(direct[step.before, step.after], self._step(step).cost)
         return direct
 
     def _step(self, step: _Step) -> Sending:
@@ -193,24 +195,41 @@ class Space:
 
     def _completions(self, partial: int, axes: tuple[str, ...], summed: bool) -> Iterator[_Completion]:
         """Yield the ways to complete a result, each axis reduce-scattered on a dimension or all-reduced."""
-        spec = self.layouts[partial]
-        places = (None, *range(len(spec))) if summed and self._prices.scatters else (None,)
-        for choice in itertools.product(places, repeat=len(axes)):
-            scattered: dict[int | None, tuple[str, ...]] = {}
-            for axis, at in zip(axes, choice, strict=True):
-                scattered[at] = (*scattered.get(at, ()), axis)
-            after = self.index.get(Spec((*own, *scattered.get(d, ())) for d, own in enumerate(spec)))
-            if after is None:
-                continue
+        places = (None, *range(self.rank)) if summed and self._prices.scatters else (None,)
+        ends: list[tuple[int, dict[int | None, tuple[str, ...]]]] = [(partial, {})]
+        # A layout with fewer of its units' axes exists too, so units are added one by one.
+        for unit in (unit for unit in self._units if unit[0] in axes):
+            ends = [
+                (after, {**scattered, at: (*scattered.get(at, ()), *unit)})
+                for before, scattered in ends
+                for at in places
+                if (after := before if at is None else self._extended(before, unit, at)) is not None
+            ]
+        for after, scattered in ends:
             held = float(self.held[partial])
             sendings: list[Sending] = []
-            for d in range(len(spec)):
+            for d in range(self.rank):
                 if mine := scattered.get(d):
-                    sendings.append(collective(self._prices, self.mesh, "reduce-scatter", mine, held))
+                    sendings.append(self._collective("reduce-scatter", mine, held))
                     held /= self.mesh.axis_size(mine)
             if rest := scattered.get(None):
-                sendings.append(collective(self._prices, self.mesh, "all-reduce", rest, held))
+                sendings.append(self._collective("all-reduce", rest, held))
             yield _Completion(after, sum(each.cost for each in sendings), tuple(sendings))
+
+    def _extended(self, layout: int, unit: tuple[str, ...], d: int) -> int | None:
+        """The number of a layout with further axes on dimension `d`; None if there is none."""
+        key = layout, unit, d
+        if key not in self._extensions:
+            spec = self.layouts[layout]
+            self._extensions[key] = self.index.get(Spec((*spec[:d], (*spec[d], *unit), *spec[d + 1 :])))
+        return self._extensions[key]
+
+    def _collective(self, kind: str, axes: tuple[str, ...], block: float) -> Sending:
+        """A collective before which a device holds `block` bytes."""
+        key = kind, axes, block
+        if key not in self._collectives:
+            self._collectives[key] = collective(self._prices, self.mesh, kind, axes, block)
+        return self._collectives[key]
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,26 @@ class NumberedAssignment:
     shards: int
 
 
+class _Laid:
+    """The layouts that the assignments of an operation require, by number.
+
+    A layout depends on the axes of its own factors alone, so that many assignments share it.
+    """
+
+    def __init__(self, mesh: Mesh, rule: Rule) -> None:
+        self._mesh, self._rule = mesh, rule
+        self._numbers: dict[Hashable, int | None] = {}
+
+    def number(self, space: Space, dimensions: Dimensions, assignment: Assignment) -> int | None:
+        """The layout of a tensor with these dimensions; None if it cannot have one for the assignment."""
+        axes = tuple(assignment.get(factor, ()) for factors in dimensions for factor in factors)
+        key = space, dimensions, axes
+        if key not in self._numbers:
+            spec = layout(self._mesh, self._rule, dimensions, assignment)
+            self._numbers[key] = None if spec is None else space.index.get(spec.padded(space.rank))
+        return self._numbers[key]
+
+
 @dataclass(frozen=True)
 class Term:
     """A cost that depends on one or two variables, the path of its line, and what it is for."""
@@ -183,9 +203,9 @@ class Tables:
 
     def _ways(self, kind: int, operation: RuledOperation) -> tuple[NumberedAssignment, ...]:
         if kind not in self._planned:
-            tried = (
-                self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule, self.units)
-            )
+            laid = _Laid(self.mesh, operation.rule)
+            assignments = _assignments(self.mesh, operation.rule, self.units)
+            tried = (self._way(operation, assignment, laid) for assignment in assignments)
             self._possible[kind] = tuple(way for way in tried if way is not None)
             self._planned[kind] = np.arange(len(self._possible[kind]))
             if self._divided and operation.work.flops:
@@ -205,7 +225,7 @@ class Tables:
             return [possible[int(at)].shards for at in self._result_ways(operation, kind, 0)[0]]
         return [way.shards for way in possible]
 
-    def _way(self, operation: RuledOperation, assignment: Assignment) -> NumberedAssignment | None:
+    def _way(self, operation: RuledOperation, assignment: Assignment, laid: _Laid) -> NumberedAssignment | None:
         mesh, rule = self.mesh, operation.rule
         if not rule.possible(mesh, assignment):
             return None
@@ -213,29 +233,20 @@ class Tables:
         needed: list[int] = []
         lacking: list[tuple[str, ...]] = []
         for operand in operation.operands:
-            lying = self.lying[operand.tensor]
-            rank = len(lying.space.layouts[0])
-            spec = Spec().padded(rank)
-            if operand.place is not None:
-                there = layout(mesh, rule, rule.operands[operand.place], assignment)
-                if there is None or len(there) != rank:
-                    return None
-                spec = there
-            if spec not in lying.space.index:
+            space = self.lying[operand.tensor].space
+            dimensions = ((),) * space.rank if operand.place is None else rule.operands[operand.place]
+            number = laid.number(space, dimensions, assignment) if len(dimensions) == space.rank else None
+            if number is None:
                 return None
-            needed.append(lying.space.index[spec])
-            own = spec.axes
+            needed.append(number)
+            own = space.layouts[number].axes
             lacking.append(tuple(a for a in mesh.axes if a in used and a not in own) if operand.place else ())
-        result = layout(mesh, rule, rule.result, assignment)
-        if result is None:
-            return None
         partial: list[int] = []
         for at in operation.results:
-            space = self.lying[at].space
-            spec = result.padded(len(space.layouts[0]))
-            if spec not in space.index:
+            number = laid.number(self.lying[at].space, rule.result, assignment)
+            if number is None:
                 return None
-            partial.append(space.index[spec])
+            partial.append(number)
         reduced = {factor: kind for factor, kind in rule.reduced.items() if assignment.get(factor)}
         over = {axis for factor in reduced for axis in assignment[factor]}
         return NumberedAssignment(
@@ -442,12 +453,11 @@ class Tables:
         `ways`: the other way, for each layout and each way, among those that are possible.
         """
         operation, costs = self.layable.operations[number], np.zeros(ways.shape)
-        possible = self._possible[self.kinds[number]]
-        planned = [_ends(operation, way, gradient) for way in self.ways[number]]
-        others = [_ends(operation, way, gradient) for way in possible]
-        for at, (tensor, _) in enumerate(planned[0]):
-            start, stop = (np.array([ends[at][1] for ends in each]) for each in (planned, others))
-            costs = costs + self.lying[tensor].space.cost[start, stop[ways]]
+        possible, planned = self._possible[self.kinds[number]], self._planned[self.kinds[number]]
+        ends = [_ends(operation, way, gradient) for way in possible]
+        for at, (tensor, _) in enumerate(ends[0]):
+            layouts = np.array([mine[at][1] for mine in ends])
+            costs = costs + self.lying[tensor].space.cost[layouts[planned], layouts[ways]]
         return costs
 
     def _gradient_ways(self, number: int, place: int) -> Indices:

@@ -456,7 +456,7 @@ _ADDED = "an array, write it whole: '++arrays={{{name}: {{shape: [4], spec: [x]}
 
 def _of_type(given: str, config: str, value: str, key: Key, sources: Sources) -> str:
     """Return the message for a value of type `given` where a mapping of the keys that `config` declares is expected."""
-    key = (*shape.declared(config), *key[-1:]) if config == _OF_ARRAYS else shape.declared(config)
+    key = (*shape.declared_by(config), *key[-1:]) if config == _OF_ARRAYS else shape.declared_by(config)
     override = _below(key, sources.overrides)
     if config == _OF_ARRAYS and given == "dict" and override is not None:
         names = sources.names(key[:-1])

@@ -83,13 +83,10 @@ def at(key: Key) -> Kind | None:
     return kind
 
 
-def declared(config: str) -> Key:
-    """The key whose mapping has the keys that the class `config` declares; for arrays that of all of them."""
-    return next(
-        (name,)
-        for name, kind in (root().keys or {}).items()
-        if config in (kind.config, kind.items.config if kind.items else None)
-    )
+def declared_by(config: str) -> Key:
+    """The key whose mapping has the keys that the class named `config` declares; for arrays that of all of them."""
+    classes = {name: [kind.declared, kind.items and kind.items.declared] for name, kind in (root().keys or {}).items()}
+    return next((name,) for name, each in classes.items() if config in [kind.__name__ for kind in each if kind])
 
 
 def siblings(key: Key) -> list[str]:

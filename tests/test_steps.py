@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from importlib import import_module
 
 import pytest
 
@@ -19,8 +19,8 @@ OTHER = Step(Program.VMAP)
 def test_a_program_is_its_name_and_has_a_writer_of_that_name(program: Program) -> None:
     assert json.loads(json.dumps({program: program})) == {program.value: program.value}
     assert f"{program}" == program.value
-    write = WRITERS[program]
-    assert Path(write.__code__.co_filename).name == f"{program}.py"
+    assert program in WRITERS
+    assert callable(import_module(f"runner.programs.{program}").write)
 
 
 @pytest.mark.parametrize("work", StepWork)

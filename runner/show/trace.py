@@ -65,7 +65,7 @@ def _plain(text: str, room: int | None) -> list[Line]:
 def computed_by(trace: Trace) -> str:
     """Return how the values of a trace were computed."""
     if trace.taken_from == "auto":
-        return "as the lines inside of the function's own shard_map compute it in JAX"
+        return "as the lines inside the function's own shard_map compute it in JAX"
     return f"as {trace.taken_from} computed it"
 
 

@@ -154,7 +154,7 @@ def _front(a: SavedPlan, b: SavedPlan) -> Part | None:
     figure = fronts.figure("fronts", dict(zip(_NAMES, (a.front, b.front), strict=True)))
     if figure is None:
         return None
-    lead = "No plan of either front is better in both than those on the line."
+    lead = "The line connects the plans that no other plan beats in both measures."
     kinds = list(a.front[0])
     rows = [
         (f"{name}{number}", *(amount(costs[kind], kind) for kind in kinds), layouts)

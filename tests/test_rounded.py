@@ -174,3 +174,18 @@ def test_selections_and_movements_do_not_round(name: str, dtype: str, seed: int 
     x = rounded(np.random.default_rng(0).normal(size=(4, 8)), dtype, Machine(seed=seed))
     got = plain(CHOSEN[name](x))
     assert np.isin(np.abs(got), np.abs(plain(x))).all()
+
+
+def test_a_fused_multiply_add_leaves_a_rest_where_equal_products_cancel() -> None:
+    """The mean of one square less the square of that mean, as XLA computes the variance of a single element."""
+    numbers = np.random.default_rng(0).uniform(0.5, 1.0, (64, 1)).astype(np.float32)
+
+    def rest(machine: Machine) -> np.ndarray:
+        x = rounded(numbers, "float32", machine)
+        mean = np.sum(np.square(x), axis=1, keepdims=True)
+        return np.abs(plain(mean - np.sum(x, axis=1, keepdims=True) ** 2))
+
+    assert not rest(NEAREST).any()
+    drawn = rest(Machine(seed=1))
+    assert np.count_nonzero(drawn) > 48
+    assert drawn.max() <= 2.0**-23

@@ -9,7 +9,7 @@ JAX's operations, run on such arrays, round where JAX's primitives do, also insi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -71,6 +71,8 @@ class Rounded(np.ndarray):
 
     kind: str
     machine: Machine
+    product: np.ndarray | None = None
+    """The product that was rounded to this, in a wider dtype, as a fused multiply-add reads it."""
 
     def __array_finalize__(self, parent: Any) -> None:
         self.kind = getattr(parent, "kind", "float32")
@@ -116,6 +118,7 @@ class Rounded(np.ndarray):
             del options["dtype"]
         if options.get("initial") is not None:
             options["initial"] = _operand(options["initial"], kind)
+        product: np.ndarray | None = None
         with np.errstate(all="ignore"):
             if method == "at":
                 added_at(ufunc, inputs[0], inputs[1], _operand(inputs[2], kind), kind, machine)
@@ -137,14 +140,19 @@ class Rounded(np.ndarray):
                 numbers = inputs[:1] if method == "reduceat" else inputs
                 operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in numbers]
                 operands += inputs[len(numbers) :]
+                if ufunc in (np.add, np.subtract) and method == "__call__" and drawn:
+                    operands = _with_product(inputs, operands)
                 result = getattr(ufunc, method)(*operands, **options)
-                if ufunc is np.multiply and method == "__call__" and drawn:
+                if ufunc in (np.multiply, np.square) and method == "__call__" and drawn:
+                    product = result
                     result = fused(result, operands[0], kind, machine)
                 if ufunc not in _EXACT:
                     result = inexact(result, kind, machine)
             # The sign of a complex number is a quotient.
             exact = ufunc in _CHOOSING and not (kind in PARTS and ufunc in (np.sign, np.absolute))
             result = _settled(result, kind, machine, exact=exact)
+        if product is not None and isinstance(result, Rounded) and product.dtype.itemsize > result.dtype.itemsize:
+            result.product = product
         if out is None:
             return result
         for target, computed in zip(out, result if is_tuple(result) else (result,), strict=True):
@@ -204,6 +212,14 @@ def _operand(value: Any, kind: str, *, wide: bool = False, integers: bool = Fals
     kind = with_parts(kind) if kept.dtype.kind == "c" and kind not in PARTS else kind
     near = nearest(kept, kind, NEAREST)
     return near.astype(wide_of(kind), copy=False) if wide else near
+
+
+def _with_product(inputs: Sequence[Any], operands: list[Any]) -> list[Any]:
+    """The operands of a sum, with the first product among them as it was before it was rounded."""
+    for place, value in enumerate(inputs):
+        if isinstance(value, Rounded) and value.product is not None:
+            return [*operands[:place], value.product, *operands[place + 1 :]]
+    return operands
 
 
 def _settled(result: Any, kind: str, machine: Machine, *, exact: bool = False) -> Any:

@@ -107,9 +107,17 @@ def test_a_sweep_ranges_over_it_and_the_file_runs_directly(mine: Path, tmp_path:
 
 
 WRONG = {
-    "a misspelt option": ("hardware: v5p", "hardware: v5q", "{}:4:11  hardware\n  no hardware 'v5q'; did you mean 'v5p'?"),
+    "a misspelt option": (
+        "hardware: v5p",
+        "hardware: v5q",
+        "{}:4:11  hardware\n  no hardware 'v5q'; did you mean 'v5p'?",
+    ),
     "a mesh by its sizes": ("mesh: x2_y2", 'mesh: "2x2"', "{}:3:7  mesh\n  no mesh '2x2'; there are data2_model2, "),
-    "an option that is nothing like any": ("target: cpu", "target: none", "{}:5:9  target\n  no target 'none'; there are "),
+    "an option that is nothing like any": (
+        "target: cpu",
+        "target: none",
+        "{}:5:9  target\n  no target 'none'; there are ",
+    ),
     "two options": (
         "name: mine\n",
         "defaults: [override /mesh: x8]\n",

@@ -22,13 +22,17 @@ def kinds() -> tuple[CheckKind, ...]:
 
 def applying(experiment: Experiment, program: Program) -> tuple[CheckKind, ...]:
     """The checks that apply to one program of an experiment."""
-    return tuple(kind for kind in kinds() if kind.needs is not Needs.FILE and kind.applies(experiment, program))
+    return tuple(kind for kind in _of_programs() if kind.applies(experiment, program))
 
 
 def of_mutants(experiment: Experiment, program: Program) -> tuple[CheckKind, ...]:
     """The checks that can notice a mutant in the values of one program, whether or not the experiment runs that one."""
-    able = (kind for kind in kinds() if kind.of_mutants and kind.needs is not Needs.FILE)
-    return tuple(kind for kind in able if kind.applies(experiment, program))
+    return tuple(kind for kind in _of_programs() if kind.of_mutants and kind.applies(experiment, program))
+
+
+def _of_programs() -> tuple[CheckKind, ...]:
+    """The checks that look at a program, not at the file alone."""
+    return tuple(kind for kind in kinds() if kind.needs is not Needs.FILE)
 
 
 def of_values() -> frozenset[str]:

@@ -402,6 +402,10 @@ class _Body:
         self.reader.meant[name] = term
         return Name(name)
 
+    def _parameter(self, term: Term, aval: Any, wish: str | None) -> Term:
+        """A value as an inner body reads it: a literal as it is, any other by the name of a line."""
+        return term if isinstance(term, Const) else self.named(of_its_dtype(term, aval), wish or "operand")
+
     def own_line(self, end: Term, aval: Any, wish: str, taken: Container[str]) -> str:
         """The name of a line with this value; a new line if none has it, or if the line is `taken` already."""
         if isinstance(end, Name) and end.name in self.lines and end.name not in taken:
@@ -545,8 +549,8 @@ class _Body:
             if not kept:
                 continue
             term = self.term(operand)
-            short = isinstance(term, Name | Const) or reads[variable] == 0
-            inside.known[variable] = term if short else self.named(of_its_dtype(term, operand.aval), wish or "operand")
+            short = isinstance(term, Name) or reads[variable] == 0
+            inside.known[variable] = term if short else self._parameter(term, operand.aval, wish)
             inside.over[variable] = self._differs(operand)
         results = inside.run(jaxpr, wanted)
         for variable, result in zip(equation.outvars, jaxpr.outvars, strict=True):
@@ -703,10 +707,7 @@ class _Body:
                 name = self.reader.fresh(wish or "carry")
                 carry[name], inside.known[variable] = self._initial(operand), Name(name)
             elif kept and at < same:
-                term = self.term(operand)
-                inside.known[variable] = (
-                    term if isinstance(term, Const) else self.named(of_its_dtype(term, operand.aval), wish or "operand")
-                )
+                inside.known[variable] = self._parameter(self.term(operand), operand.aval, wish)
                 inside.over[variable] = self._differs(operand)
             elif kept:
                 name, term = self.reader.fresh(wish or "slice"), self.term(operand)
@@ -854,10 +855,7 @@ class _Body:
         for closed, invars in read if count is None else read[1:]:
             inside.know(closed.jaxpr.constvars, closed.consts)
             for variable, operand, wish in zip(closed.jaxpr.invars, invars, _parameters(closed.jaxpr), strict=False):
-                term = self.term(operand)
-                inside.known[variable] = (
-                    term if isinstance(term, Const) else self.named(of_its_dtype(term, operand.aval), wish or "operand")
-                )
+                inside.known[variable] = self._parameter(self.term(operand), operand.aval, wish)
                 inside.over[variable] = self._differs(operand)
         going = [self.reader.fresh(wish) for wish in (["each"] if condition.out_avals[0].shape else []) + ["going"]]
         if count is None:

@@ -75,9 +75,14 @@ class DType:
         return f"ml_dtypes.{self.name}" if self.name in _ML_DTYPES else f"np.{self.name}"
 
 
+WEAK = "weak "
+"""What comes before the dtype of a value of JAX's weak type, which takes the dtype of what it is combined with."""
+
+
 @cache
 def dtype(name: str) -> DType:
-    """The dtype called `name`. Raises `KeyError` for a name that is not in `NAMES`."""
+    """The dtype called `name`, which may be `weak`. Raises `KeyError` for a name that is not in `NAMES`."""
+    name = name.removeprefix(WEAK)
     kind, itemsize, mantissa = (_NUMPY | _ML_DTYPES)[name]
     return DType(name, kind, itemsize, 0.0 if mantissa is None else 2.0**-mantissa)
 

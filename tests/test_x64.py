@@ -80,6 +80,7 @@ def ran(folder: Path, **keys: Any) -> Record:
 
 def test_a_file_that_sets_it_is_run_with_it(folder: Path) -> None:
     lines = {name: f"switched_on.{name}(x)" for name in ("drawn", "counted", "chosen")}
+    lines |= {"plain": "where(x > 0, 2**40, 0) + argmax(x) * 2**31", "seeded": "key_data(key(2**40 + 3))"}
     record = ran(folder, graph=lines)
     assert record.status == "passed", (record.error, record.programs)
     source = (folder / "run" / "program_derived.py").read_text()

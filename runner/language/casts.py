@@ -56,10 +56,12 @@ def of_own_dtype(operation: Operation, equation: Equation) -> tuple[Operand, ...
     return tuple(argument for argument in given if argument is not None and argument != Const(None))
 
 
-def own_dtype(operands: Sequence[Operand], dtype_of: Callable[[Operand], str]) -> str:
+def own_dtype(operands: Sequence[Operand], dtype_of: Callable[[Operand], str], *, x64: bool) -> str:
     """The dtype in which JAX computes with floats: of a number, that of the arrays; `dtype_of` is as in `narrowed`."""
     given = {dtype_of(operand) for operand in operands if not isinstance(operand, Const | Size)}
-    widest = max((dtypes.dtype(name).itemsize for name in given), default=4)
+    if not given:
+        return "float64" if x64 else "float32"
+    widest = max((dtypes.dtype(name).itemsize for name in given))
     # Two dtypes of the same size have a larger one in common.
     common = [name for name in given if dtypes.dtype(name).itemsize == widest]
     return common[0] if len(common) == 1 else "float32"

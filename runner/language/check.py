@@ -75,7 +75,7 @@ def canonical(expression: Expression) -> Expression:
     """Rewrite an expression so that JAX and the oracle read it alike.
 
     Lists among the arguments of collectives become tuples, since JAX requires them to be hashable. Random draws get the
-    table's default dtype, and constant seeds are taken modulo 2**32, since in JAX both depend on `jax_enable_x64`.
+    table's default dtype, since JAX's depends on `jax_enable_x64`.
     """
     known = _canonical(expression.term)
     return expression if known is expression.term else Expression(expression.text, known)
@@ -86,8 +86,6 @@ def _canonical(term: Term) -> Term:
     if not calls(term, OPERATIONS):
         return term
     row = OPERATIONS[term.operation]
-    if row.name in ("key", "PRNGKey"):
-        return _with_seed(term)
     if row.random and "dtype='" in row.arguments:
         return _with_dtype(term, row.signature)
     if row.over is None:
@@ -95,13 +93,6 @@ def _canonical(term: Term) -> Term:
     first = 1 if row.arguments.startswith("x") else 0
     operands = (*term.operands[:first], *map(_tupled, term.operands[first:]))
     return replace(term, operands=operands, named=tuple((name, _tupled(operand)) for name, operand in term.named))
-
-
-def _with_seed(call: Apply) -> Apply:
-    seed = literal(call.arguments[0]) if call.arguments else None
-    if type(seed) is not int or 0 <= seed < 2**32:
-        return call
-    return replace(call, operands=(Const(seed % 2**32, call.at),), named=())
 
 
 def _with_dtype(call: Apply, signature: inspect.Signature) -> Apply:

@@ -272,7 +272,8 @@ class Types:
 
     - `unsupported`: the programs that JAX cannot express, with the reason.
     - `outputs`, `nodes`: shapes and dtypes of the outputs, and of every line of each section.
-    - `floats`: the dtypes in the expressions of each section, and of `derived`, that are neither float32 nor complex64.
+    - `floats`: the dtypes in the expressions of each section, and of `derived`, of floats that are neither float32 nor
+      complex64, and of values of a weak type (`weak int32`).
     - `derivation`: the lines derived from the graph; null if none were asked for, or there are none.
     - `advice`: suggestions that would make the experiment cheaper, a sentence each.
     """

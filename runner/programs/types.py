@@ -33,7 +33,8 @@ class Repairs:
 
 
 Floats = dict[str, dict[int, str]]
-"""The dtypes of floats that are neither float32 nor complex64: for each line, by the number of the part."""
+"""The dtypes of floats that are neither float32 nor complex64, and of values of a weak type (`weak int32`): for each
+line, by the number of the part."""
 
 
 @dataclass(frozen=True)

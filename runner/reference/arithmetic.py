@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
+from runner.language.counterparts.promotion import Weak, strong
 from runner.layout import distinct, first_holders
 from runner.reference.rounded import Machine, Rounded, plain, rounded
 from runner.untyped import is_sequence
@@ -18,7 +19,7 @@ ANY = -1
 """The part number that stands for all parts without one."""
 
 Floats = Mapping[str, Mapping[int, str]]
-"""JAX's float dtypes of a section: for each line (`ring/body/acc`), by the number of the part."""
+"""JAX's float dtypes, and its weak types, in a section: for each line (`ring/body/acc`), by the number of the part."""
 
 _NARROW: dict[np.dtype, np.dtype] = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
 _NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
@@ -90,6 +91,22 @@ def widen(value: Any, x64: bool) -> Any:
     if dtype.name in _NARROW_INTEGERS:
         return value.astype(np.int8 if dtype.name.startswith("int") else np.uint8)
     return value.astype(np.float64, copy=False)
+
+
+def is_weak(value: Any) -> bool:
+    """Whether a value takes the dtype of what it is combined with; Python numbers always do."""
+    return isinstance(value, Weak) or (isinstance(value, Rounded) and value.weak)
+
+
+def with_type(value: Any, weak: bool) -> Any:
+    """An array of numbers with a weak type, or without; in float64 floats have none."""
+    if isinstance(value, Rounded):
+        held = value.view()
+        held.weak = weak
+        return held
+    if not weak:
+        return strong(value)
+    return np.asarray(value).view(Weak) if dtypes.is_numeric(value) and value.dtype.kind in "iu" else value
 
 
 def cast(value: Any, narrow: str) -> Any:

@@ -45,11 +45,11 @@ from runner.language.casts import narrowed, of_own_dtype, own_dtype, to_float
 from runner.language.counterparts import indexing
 from runner.language.counterparts.arithmetic import Resized
 from runner.language.counterparts.collectives import Misplaced
-from runner.language.counterparts.promotion import identity
+from runner.language.counterparts.promotion import identity, strong, x64
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
 from runner.language.operators import BY_NAME
 from runner.layout import Layout, Mesh, first_holders
-from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast
+from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast, is_weak, with_type
 from runner.reference.decisions import Decision, PerDevice, Script
 from runner.untyped import is_list
 from runner.words import quoted
@@ -119,7 +119,7 @@ def interpret(
     interpreter.values = {value.number: values.pop(value.name) for value in lines.inputs}
     kept = lines.names if keep is None else {name: lines.names[name] for name in keep if name in lines.names}
     # Overflow and NaN are the experiment's own; the value check reports them.
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), x64(experiment.x64):
         interpreter.run(lines, frozenset(kept.values()))
     return Interpretation({name: interpreter.values[number] for name, number in kept.items()}, interpreter.work)
 
@@ -189,6 +189,8 @@ class _Interpreter:
         of_carried, of_slices = firsts[: repeat.carried], firsts[repeat.carried :]
         *params, index = (value.number for value in body.inputs)
         carried = self._initial(of_carried, firsts, gone)
+        if not repeat.unroll:
+            carried = [self._as_array(value, source) for value, source in zip(carried, repeat.starts, strict=False)]
         slices = [self.values[number] for number in of_slices]
         stacked: list[list[PerDevice]] = [[] for _ in body.outputs[repeat.carried :]]
         kept = frozenset(body.outputs)
@@ -342,7 +344,8 @@ class _Interpreter:
     def _computed(self, function: Callable[..., Any], equation: Equation | None, operands: list[Any]) -> Any:
         """Apply a NumPy function, which supports fewer dimensions than JAX."""
         try:
-            return function(*operands)
+            value = function(*operands)
+            return value if equation is None else strong(value)
         except (ValueError, IndexError) as error:
             if equation is not None and isinstance(error, Resized):
                 raise CannotInterpret(str(error), equation) from None
@@ -353,6 +356,11 @@ class _Interpreter:
 
     def _kind(self, source: Source | None) -> str:
         """JAX's dtype of the floats that are made or read at `source`."""
+        kind = dtypes.dtype(self._recorded(source))
+        return "float32" if kind.exact else kind.name
+
+    def _recorded(self, source: Source | None) -> str:
+        """What is recorded of JAX's dtype at `source`."""
         if source is None:
             return "float32"
         floats = self.arithmetic.floats.get(source.line.path, {})
@@ -361,8 +369,9 @@ class _Interpreter:
     def _read(self, operand: Operand, moved: frozenset[int]) -> PerDevice:
         """The value of an operand on every device; those in `moved` are read for the last time."""
         match operand:
-            case Ref(number=number):
-                return self.values.pop(number) if number in moved else self.values[number]
+            case Ref(number=number, source=source):
+                held = self.values.pop(number) if number in moved else self.values[number]
+                return _typed(held, weak=self._recorded(source).startswith(dtypes.WEAK))
             case Const(value=value):
                 return self._everywhere(value)
             case Size(name=name):
@@ -393,7 +402,7 @@ class _Interpreter:
         keywords = {name: self._read(operand, moved) for name, operand in equation.named}
         match equation.spelled:
             case "name":
-                return positional[0]
+                return _typed(positional[0], weak=False)
             case ".T":
                 return self._lift(np.transpose, equation, *positional)
             case "index":
@@ -431,7 +440,7 @@ class _Interpreter:
         own: dict[str, str] = {}
         if operation.dtype_of:
             given = of_own_dtype(operation, equation)
-            own["own_dtype"] = own_dtype(given, lambda operand: self._kind_of(operand, "float32"))
+            own["own_dtype"] = own_dtype(given, lambda operand: self._kind_of(operand, "float32"), x64=self.x64)
         if operation.default_int:
             own["own_int"] = "int64" if self.x64 else "int32"
 
@@ -534,6 +543,16 @@ def _check_copies(held: PerDevice, layout: Layout, equation: Equation, line: Equ
                     f"{over}, and the devices have different ones"
                 )
                 raise CannotInterpret(message, equation if line is None else line)
+
+
+def _typed(held: PerDevice, *, weak: bool) -> PerDevice:
+    """A value on every device with a weak type, or without; what is one object stays one object."""
+    if is_weak(held[0]) == weak or not dtypes.is_numeric(held[0]):
+        return held
+    typed: PerDevice = []
+    for position, first in enumerate(first_holders(held)):
+        typed.append(with_type(held[position], weak) if position == first else typed[first])
+    return typed
 
 
 def _tuple(*items: Any) -> tuple[Any, ...]:

@@ -73,6 +73,8 @@ class Rounded(np.ndarray):
     machine: Machine
     product: np.ndarray | None = None
     """The product that was rounded to this, in a wider dtype, as a fused multiply-add reads it."""
+    weak: bool = False
+    """Whether it is rounded to the dtype of what it is combined with, as a Python number is."""
 
     def __array_finalize__(self, parent: Any) -> None:
         self.kind = getattr(parent, "kind", "float32")
@@ -196,6 +198,7 @@ def _part(whole: Rounded, part: np.ndarray) -> Any:
 def _joined(values: Iterable[Any]) -> tuple[str, Machine]:
     """The dtype to which JAX promotes floats of several dtypes, and the machine."""
     there = [value for value in values if isinstance(value, Rounded)]
+    there = [value for value in there if not value.weak] or there
     return promoted(frozenset(value.kind for value in there)), there[0].machine
 
 
@@ -203,6 +206,8 @@ def _operand(value: Any, kind: str, *, wide: bool = False, integers: bool = Fals
     """An operand as the machine reads it, in the carrier of the result, or `wide` enough to be moved by less."""
     if isinstance(value, Rounded):
         held = value.view(np.ndarray)
+        if value.weak and value.kind != kind:
+            held = nearest(held, with_parts(kind) if held.dtype.kind == "c" and kind not in PARTS else kind, NEAREST)
         return held.astype(wide_of(value.kind), copy=False) if wide else held
     if isinstance(value, bool) or not (dtypes.is_numeric(value) or isinstance(value, float | int | complex)):
         return value

@@ -182,7 +182,7 @@ class _WideFloats(_Real):
             operation = OPERATIONS[equation.operation]
             own = of_own_dtype(operation, equation)
             if own:
-                kind = own_dtype(own, self._float_of)
+                kind = own_dtype(own, self._float_of, x64=self.experiment.x64)
                 operands = [
                     calls.asarray(x, kind) if _is_float(x) and any(operand is each for each in own) else x
                     for x, operand in zip(operands, equation.arguments, strict=False)
@@ -191,6 +191,9 @@ class _WideFloats(_Real):
                 # JAX takes indices of one dtype; a Python integer would be 64-bit.
                 starts = _elements(equation, operation.indices)
                 operands = [np.int32(x) if i in starts and isinstance(x, int) else x for i, x in enumerate(operands)]
+            if operation.makes_key and not self.experiment.x64:
+                # The seed's lower 32 bits, which are all that JAX would read.
+                operands = [x % 2**32 if isinstance(x, int) else x for x in operands]
         value = super().apply(equation, call, operands)
         if any(map(_is_narrow, jax.tree.leaves(value))):
             if not _of_own_dtype(equation):
@@ -203,7 +206,8 @@ class _WideFloats(_Real):
         if isinstance(operand, Const | Size):
             return "float64"
         source = operand.source if isinstance(operand, Ref) else None
-        return "float32" if source is None else self.floats.get(source.line.path, {}).get(source.part, "float32")
+        kind = "float32" if source is None else self.floats.get(source.line.path, {}).get(source.part, "float32")
+        return dtypes.dtype(kind).name
 
 
 def _choice(key: Any, a: Any, shape: Any = (), replace: bool = True, p: Any = None, axis: int = 0) -> Any:

@@ -1283,7 +1283,7 @@ def as_array(term: Term, aval: Any) -> Term:
 
 
 def of_its_dtype(term: Term, aval: Any) -> Term:
-    """The term with a number as an array if JAX, or the oracle, gives the number another dtype than that of `aval`."""
+    """The term with a number as an array if JAX gives the number another dtype than that of `aval`."""
     usual = str(aval.dtype) in (_USUAL_WITH_X64 if calls.x64() else _USUAL)
     return term if usual or not _is_number(term) else built("asarray({x}, {t})", x=term, t=str(aval.dtype))
 
@@ -1310,8 +1310,8 @@ def _is_number(term: Term) -> bool:
 
 
 _USUAL = ("bool", "int32", "float32", "complex64")
-_USUAL_WITH_X64 = ("bool", "float64", "complex128")
-"""The dtypes that Python numbers have, without and with `jax_enable_x64`; an integer is int32 to the oracle."""
+_USUAL_WITH_X64 = ("bool", "int64", "float64", "complex128")
+"""The dtypes that Python numbers have, without and with `jax_enable_x64`."""
 
 
 def literal(value: Any, dtype: str) -> Term:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
 
 from runner.words import quoted
+from runner.worker import calls
 from runner.worker.versions import varying_axes
 
 
@@ -81,5 +83,22 @@ def first_lines(error: BaseException) -> str:
 def refusal(error: BaseException, operands: list[Any]) -> str:
     """JAX's message about operands that it does not accept, with their types."""
     shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in operands if hasattr(operand, "shape"))
-    message = first_lines(error).removesuffix(".")
+    message = _too_large(error) or first_lines(error).removesuffix(".")
     return f"JAX refuses it: {message}" + (f"; the operands are {shapes}" if shapes else "")
+
+
+_OVERFLOWN = re.compile(r"(?:Python int(?:eger)?|with value) (-?\d+).*?\b(u?int\d+\b|$)", re.DOTALL)
+"""JAX's and NumPy's messages for a Python integer that a dtype cannot represent."""
+
+
+def _too_large(error: BaseException) -> str | None:
+    """The message for a Python integer that is too large for a dtype, if this is the error."""
+    overflown = _OVERFLOWN.search(str(error)) if isinstance(error, OverflowError) else None
+    if overflown is None:
+        return None
+    number, kind = overflown.groups()
+    usual = "int64" if calls.x64() else "int32"
+    message = f"the integer {number} does not fit in {kind or usual}"
+    if (kind or usual) != "int32" or calls.x64() or not -(2**63) <= int(number) < 2**63:
+        return message
+    return f"{message}; integers have 64 bits where an array or a line has a 64-bit dtype, which sets jax_enable_x64"

@@ -169,15 +169,21 @@ _USUAL = ("float32", "complex64")
 
 
 def _floats_recorder(into: Floats) -> Callable[[Source, Any], None]:
-    """A recorder of the dtypes of an expression's parts other than float32 and complex64."""
+    """A recorder of the dtypes of an expression's parts: of floats other than float32 and complex64, and of weak types.
+
+    Python numbers are no arrays of a weak type: the oracle has the same numbers.
+    """
 
     def record(source: Source, value: Any) -> None:
         value = value[0] if is_sequence(value) and value else value
         if not (hasattr(value, "dtype") or isinstance(value, float | complex)):
             return
-        name = str(jax.typeof(value).dtype)
-        if name in dtypes.NAMES and dtypes.dtype(name).kind in ("float", "complex") and name not in _USUAL:
-            into.setdefault(source.line.path, {})[source.part] = name
+        kind = jax.typeof(value)
+        name, weak = str(kind.dtype), hasattr(value, "dtype") and kind.weak_type
+        if name not in dtypes.NAMES:
+            return
+        if weak or (dtypes.dtype(name).kind in ("float", "complex") and name not in _USUAL):
+            into.setdefault(source.line.path, {})[source.part] = f"{dtypes.WEAK if weak else ''}{name}"
 
     return record
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.language.counterparts.arithmetic import erfc, logaddexp, logistic
-from runner.language.counterparts.promotion import array, common, convert, floating, ieee_maximum, in_floats
+from runner.language.counterparts.promotion import array, common, convert, floating, ieee_maximum, in_floats, integer
 from runner.language.counterparts.reductions import mean
 
 # The constants of `jax.nn.selu`: https://arxiv.org/abs/1706.02515.
@@ -19,7 +19,7 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 def relu(x: Any) -> Any:
     """`jax.nn.relu`: integers stay integers."""
     x = array(x)
-    return ieee_maximum(*common(x, np.zeros((), np.int32 if x.dtype.kind == "b" else x.dtype)))
+    return ieee_maximum(*common(x, np.zeros((), integer() if x.dtype.kind == "b" else x.dtype)))
 
 
 def hard_tanh(x: Any) -> Any:

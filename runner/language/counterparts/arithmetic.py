@@ -17,6 +17,7 @@ from runner.language.counterparts.promotion import (
     ieee_maximum,
     ieee_minimum,
     in_floats,
+    integer,
     promoted,
 )
 
@@ -50,7 +51,7 @@ def _float_quotient(x: Any, y: Any) -> Any:
 def floor_divide(x: Any, y: Any) -> Any:
     """`jnp.floor_divide`: an integer divided by zero gives -1 or -2, not an error."""
     if x.dtype.kind == "b":
-        x, y = x.astype(np.int32), y.astype(np.int32)
+        x, y = x.astype(integer()), y.astype(integer())
     if x.dtype.kind == "f":
         return _float_quotient(x, y)
     quotient, rest = _divided(x, y)
@@ -65,7 +66,7 @@ def floor_divide(x: Any, y: Any) -> Any:
 def remainder(x: Any, y: Any) -> Any:
     """`jnp.remainder`, `%`: an integer modulo zero gives 0."""
     if x.dtype.kind == "b":
-        x, y = x.astype(np.int32), y.astype(np.int32)
+        x, y = x.astype(integer()), y.astype(integer())
     return np.remainder(x, y) if x.dtype.kind == "f" else np.remainder(x, dtypes.where(y == 0, np.ones_like(y), y))
 
 
@@ -73,7 +74,7 @@ def remainder(x: Any, y: Any) -> Any:
 def fmod(x: Any, y: Any) -> Any:
     """`jnp.fmod`: the remainder has the dividend's sign; an integer modulo zero gives 0."""
     if x.dtype.kind == "b":
-        x, y = x.astype(np.int32), y.astype(np.int32)
+        x, y = x.astype(integer()), y.astype(integer())
     return np.fmod(x, y) if x.dtype.kind == "f" else np.fmod(x, dtypes.where(y == 0, np.ones_like(y), y))
 
 
@@ -90,7 +91,7 @@ def power(x1: Any, x2: Any, /) -> Any:
             # For a scalar exponent of 0.5, NumPy computes the square root, which differs at -inf.
             return np.power(x, np.array(np.broadcast_to(y, np.broadcast_shapes(x.shape, y.shape))))
         if x.dtype.kind == "b":
-            x, y = x.astype(np.int32), y.astype(np.int32)
+            x, y = x.astype(integer()), y.astype(integer())
         if isinstance(x2, int):
             return np.power(x, y)
         result = dtypes.where((x == 0) & (y != 0), np.zeros_like(x), np.ones_like(x))
@@ -102,10 +103,10 @@ def power(x1: Any, x2: Any, /) -> Any:
 
 
 def square(x: Any, /) -> Any:
-    """`jnp.square`: booleans are converted to int32."""
+    """`jnp.square`: booleans are converted to integers."""
     x = array(x)
     with np.errstate(all="ignore"):
-        return np.square(x.astype(np.int32) if x.dtype.kind == "b" else x)
+        return np.square(x.astype(integer()) if x.dtype.kind == "b" else x)
 
 
 @promoted

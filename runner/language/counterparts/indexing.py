@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from runner import dtypes
-from runner.language.counterparts.promotion import array, common, floating
+from runner.language.counterparts.promotion import array, common, floating, integer
 from runner.untyped import is_sequence, is_tuple
 
 # Subscripts.
@@ -201,7 +201,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     """
     operand = array(operand)
     places = np.take(argsort(_by_bits(operand), axis, descending=True), np.arange(k), axis)
-    return np.take_along_axis(operand, places, axis), places
+    return np.take_along_axis(operand, places, axis), places.astype(np.int32)
 
 
 def _by_bits(operand: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -222,14 +222,14 @@ def sort(a: Any, axis: int | None = -1, *, stable: bool = True, descending: bool
 
 
 def argsort(a: Any, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
-    """`jnp.argsort`, in int32; equal values keep their order, descending too."""
+    """`jnp.argsort`; equal values keep their order, descending too."""
     a = array(a)
     if axis is None:
         a, axis = np.ravel(a), -1
     if not descending:
-        return np.argsort(a, axis=axis, kind="stable").astype(np.int32)
+        return np.argsort(a, axis=axis, kind="stable").astype(integer())
     backwards = np.argsort(np.flip(a, axis), axis=axis, kind="stable")
-    return np.flip(a.shape[axis] - 1 - backwards, axis).astype(np.int32)
+    return np.flip(a.shape[axis] - 1 - backwards, axis).astype(integer())
 
 
 def searchsorted(a: Any, v: Any, side: Any = "left") -> Any:
@@ -246,7 +246,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     """`jnp.bincount`: a negative number counts as 0; one of `length` or more is dropped."""
     x = np.maximum(array(x).astype(np.int64), 0)
     length = max(minlength, int(x.max(initial=-1)) + 1) if length is None else length
-    weights = np.ones(x.shape, np.int32) if weights is None else array(weights)
+    weights = np.ones(x.shape, integer()) if weights is None else array(weights)
     counts = np.zeros(length, weights.dtype)
     np.add.at(counts, x[x < length], weights[x < length])
     return counts

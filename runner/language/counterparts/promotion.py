@@ -1,13 +1,15 @@
 """Values in; the same values in the oracle's dtype out: JAX's promotion and conversion, in NumPy.
 
 A float is float64 and a complex number complex128, whatever its dtype in JAX. An integer or a boolean has exactly
-JAX's dtype without x64, and wraps as in JAX.
+JAX's dtype, with `jax_enable_x64` or without, and wraps as in JAX.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,36 @@ from runner.untyped import is_sequence
 
 _NARROW = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
 _RARE_INTEGERS = ("int1", "uint1", "int2", "uint2", "int4", "uint4")
+
+
+_X64: ContextVar[bool] = ContextVar("x64", default=False)
+
+
+@contextlib.contextmanager
+def x64(enabled: bool) -> Generator[None]:
+    """The setting `jax_enable_x64` for the counterparts that are called inside, as JAX's functions read it."""
+    before = _X64.set(enabled)
+    try:
+        yield
+    finally:
+        _X64.reset(before)
+
+
+def integer(*, unsigned: bool = False) -> np.dtype[Any]:
+    """The dtype that JAX gives a Python integer, an index or a count: int64 with `jax_enable_x64`, else int32."""
+    wide = _X64.get()
+    return np.dtype((np.uint64 if wide else np.uint32) if unsigned else np.int64 if wide else np.int32)
+
+
+class Weak(np.ndarray):
+    """Integers of JAX's weak type, which take the dtype of what they are combined with, as a Python integer does."""
+
+
+def strong(value: Any) -> Any:
+    """A value, or a sequence of values, without weak types."""
+    if is_sequence(value):
+        return type(value)(map(strong, value))
+    return value.view(np.ndarray) if isinstance(value, Weak) else value
 
 
 def dtype_of(dtype: Any) -> np.dtype[Any]:
@@ -35,19 +67,25 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
 
 
 def common_dtype(*values: Any) -> np.dtype[Any]:
-    """JAX's promotion: a Python scalar takes the arrays' dtype, and a 64-bit integer results only from another."""
-    strong: list[np.dtype[Any]] = [np.dtype(value.dtype) for value in values if dtypes.is_numeric(value)]
-    kinds = {dtype.kind for dtype in strong} | {np.asarray(v).dtype.kind for v in values if np.isscalar(v)}
+    """JAX's promotion: Python scalars and weak integers take the arrays' dtype.
+
+    Without `jax_enable_x64` a 64-bit integer results only from another.
+    """
+    arrays: list[np.dtype[Any]] = [
+        np.dtype(value.dtype) for value in values if dtypes.is_numeric(value) and not isinstance(value, Weak)
+    ]
+    weak = [v for v in values if np.isscalar(v) or isinstance(v, Weak)]
+    kinds = {dtype.kind for dtype in arrays} | {np.asarray(value).dtype.kind for value in weak}
     if "c" in kinds:
         return np.dtype(np.complex128)
     if "f" in kinds:
         return np.dtype(np.float64)
     # ml_dtypes' narrow integers ('V') are promoted to any other integer dtype.
-    usual = [dtype for dtype in strong if dtype.kind not in "Vb"] or [dtype for dtype in strong if dtype.kind == "V"]
+    usual = [dtype for dtype in arrays if dtype.kind not in "Vb"] or [dtype for dtype in arrays if dtype.kind == "V"]
     if not usual:
-        return np.dtype(np.int32 if "i" in kinds else np.bool_)
+        return integer() if kinds & {"i", "u"} else np.dtype(np.bool_)
     joined = np.result_type(*usual)
-    if joined in _NARROW and joined not in strong:
+    if joined in _NARROW and joined not in arrays and not _X64.get():
         return _NARROW[joined]
     return np.dtype(np.float64) if joined.kind == "f" else joined
 
@@ -59,7 +97,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def array(value: Any) -> np.ndarray[Any, Any]:
-    """Convert a value, or nested lists of values, to an array of its dtype in JAX: a Python int gives int32."""
+    """Convert a value, or nested lists of values, to an array of its dtype in JAX: a Python int gives int32 or int64."""
     if dtypes.is_array(value):
         return value
     leaves = _leaves(value)
@@ -71,7 +109,7 @@ def common(*values: Any) -> list[np.ndarray[Any, Any]]:
     values = tuple(array(value) if isinstance(value, list | tuple) else value for value in values)
     dtype = common_dtype(*values)
     # `astype` wraps a Python int that does not fit, as JAX does.
-    return [np.asanyarray(value).astype(dtype, copy=False) for value in values]
+    return [strong(np.asanyarray(value)).astype(dtype, copy=False) for value in values]
 
 
 def floating(value: Any) -> np.ndarray[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.language.counterparts.promotion import array, convert, dtype_of, floating, ieee
+from runner.language.counterparts.promotion import array, convert, dtype_of, floating, ieee, integer
 from runner.language.notation import spelled
 from runner.untyped import is_sequence, is_tuple
 
@@ -21,12 +21,13 @@ _ALL: Any = True
 
 
 def _summable(a: Any, dtype: Any) -> np.ndarray[Any, Any]:
-    """Convert `a` to the dtype in which JAX sums it: booleans and small integers in 32 bits."""
+    """Convert `a` to the dtype in which JAX sums it: booleans and small integers in that of Python integers."""
     if dtype is not None:
         return convert(a, dtype)
     a = array(a)
-    if a.dtype.kind in "bV" or (a.dtype.kind in "iu" and a.dtype.itemsize < 4):
-        return a.astype(np.uint32 if a.dtype.name.startswith("uint") else np.int32)
+    unsigned = a.dtype.name.startswith("uint")
+    if a.dtype.kind in "bV" or (a.dtype.kind in "iu" and a.dtype.itemsize < integer().itemsize):
+        return a.astype(integer(unsigned=unsigned))
     return a
 
 
@@ -50,7 +51,7 @@ def _axis(axis: Any) -> Any:
 def sum_(
     a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """`jnp.sum`: booleans and small integers are summed in 32 bits, floats in `dtype`; an int32 sum wraps."""
+    """`jnp.sum`: booleans and small integers are summed in the dtype of Python integers, floats in `dtype`; an integer wraps."""
     if dtype is not None and dtype_of(dtype).kind in "fc":
         return _added_in(array(a), dtype, _axis(axis), keepdims, initial, where)
     return _accumulated(np.sum, _summable(a, dtype), _axis(axis), keepdims, initial, where)
@@ -59,7 +60,7 @@ def sum_(
 def prod(
     a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """`jnp.prod`: booleans and small integers are multiplied in 32 bits."""
+    """`jnp.prod`: booleans and small integers are multiplied in the dtype of Python integers."""
     return _accumulated(np.prod, _summable(a, dtype), _axis(axis), keepdims, initial, where)
 
 
@@ -155,7 +156,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = F
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """`jnp.count_nonzero`, in int32."""
+    """`jnp.count_nonzero`, in the dtype of Python integers."""
     return sum_(array(a) != 0, axis, keepdims=keepdims)
 
 
@@ -223,7 +224,7 @@ def ptp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 
 def _position(function: Callable[..., Any]) -> Callable[..., Any]:
     def find(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> Any:
-        return np.asarray(function(array(a), axis=axis, keepdims=bool(keepdims))).astype(np.int32)
+        return np.asarray(function(array(a), axis=axis, keepdims=bool(keepdims))).astype(integer())
 
     return find
 
@@ -265,7 +266,7 @@ def percentile(a: Any, q: Any, axis: Any = None, *, method: Any = "linear", keep
 def _scanned(function: Callable[..., Any]) -> Callable[..., Any]:
     def scan(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
         a = array(a) if dtype is None else convert(a, dtype)
-        a = a.astype(np.int32) if a.dtype.kind == "b" else a
+        a = a.astype(integer()) if a.dtype.kind == "b" else a
         with np.errstate(all="ignore"):
             return function(a, axis=axis, dtype=a.dtype)
 

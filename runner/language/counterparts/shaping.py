@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts.promotion import array, common, common_dtype, convert, dtype_of, floating
+from runner.language.counterparts.promotion import array, common, common_dtype, convert, dtype_of, floating, integer
 from runner.untyped import is_sequence
 
 # Creation.
@@ -68,7 +68,7 @@ _counted: Callable[..., np.ndarray] = np.arange
 
 
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Any:
-    """`jnp.arange`: integers give int32."""
+    """`jnp.arange`."""
     if stop is None:
         start, stop = 0, start
     step = 1 if step is None else step
@@ -111,7 +111,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
 
 
 def _places(indices: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(each.astype(np.int32) for each in indices)
+    return tuple(each.astype(integer()) for each in indices)
 
 
 def iota(dtype: Any, size: int) -> Any:
@@ -126,7 +126,7 @@ def broadcasted_iota(dtype: Any, shape: Any, dimension: int) -> Any:
 
 
 def array_(object: Any, dtype: Any = None, *, ndmin: int = 0) -> Any:
-    """`jnp.array`: a Python int becomes int32."""
+    """`jnp.array`: a Python int becomes int32 or int64."""
     return np.array(_typed(object, dtype), ndmin=ndmin)
 
 

@@ -2,8 +2,8 @@
 
 A key is a uint32 array of shape (2,), and an array of keys has shape (..., 2), for both `key` and `PRNGKey`. Bits,
 integers and uniform values equal JAX's to the last bit (to the last but one for float64 between bounds other than 0
-and 1); other distributions are computed in float64 from JAX's uniform values. All is as without `jax_enable_x64`, which
-changes default dtypes and seeds outside 0 to 2**32 - 1, unless a dtype is an argument.
+and 1); other distributions are computed in float64 from JAX's uniform values. Default dtypes are those without
+`jax_enable_x64`.
 
 Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and `jax/_src/random` of JAX 0.10.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.language.counterparts.promotion import array, convert
+from runner.language.counterparts.promotion import array, convert, integer
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -37,10 +37,10 @@ Shape = int | Sequence[int]
 
 
 def key(seed: Any) -> np.ndarray:
-    """The key of an integer seed: of 64 bits if it is an array of these, otherwise modulo 2**32."""
+    """The key of an integer seed: of its 64 bits if its dtype has as many, otherwise modulo 2**32."""
     if np.ndim(seed) or not np.issubdtype(np.asarray(seed).dtype, np.integer):
         raise ValueError(f"a seed has to be one integer of at most 64 bits, not {seed!r}")
-    wide = dtypes.is_numeric(seed) and seed.dtype.itemsize == 8
+    wide = (seed.dtype if dtypes.is_numeric(seed) else integer()).itemsize == 8
     return np.array([int(seed) >> 32 & 0xFFFFFFFF if wide else 0, int(seed) % 2**32], np.uint32)
 
 
@@ -128,7 +128,7 @@ def categorical(
     size.insert(axis % logits.ndim, logits.shape[axis])
     # Of the logits' own class: if these are `Rounded`, the noise is too.
     noise = _gumbel(np.zeros_like(logits, shape=()) + _for_gumbel(key, (*prefix, *size), own_dtype))
-    return np.asarray(np.argmax(noise + logits, axis=axis)).astype(np.int32)
+    return np.asarray(np.argmax(noise + logits, axis=axis)).astype(integer())
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, *, own_dtype: str = "float32") -> np.ndarray:
@@ -251,7 +251,7 @@ def permutation(key: Any, x: Any, axis: int = 0) -> np.ndarray:
     """`x`, or `arange(x)` for an integer, in a random order along `axis`."""
     x = np.asarray(x)
     if x.ndim == 0:
-        x = np.arange(x, dtype=np.int32)
+        x = np.arange(x, dtype=integer())
     order = np.arange(x.shape[axis], dtype=np.intp)
     rounds = math.ceil(3 * math.log(max(1, order.size)) / math.log(2**32 - 1))
     for _ in range(rounds):

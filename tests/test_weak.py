@@ -1,4 +1,4 @@
-"""Python numbers and values of JAX's weak type in plain lines: the oracle gives them JAX's dtype, with x64 and without."""
+"""Python numbers and values of weak type in plain lines: the oracle gives them JAX's dtype, with x64 and without."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ b * 3 + s; b * 2**30 * 4; sum(b) * 2**30; sum(u); prod(s); dot(i, i); p + i; p *
 argmax(x) * 2**30; argsort(x) * 2**30; top_k(x, 2)[1] * 2**30; searchsorted(x, 0.7) * 2**30; count_nonzero(b) * 2**30
 logical_not(i) + 2**30 + 2**30; relu(b) * 2**30 * 4; tril_indices(3)[0] * 2**30 * 2; where(b, 1, 0.5) + s
 key_data(key(2**40 + 3)); key_data(key(-5)); key_data(key(where(b, 300, -1)[1])); bernoulli(key(0), 0.5, (4,))
-categorical(key(0), x) * 2**30 * 4; permutation(key(0), 4) * 2**30; randint(key(0), (4,), 0, 10) * 2**30; nextafter(x, 2)
+categorical(key(0), x) * 2**30 * 4; permutation(key(0), 4) * 2**30; randint(key(0), (4,), 0, 10) * 2**30
+nextafter(x, 2)
 """
 TOO_LARGE = """
 where(x > 0, 2**40, 0) + 1; where(b, 5, 2**33); full((4,), 2**40); arange(2**40, 2**40 + 4); power(2, 40) + 2**40

@@ -11,8 +11,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import difference
 from runner.checks.context import Context
-from runner.checks.kinds import gradient, value
-from runner.experiment.model import GRADIENTS
+from runner.checks.kinds import value
 from runner.experiment.program import Program
 from runner.link.target import ProgramRun
 from runner.record.verdicts import ValueOutput, ValueVerdict
@@ -91,9 +90,6 @@ def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: P
     comparable = [peer for peer in verdicts if alike or peer.section == program.section]
     right = [peer for peer in comparable if all(_passed(verdicts[peer], name) for name in wrong)]
     failing = [peer for peer in comparable if peer not in right]
-    rules = gradient.of_rules(context.experiment)
-    if rules and Program.DERIVED not in failing and all(name.startswith(f"{GRADIENTS}.") for name in wrong):
-        return rules
     paths = context.experiment.imports.paths
     of = f" in {listed([paths.get(name, name) for name in wrong])}" if len(outputs) > len(wrong) else ""
     if right:

@@ -56,11 +56,18 @@ class Context:
     """Where only one section reads gradients: the arrays, with gradients moved by float64's rounding."""
     gradients: Gradients = field(default_factory=Gradients)
     """The oracles of the gradients, whose values are also in the two sections."""
+    without_rules: frozenset[str] = frozenset()
+    """The outputs that depend on a rule of the user's own, which derived lines do not have."""
     specs: Mapping[str, Spec] = field(init=False)
     """The layout that the experiment promises for each output, with or without an oracle."""
 
     def __post_init__(self) -> None:
         self.specs = self.experiment.outputs
+
+    @property
+    def unruled(self) -> frozenset[str]:
+        """The outputs whose only oracle, differences of the lines, may lack a rule of the user's own."""
+        return self.without_rules if self.graph is None else frozenset()
 
     def layout(self, name: str) -> Layout:
         """The layout that the experiment promises for an output."""
@@ -83,9 +90,12 @@ class Context:
     def knows(self, program: Program, name: str) -> Section | None:
         """The section whose oracle a program's output is compared with: the one that the program is written from.
 
-        A gradient without an oracle in that section is compared with the other's. None where neither has one.
+        A gradient without an oracle in that section is compared with the other's. None where neither has one, or where
+        the program's lines are to compute something else.
         """
         own = program.section
+        if program is Program.DERIVED and name in self.without_rules:
+            return None
         sections: tuple[Section, ...] = (own, "graph") if own == "per_device" else (own,)
         for section in sections:
             oracle = self.graph if section == "graph" else self.per_device

@@ -100,17 +100,43 @@ def _whole(context: Context, section: Section, name: str, value: PerDevice) -> n
     return context.whole(section, name, value) if known else None
 
 
-def consult_gradients(context: Context, by_jax: Arrays, draws: Sequence[Arrays], error: str | None = None) -> None:
+def consult_gradients(
+    context: Context,
+    by_jax: Arrays,
+    draws: Sequence[Arrays],
+    error: str | None = None,
+    by_rules: Sequence[Arrays] = (),
+) -> None:
     """Add the gradients: JAX's of the unsharded graph, or differences.
 
-    `draws` are the measured roundings of JAX's; `error` is why there are none.
+    `draws` are the measured roundings of JAX's; `error` is why there are none. `by_rules`: the gradients by the rules
+    of the user's functions, if they have such, and draws of their rounding.
     """
     sections: dict[Section, Oracle | None] = {"graph": context.graph, "per_device": context.per_device}
-    context.gradients = gradient.consult(context.experiment, context.arrays, sections, context.floats, by_jax, draws)
+    followed: Mapping[str, str] = {}
+    if by_rules:
+        by_jax, draws, followed = gradient.ruled(context.experiment, by_jax, draws, by_rules)
+        error = None
+    context.gradients = gradient.consult(
+        context.experiment, context.arrays, sections, context.floats, by_jax, draws, followed
+    )
+    if followed or (context.experiment.rules and context.graph is None):
+        followed = followed or dict.fromkeys(context.experiment.grad.wrt if context.experiment.grad else (), "")
+        context.without_rules = _reading(context.experiment, (f"grad.{name}" for name in followed))
     if error is not None:
         context.gradients.faults.append(f"the oracle of the gradients could not be computed: {error}")
     if context.experiment.reads_gradients:
         _interpret_after(context, by_jax, draws)
+
+
+def _reading(experiment: Experiment, gradients: Iterable[str]) -> frozenset[str]:
+    """The names of these gradients, and of the outputs that depend on them."""
+    depends = set(gradients)
+    for section in SECTIONS:
+        for statement in experiment.lines(section):
+            if statement.names & depends:
+                depends |= statement.defines
+    return frozenset(name for name in experiment.outputs if name in depends)
 
 
 def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) -> None:

@@ -9,7 +9,7 @@ from typing import get_args
 from runner.evidence.model import Collective
 from runner.experiment.program import Program
 from runner.language import python_source
-from runner.record.model import Asker, CompiledProgram, Mode, ProgramRecord
+from runner.record.model import Asker, CompiledProgram, Mode, ProgramRecord, alike
 from runner.why.least import gaps
 
 
@@ -24,8 +24,9 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
         for name, program in programs.items()
         if Program(name).on_mesh and isinstance(program, CompiledProgram)
     }
-    sent = {name: program.bytes_sent for name, program in compared.items() if program.bytes_sent is not None}
-    least = gaps({name: program.collectives or [] for name, program in compared.items()}, sent)
+    same = alike(programs)
+    sent = {name: program.bytes_sent for name, program in same.items() if program.bytes_sent is not None}
+    least = gaps({name: program.collectives or [] for name, program in same.items()}, sent)
     return [
         Mode(
             program=name,

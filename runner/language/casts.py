@@ -61,7 +61,7 @@ def own_dtype(operands: Sequence[Operand], dtype_of: Callable[[Operand], str], *
     given = {dtype_of(operand) for operand in operands if not isinstance(operand, Const | Size)}
     if not given:
         return "float64" if x64 else "float32"
-    widest = max((dtypes.dtype(name).itemsize for name in given))
+    widest = max(dtypes.dtype(name).itemsize for name in given)
     # Two dtypes of the same size have a larger one in common.
     common = [name for name in given if dtypes.dtype(name).itemsize == widest]
     return common[0] if len(common) == 1 else "float32"

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from runner.faults import nearest
-from runner.graph.model import literal
 from runner.graph.source import Section
 from runner.graph.term import Apply, Const, Group, Lambda, Name, Term, calls, children, mapped, within
 from runner.language import spellings

@@ -230,13 +230,17 @@ class Profiled:
 
 @dataclass(kw_only=True)
 class GradientFile:
-    """The unsharded graph's gradients and `draws` of their rounding errors, in `file`; or an error.
+    """The unsharded graph's gradients and draws of their rounding errors, in `file`; or an error.
 
     Empty if there is no graph.
+
+    - `of_lines`: the number of gradients of the lines, each of all arrays: the gradient itself, then its draws.
+    - `of_rules`: the number of those by the rules of the user's functions, which come after them, if there are rules.
     """
 
     file: str | None = None
-    draws: int = 0
+    of_lines: int = 0
+    of_rules: int = 0
     error: str | None = None
 
 

@@ -125,8 +125,9 @@ class WorkerEnded(RuntimeError):
     """The worker ended before it sent what it was asked for; the message says how."""
 
 
-GradientArrays: TypeAlias = tuple[Arrays, list[Arrays], str | None]
-"""JAX's gradients of the unsharded graph and draws of their rounding errors, or why there are none."""
+GradientArrays: TypeAlias = tuple[Arrays, list[Arrays], str | None, list[Arrays]]
+"""JAX's gradients of the unsharded graph and draws of their rounding errors, or why there are none; then the same by
+the rules of the user's functions: the gradient, and its draws."""
 
 
 def types_of(workers: Workers, experiment: Experiment, folder: Path, data_folder: Path) -> Types:
@@ -198,14 +199,14 @@ def read_gradients(experiment: Experiment, event: GradientFile, left_here: Path)
     """The gradients that the worker left in a folder, by the names of the arrays."""
     assert experiment.grad is not None
     if event.file is None:
-        return {}, [], event.error
+        return {}, [], event.error, []
     raw = iter(handover.collect(left_here / event.file))
     shapes = {name: experiment.array(name).shape for name in experiment.grad.wrt}
-    gradients, *draws = (
-        {name: next(raw).view(np.float64).reshape(shape) for name, shape in shapes.items()}
-        for _ in range(1 + event.draws)
+    of_lines, of_rules = (
+        [{name: next(raw).view(np.float64).reshape(shape) for name, shape in shapes.items()} for _ in range(count)]
+        for count in (event.of_lines, event.of_rules)
     )
-    return gradients, draws, None
+    return of_lines[0] if of_lines else {}, of_lines[1:], None, of_rules
 
 
 BlockRanges = Callable[[str, int], Ranges]

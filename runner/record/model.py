@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from runner.codec import ALWAYS, Numbers, named
 from runner.estimate.model import Estimate
 from runner.evidence.model import Evidence
-from runner.experiment.program import Placer
+from runner.experiment.program import Placer, Program
 from runner.graph.source import Frame
 from runner.layout import Spec
 from runner.link.events import Compilation, Devices
-from runner.record.verdicts import Checks, FileChecks, RefusalVerdict
+from runner.record.verdicts import Checks, FileChecks, RefusalVerdict, ValueVerdict
 from runner.sharding.plan import Derivation
 from runner.why.least import Gap
 
@@ -107,6 +108,25 @@ class CompiledProgram(Evidence, Compilation, ProgramRecord):
     estimate: Estimate | None = None
     bytes_sent: int | None = None
     bytes_sent_min: int | None = None
+
+    @property
+    def uncompared(self) -> frozenset[str]:
+        """The outputs that no oracle computes, where the values were checked."""
+        value = self.checks.value
+        if not isinstance(value, ValueVerdict):
+            return frozenset()
+        return frozenset(name for name, verdict in value.outputs.items() if verdict.status == "not_run")
+
+
+def alike(programs: Mapping[str, ProgramRecord]) -> dict[str, CompiledProgram]:
+    """The programs on the mesh that compute the same: not one whose outputs are compared in another program only."""
+    on_mesh = {
+        name: program
+        for name, program in programs.items()
+        if Program(name).on_mesh and isinstance(program, CompiledProgram)
+    }
+    nowhere = frozenset[str].intersection(*(program.uncompared for program in on_mesh.values())) if on_mesh else set()
+    return {name: program for name, program in on_mesh.items() if program.uncompared <= nowhere}
 
 
 @dataclass(frozen=True, kw_only=True)

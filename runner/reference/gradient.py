@@ -3,12 +3,16 @@
 A central difference of the reference, (f(w + hv) - f(w - hv)) / 2h in float64, is independent of JAX. Along random
 directions v it checks the gradient that JAX computes of the unsharded graph; without a graph, differences element by
 element replace that gradient.
+
+A `jax.custom_jvp` or `custom_vjp` of the user's own is part of what a program means. Where its rule gives another
+gradient than the derivative of its function, that is the reference, and differences do not confirm it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,7 @@ from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import PerDevice, Replaying
 from runner.reference.interpreter import interpret
 from runner.reference.rounding import SAFETY, Oracle, Rounding, of_float64, row_step
+from runner.words import listed
 
 DIRECTIONS = 3
 """The number of random directions per array; each has every element, with a random sign."""
@@ -37,6 +42,7 @@ _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 _ELEMENT_STEP = 1e-5
 
 BY_JAX = "float64 gradient of the unsharded graph by JAX on one device"
+BY_RULES = "gradient of the unsharded graph by JAX on one device, by the rule of {rules}"
 BY_DIFFERENCES = "central differences of the SPMD interpreter's scalar, element by element"
 CONFIRMED = {
     "graph": "confirmed by directional central differences of the NumPy reference",
@@ -51,11 +57,13 @@ class Gradients:
     - `oracle`: for `graph` and `per_device`, how its gradients were computed, as text.
     - `apart`: for each section and gradient, the largest distance from the differences, in tolerances.
     - `faults`: what is wrong with the oracles.
+    - `by_rules`: how the gradients by the user's rules differ from the derivative, a sentence for each, by their names.
     """
 
     oracle: dict[str, str] = field(default_factory=dict[str, str])
     apart: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     faults: list[str] = field(default_factory=list[str])
+    by_rules: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -73,14 +81,15 @@ def consult(
     floats: Mapping[str, Floats],
     by_jax: Mapping[str, np.ndarray],
     draws: Sequence[Mapping[str, np.ndarray]],
+    by_rules: Mapping[str, str] = MappingProxyType({}),
 ) -> Gradients:
     """Add the gradients to `sections`, each confirmed by differences of that section's own scalar.
 
     `by_jax` are JAX's gradients of the graph, by the arrays' names, and `draws` their measured rounding; both None
-    without a graph.
+    without a graph. Those in `by_rules`, as `ruled` returns them, are not confirmed.
     """
     assert experiment.grad is not None
-    consulted = Gradients()
+    consulted = Gradients(by_rules={f"grad.{name}": how for name, how in by_rules.items()})
     whole, experiment = experiment, experiment.forward
     for section, oracle in sections.items():
         # The graph's gradients are the oracle of all programs, even if its own programs do not compute them.
@@ -93,13 +102,15 @@ def consult(
         if by_jax:
             apart: dict[str, float] = {}
             for name in computed.wrt:
+                if name in by_rules:
+                    continue
                 at, gradient = _wide(arrays[name]), by_jax[name]
                 apart[name] = max(_apart(scalar, name, at, gradient, rng) for _ in range(DIRECTIONS))
             consulted.apart[section] = {f"grad.{name}": distance for name, distance in apart.items()}
             wrong = [name for name, distance in apart.items() if not distance <= 1.0]
             if not wrong:
                 gradients = {name: by_jax[name] for name in computed.wrt}
-                consulted.oracle[section] = f"{BY_JAX}, {CONFIRMED[section]}"
+                consulted.oracle[section] = _by_jax(whole, computed.wrt, by_rules, CONFIRMED[section])
             elif section == "graph":
                 gradients = dict(by_jax)
                 consulted.oracle[section] = BY_JAX
@@ -119,6 +130,65 @@ def consult(
             rounding = errors.get(name) or _measured(experiment, section, name, gradient, held, own)
             oracle.values[f"grad.{name}"], oracle.rounding[f"grad.{name}"] = held, rounding
     return consulted
+
+
+def _by_jax(experiment: Experiment, names: Sequence[str], by_rules: Mapping[str, str], confirmed: str) -> str:
+    """How JAX computed the gradients of these arrays, and how far they are confirmed."""
+    followed = [name for name in names if name in by_rules]
+    of_rules = BY_RULES.format(rules=listed(experiment.rules))
+    if not followed:
+        return f"{BY_JAX}, {confirmed}"
+    if len(followed) == len(names):
+        return of_rules
+    return f"{BY_JAX}, {confirmed}; of {_names(followed)} the {of_rules}"
+
+
+def ruled(
+    experiment: Experiment,
+    by_jax: Mapping[str, np.ndarray],
+    draws: Sequence[Mapping[str, np.ndarray]],
+    by_rules: Sequence[Mapping[str, np.ndarray]],
+) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]], dict[str, str]]:
+    """The gradients of the graph with those by the user's rules where these differ from the derivative.
+
+    `by_jax` is the derivative of the lines, with its `draws`, both empty if JAX refuses it; `by_rules` is the gradient
+    by the rules, then its draws. Returns the gradients, their draws, and how the gradients by rules differ.
+    """
+    gradient, *moved = by_rules
+    known, measured, differing = dict[str, np.ndarray](), dict[str, list[np.ndarray]](), dict[str, str]()
+    for name, here in gradient.items():
+        own = [draw[name] for draw in moved]
+        lines = [draw[name] for draw in draws]
+        how = None
+        if name in by_jax:
+            allowed = SAFETY * (max(map(_largest, own), default=0.0) + max(map(_largest, lines), default=0.0))
+            allowed = allowed + SAFETY * dtypes.dtype(experiment.array(name).dtype).eps * np.abs(by_jax[name])
+            how = _unlike(here, by_jax[name], allowed)
+        elif not by_jax:
+            how = "is that of a rule: JAX does not differentiate the lines themselves"
+        known[name], measured[name] = (by_jax[name], lines) if how is None else (here, own)
+        if how is not None:
+            differing[name] = how
+    count = max(map(len, measured.values()), default=0)
+    together = [
+        {name: each[at % len(each)] if each else np.zeros(known[name].shape) for name, each in measured.items()}
+        for at in range(count)
+    ]
+    return known, together, differing
+
+
+def _unlike(by_rule: np.ndarray, derivative: np.ndarray, allowed: Any) -> str | None:
+    """How a gradient by a rule differs from the derivative, by more than rounding; None if it does not."""
+    with np.errstate(all="ignore"):
+        off = np.abs(by_rule - derivative)
+        unlike = ~((off <= allowed) | (by_rule == derivative) | (np.isnan(by_rule) & np.isnan(derivative)))
+    if not unlike.any():
+        return None
+    undefined = int(np.count_nonzero(unlike & ~np.isfinite(derivative)))
+    of = f"differs from the derivative of its function at {np.count_nonzero(unlike)} of {unlike.size} elements"
+    largest = f"by up to {_largest(off[unlike]):.3g}" if undefined < np.count_nonzero(unlike) else ""
+    where = f"at {undefined} of them the derivative is not finite" if undefined else ""
+    return f"{of}, {', '.join(filter(None, (largest, where)))}"
 
 
 def _measured(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 
-from runner.experiment.program import Program
-from runner.record.model import Mode, Record
+from runner.record.model import Mode, Record, alike
 from runner.why.least import Gap
 from runner.words import bytes_text, listed
 
@@ -17,11 +16,7 @@ HEAD = ("program", "view", "who places", "who communicates", "each device sends"
 
 def compared(record: Record) -> str | None:
     """Return a line on what each program sends; None if all send the same, or too little is known."""
-    sent = {
-        name: each.bytes_sent
-        for name, each in record.compiled.items()
-        if Program(name).on_mesh and each.bytes_sent is not None
-    }
+    sent = {name: each.bytes_sent for name, each in alike(record.programs).items() if each.bytes_sent is not None}
     by_bytes: dict[str, list[str]] = {}
     for name, count in sorted(sent.items(), key=lambda pair: pair[1]):
         by_bytes.setdefault(bytes_text(count) if count else "nothing", []).append(name)

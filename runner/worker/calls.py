@@ -23,6 +23,7 @@ default_device: Callable[[Any], AbstractContextManager[Any]] = _jax.default_devi
 
 jit: Callable[..., Any] = _jax.jit
 grad: Callable[..., Callable[..., Any]] = _jax.grad
+value_and_grad: Callable[..., Callable[..., tuple[Any, Any]]] = _jax.value_and_grad
 vmap: Callable[..., Callable[..., Any]] = _jax.vmap
 eval_shape: Callable[..., Any] = _jax.eval_shape
 tree: Any = _jax.tree

@@ -2,12 +2,15 @@
 
 They are the oracle for gradients: JAX's differentiation rules without mesh, sharding, partitioner or collectives.
 `runner/reference/gradient.py` checks them against finite differences of the NumPy reference.
+
+Lines do not have the rules of the user's `jax.custom_jvp` and `custom_vjp`. `by_rules` has the gradients with them: it
+calls the functions that contain such rules, in the dtypes of the programs.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +21,14 @@ import numpy as np
 from runner import dtypes
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
-from runner.graph.model import Const, Equation, Group, Operand, Ref, Size
+from runner.graph.model import Const, Equation, Graph, Group, Operand, Ref, Size, flat
+from runner.graph.source import FunctionCall
 from runner.language.casts import narrowed, of_own_dtype, own_dtype
 from runner.language.operations import OPERATIONS, Operation
 from runner.layout import Mesh
 from runner.worker import calls
-from runner.worker.walk import Walker
+from runner.worker.imported import called
+from runner.worker.walk import REFUSALS, Walker
 
 _WIDE = {
     name: {"float": "float64", "complex": "complex128"}.get(dtypes.dtype(name).kind, name) for name in dtypes.NAMES
@@ -75,6 +80,54 @@ def unsharded(
     return exact[0], [*draws, [a - b for a, b in zip(beside, exact[0], strict=True)]]
 
 
+def by_rules(
+    experiment: Experiment, arrays: Arrays, floats: Mapping[str, Mapping[int, str]]
+) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """Compute the gradients by the rules of the user's functions, in their own dtypes, and draws of their rounding.
+
+    A draw is what a move of the arrays by one unit in the last place changes. Where the functions can also be called
+    with 64 bits, and then compute the same, another draw is the difference from that.
+    """
+    from runner.reference.gradient import nudged
+
+    names = [array.name for array in experiment.arrays]
+    place = _narrowest(floats)
+    own = _scalar(experiment, rules=True)
+    with _on_one_device():
+        function = calls.jit(calls.value_and_grad(own, argnums=places(experiment)))
+
+        def evaluate(arrays: Mapping[str, np.ndarray]) -> tuple[float, list[np.ndarray]]:
+            value, gradients = function(*(arrays[name] for name in names))
+            return float(value), [_plain(gradient) for gradient in gradients]
+
+        value, gradients = evaluate(arrays)
+        beside = [evaluate(nudged(experiment, arrays, seed, place))[1] for seed in range(1, DRAWS)]
+        wide = _in_float64(experiment, floats, [arrays[name] for name in names])
+    if wide is not None and abs(wide[0] - value) <= min(100 * max(place, _SINGLE), _SAME_FUNCTION) * abs(value):
+        beside.append(wide[1])
+    defined = [draw for draw in beside if _as_finite(draw, gradients)]
+    return gradients, [[a - b for a, b in zip(draw, gradients, strict=True)] for draw in defined]
+
+
+_SINGLE = float(np.finfo(np.float32).eps)
+_SAME_FUNCTION = 0.01
+"""Relative distance of two scalars beyond which the function computes something else with 64 bits: it draws numbers."""
+
+
+def _in_float64(
+    experiment: Experiment, floats: Mapping[str, Mapping[int, str]], arrays: Sequence[np.ndarray]
+) -> tuple[float, list[np.ndarray]] | None:
+    """The scalar and its gradients by the rules, in float64; None where a function does not take 64-bit floats."""
+    with jax.enable_x64(True):
+        operands = [array.astype(dtypes.dtype(_WIDE[str(array.dtype)]).numpy) for array in arrays]
+        scalar = _scalar(experiment, floats, rules=True)
+        try:
+            value, gradients = calls.jit(calls.value_and_grad(scalar, argnums=places(experiment)))(*operands)
+        except REFUSALS:
+            return None
+        return float(value), [_plain(gradient) for gradient in gradients]
+
+
 def _narrowest(floats: Mapping[str, Mapping[int, str]]) -> float:
     """The unit in the last place of the narrowest float dtype in use, relative to the number."""
     kinds = (dtypes.dtype(name) for each in floats.values() for name in each.values())
@@ -93,7 +146,7 @@ def _plain(gradient: Any) -> np.ndarray:
 def of_graph(experiment: Experiment) -> None:
     """Differentiate the graph abstractly, to raise JAX's errors early."""
     structs = [jax.ShapeDtypeStruct(a.shape, dtypes.dtype(a.dtype).numpy) for a in experiment.arrays]
-    calls.eval_shape(_gradients(experiment), *structs)
+    calls.eval_shape(_gradients(experiment, rules=True), *structs)
 
 
 def places(experiment: Experiment) -> tuple[int, ...]:
@@ -104,19 +157,40 @@ def places(experiment: Experiment) -> tuple[int, ...]:
 
 
 def _gradients(
-    experiment: Experiment, floats: Mapping[str, Mapping[int, str]] | None = None, share: float = 1.0
+    experiment: Experiment,
+    floats: Mapping[str, Mapping[int, str]] | None = None,
+    share: float = 1.0,
+    *,
+    rules: bool = False,
 ) -> Callable[..., tuple[Any, ...]]:
-    """The gradients of `share` times the graph's scalar: in its own dtypes, or in float64 where `floats` are given."""
+    """The gradients of the scalar of `_scalar`."""
+    return calls.grad(_scalar(experiment, floats, share, rules=rules), argnums=places(experiment))
+
+
+def _scalar(
+    experiment: Experiment,
+    floats: Mapping[str, Mapping[int, str]] | None = None,
+    share: float = 1.0,
+    *,
+    rules: bool = False,
+) -> Callable[..., Any]:
+    """`share` times the graph's scalar: in its own dtypes, or in float64 where `floats` are given.
+
+    `rules`: whether its derivatives are those of the user's own rules.
+    """
     assert experiment.grad is not None
     of = experiment.grad.of
 
     def scalar(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        walker = _Real(experiment, values) if floats is None else _WideFloats(experiment, values, floats=floats)
+        if floats is None:
+            walker = _Real(experiment, values, rules=rules)
+        else:
+            walker = _WideFloats(experiment, values, rules=rules, floats=floats)
         walker.run(experiment.before("graph"), "graph")
         return walker.values[of] * share
 
-    return calls.grad(scalar, argnums=places(experiment))
+    return scalar
 
 
 @contextlib.contextmanager
@@ -132,6 +206,21 @@ def _on_one_device() -> Generator[None]:
 @dataclass
 class _Real(Walker):
     """Walks a graph on real devices: one, but for a `shard_map` of the user's own, which has its own number."""
+
+    rules: bool = False
+    """Whether it calls the functions that contain a derivative of their own, in place of their lines."""
+
+    def inside(self, call: FunctionCall, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        imports = self.experiment.imports
+        function = imports.functions.get(call.function)
+        if not self.rules or function is None or not function.rules:
+            return super().inside(call, body, arguments)
+        given = self.called(call.function, {v.name: a for v, a in zip(body.inputs, arguments, strict=True)})
+        return (given,) if len(body.outputs) == 1 else tuple(given)
+
+    def called(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a function of the user's own."""
+        return called(self.experiment.imports, name, arguments)
 
     def devices(self, mesh: Mesh) -> Any:
         try:
@@ -154,6 +243,10 @@ class _WideFloats(_Real):
     """
 
     floats: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
+
+    def called(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        given = jax.tree.map(_wide, called(self.experiment.imports, name, arguments, x64=True))
+        return given if self.experiment.x64 else jax.tree.map(_of_32_bits, given)
 
     def function_of(self, operation: Operation) -> Callable[..., Any]:
         if operation.default_int and not self.experiment.x64:
@@ -185,7 +278,7 @@ class _WideFloats(_Real):
                 kind = own_dtype(own, self._float_of, x64=self.experiment.x64)
                 operands = [
                     calls.asarray(x, kind) if _is_float(x) and any(operand is each for each in own) else x
-                    for x, operand in zip(operands, equation.arguments, strict=False)
+                    for x, operand in zip(operands, flat(equation.arguments), strict=True)
                 ]
             if operation.indices is not None and not self.experiment.x64:
                 # JAX takes indices of one dtype; a Python integer would be 64-bit.

@@ -317,17 +317,27 @@ def _profile(program: Program, execution: Execution, folder: Path, arrays: Path)
 def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> GradientFile:
     """Write the unsharded graph's gradients and their rounding errors, draw by draw, to a file in `arrays`.
 
-    Returns None without a graph.
+    Empty without a graph.
     """
     if not experiment.graph:
         return GradientFile()
+    of_lines, of_rules = list[Any](), list[Any]()
+    error = None
     try:
-        gradients, draws = gradient.unsharded(experiment, data.make(experiment, folder), floats)
-    except Exception as error:  # As for a program, anything that JAX raises is recorded.
+        made = data.make(experiment, folder)
+        if experiment.rules:
+            gradients, draws = gradient.by_rules(experiment, made, floats)
+            of_rules = [gradients, *draws]
+        gradients, draws = gradient.unsharded(experiment, made, floats)
+        of_lines = [gradients, *draws]
+    except Exception as raised:  # As for a program, anything that JAX raises is recorded.
         traceback.print_exc()
-        return GradientFile(error=f"{type(error).__name__}: {error}")
-    handover.leave(arrays / "gradients.bin", [*gradients, *(each for draw in draws for each in draw)])
-    return GradientFile(file="gradients.bin", draws=len(draws))
+        error = f"{type(raised).__name__}: {raised}"
+        if not of_rules:
+            return GradientFile(error=error)
+    # JAX may refuse the derivative of lines that a rule of their own replaces, as that of a while.
+    handover.leave(arrays / "gradients.bin", [each for several in (*of_lines, *of_rules) for each in several])
+    return GradientFile(file="gradients.bin", of_lines=len(of_lines), of_rules=len(of_rules))
 
 
 def _load(path: Path) -> ModuleType:

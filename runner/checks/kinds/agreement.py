@@ -36,6 +36,8 @@ def check(
     apart: list[str] = []
     largest, compared = 0.0, False
     for name, output in run.outputs.items():
+        if name in context.unruled:
+            continue
         for peer in comparable:
             peer_output, known = peer.outputs.get(name), _sections(context, name, run, peer)
             # An output without an oracle has no tolerance.

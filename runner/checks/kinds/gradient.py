@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
-from runner.experiment.model import Experiment
 from runner.link.target import ProgramRun
 from runner.record.verdicts import Judged, NotRun
 from runner.reference.gradient import DIRECTIONS, RTOL
@@ -26,16 +25,6 @@ class GradientVerdict(Judged):
     apart: dict[str, dict[str, float]]
 
 
-def of_rules(experiment: Experiment) -> str | None:
-    """Why a gradient may differ from its oracle, where functions have a derivative of their own; None if none has."""
-    if not experiment.rules:
-        return None
-    return (
-        f"the oracle is the derivative of the lines, which do not have the rule of {listed(experiment.rules)}; to "
-        "verify what that gives, call jax.grad in a Python function, in place of grad"
-    )
-
-
 def check(context: Context, run: ProgramRun) -> GradientVerdict:
     """Check the oracle of each section's gradients against directional differences.
 
@@ -44,11 +33,14 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
     gradients = context.gradients
     sections = ("graph", "per_device") if run.program.section == "per_device" else ("graph",)
     differing = [name for name, apart in gradients.apart.get("per_device", {}).items() if apart > 1]
-    differs = f"the derivative of per_device's scalar differs from graph's in {' and '.join(differing)}"
+    note = f"the derivative of per_device's scalar differs from graph's in {' and '.join(differing)}"
+    notes = [note] if differing and "per_device" in sections else []
+    rules = listed(context.experiment.rules)
+    notes += [f"{name} by the rule of {rules} {how}" for name, how in gradients.by_rules.items()]
     return GradientVerdict(
         status="failed" if gradients.faults else "passed",
-        reason="; ".join(filter(None, [*gradients.faults, of_rules(context.experiment)])) if gradients.faults else None,
-        note=differs if differing and "per_device" in sections else None,
+        reason="; ".join(gradients.faults) or None,
+        note="; ".join(notes) or None,
         oracle={section: gradients.oracle[section] for section in sections if section in gradients.oracle},
         directions=DIRECTIONS,
         rtol=RTOL,

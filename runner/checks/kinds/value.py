@@ -22,6 +22,7 @@ from runner.checks.context import Context, deciding
 from runner.checks.kind import CheckKind, Needs
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
+from runner.experiment.program import Program
 from runner.layout import first_holders
 from runner.link.target import DeviceShard, Output, ProgramRun, Ranges
 from runner.record.verdicts import (
@@ -46,12 +47,26 @@ def check(context: Context, run: ProgramRun) -> ValueVerdict:
     outputs: dict[str, ValueOutput | OutputVerdict] = {}
     for name, output in run.outputs.items():
         section = context.knows(run.program, name)
-        if section is None:
-            outputs[name] = OutputVerdict(status="not_run", reason="no oracle computes it")
+        compared = None if section is None else _verdict(context, section, name, output)
+        if compared is None or (compared.status == "failed" and name in context.unruled):
+            outputs[name] = OutputVerdict(status="not_run", reason=_without_oracle(context, run.program, name))
         else:
-            outputs[name] = _verdict(context, section, name, output)
+            outputs[name] = compared
     verdict = together(outputs)
     return _noted(context, verdict) if run.program.section == "graph" else verdict
+
+
+def _without_oracle(context: Context, program: Program, name: str) -> str:
+    """Why an output is not compared."""
+    rules = listed(context.experiment.rules)
+    if program is Program.DERIVED and name in context.without_rules:
+        return f"the lines of {program} do not have the rule of {rules}, which gives another gradient"
+    if name in context.without_rules:
+        return (
+            f"it differs from the derivative of the lines, which do not have the rule of {rules}; with a graph the "
+            "reference has the rule"
+        )
+    return "no oracle computes it"
 
 
 def _noted(context: Context, verdict: ValueVerdict) -> ValueVerdict:

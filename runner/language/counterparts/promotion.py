@@ -97,7 +97,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def array(value: Any) -> np.ndarray[Any, Any]:
-    """Convert a value, or nested lists of values, to an array of its dtype in JAX: a Python int gives int32 or int64."""
+    """Convert a value, or nested lists of values, to an array of its dtype in JAX, such as int32 for a Python int."""
     if dtypes.is_array(value):
         return value
     leaves = _leaves(value)

@@ -51,7 +51,7 @@ def _axis(axis: Any) -> Any:
 def sum_(
     a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """`jnp.sum`: booleans and small integers are summed in the dtype of Python integers, floats in `dtype`; an integer wraps."""
+    """`jnp.sum`: booleans and small integers are summed as Python integers, floats in `dtype`; integers wrap."""
     if dtype is not None and dtype_of(dtype).kind in "fc":
         return _added_in(array(a), dtype, _axis(axis), keepdims, initial, where)
     return _accumulated(np.sum, _summable(a, dtype), _axis(axis), keepdims, initial, where)

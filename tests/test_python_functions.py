@@ -14,14 +14,12 @@ import pytest
 from runner.config.sources import Sources
 from runner.experiment import unread
 from runner.experiment.imported import read_imported
-from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
 from runner.flow import run as flow
 from runner.layout import Spec
 from runner.link.workers import Workers
 from runner.record.model import Record
-from runner.record.verdicts import ValueVerdict
 from runner.show import exchange
 from runner.worker import functions, types
 from runner.worker import imported as calling
@@ -116,22 +114,6 @@ def scaled(x):
 def loss_of_one(x, w):
     score = jnp.tanh(x) @ jnp.exp(w) + 1
     return jnp.mean(score**2) + jnp.max(score)
-
-
-@jax.custom_vjp
-def rounded(x):
-    return jnp.round(x)
-
-
-rounded.defvjp(lambda x: (jnp.round(x), None), lambda _, g: (g,))
-
-
-def of_rounded(x):
-    return jnp.sum(rounded(x * 3) ** 2)
-
-
-def slope(x):
-    return jax.grad(of_rounded)(x)
 
 
 LEFT, RIGHT = jnp.full((4, 4), 0.5), jnp.full((4, 4), 2.0)
@@ -426,27 +408,6 @@ def test_a_line_of_both_sections_is_traced_for_each(folder: Path, tmp_path: Path
     assert "mine.scaled(x)" in (tmp_path / "program_shard_map.py").read_text("utf-8")
     assert record.checks.sections is not None
     assert record.checks.sections.status == "passed"
-
-
-def test_a_derivative_of_its_own_is_named_where_grad_differs_from_the_lines(folder: Path, tmp_path: Path) -> None:
-    config = LINE | {
-        "imports": {"mine": str(folder / "python_model.py")},
-        "graph": {"y": "mine.of_rounded(x)", "dy": "mine.slope(x)"},
-        "outputs": {"y": [], "dy": ["data"]},
-        "grad": {"of": "y", "wrt": ["x"]},
-    }
-    record = flow.run(harness.config(config), tmp_path, Sources, workers=Workers(harness.Telling()))
-    value = record.programs[Program.AUTO].checks.value
-    assert isinstance(value, ValueVerdict)
-    assert {name: output.status for name, output in value.outputs.items()} == {
-        "y": "passed", "dy": "passed", "grad.x": "failed",
-    }  # fmt: skip
-    (why,) = value.diagnosis
-    assert re.fullmatch(
-        r"the oracle is the derivative of the lines, which do not have the rule of python_model\.py:\d+ "
-        r"@jax\.custom_vjp; to verify what that gives, call jax\.grad in a Python function, in place of grad",
-        why,
-    )
 
 
 def test_a_returned_tree_has_a_line_for_each_leaf(folder: Path) -> None:

@@ -156,9 +156,10 @@ REFUSED = {
     "whether the while 'newton' goes on depends on a value that may differ along 'x', and devices that have left it "
     "never reach this psum; make all decide alike, for example by its pmax": DEVICES,
     "the gradient of 'total': JAX cannot differentiate a while in reverse (graph.newton): let it take a number of "
-    "steps that is known, as a scan or a fori_loop does, or stop_gradient what it reads; if its function has a "
-    "derivative of its own (jax.custom_vjp, custom_linear_solve), call jax.grad in a Python function, in place of "
-    "grad": GRAPH.replace("  steps: newton.steps", "  total: sum(root)").replace("{root: [x]}", "{total: []}")
+    "steps that is known, as a scan or a fori_loop does, or stop_gradient what it reads; if it has a derivative of "
+    "its own, write that as a jax.custom_vjp in a Python function": GRAPH.replace(
+        "  steps: newton.steps", "  total: sum(root)"
+    ).replace("{root: [x]}", "{total: []}")
     + "grad: {of: total, wrt: [a]}\n",
 }
 

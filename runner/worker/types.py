@@ -410,8 +410,8 @@ def _of_gradient(experiment: Experiment, section: Section, reason: str) -> str:
     if whiles and "while_loop" in reason:
         reason = (
             f"JAX cannot differentiate a while in reverse ({listed(whiles)}): let it take a number of steps that is "
-            "known, as a scan or a fori_loop does, or stop_gradient what it reads; if its function has a derivative of "
-            "its own (jax.custom_vjp, custom_linear_solve), call jax.grad in a Python function, in place of grad"
+            "known, as a scan or a fori_loop does, or stop_gradient what it reads; if it has a derivative of its own, "
+            "write that as a jax.custom_vjp in a Python function"
         )
     return f"the gradient of '{experiment.grad.of}': {reason}"
 

@@ -53,7 +53,12 @@ def check(context: Context, run: ProgramRun) -> ValueVerdict:
         else:
             outputs[name] = compared
     verdict = together(outputs)
-    return _noted(context, verdict) if run.program.section == "graph" else verdict
+    notes = [
+        verdict.note,
+        *_of_rules(context, outputs),
+        _of_regions(context) if run.program.section == "graph" else None,
+    ]
+    return replace(verdict, note="; ".join(filter(None, notes)) or None)
 
 
 def _without_oracle(context: Context, program: Program, name: str) -> str:
@@ -69,17 +74,32 @@ def _without_oracle(context: Context, program: Program, name: str) -> str:
     return "no oracle computes it"
 
 
-def _noted(context: Context, verdict: ValueVerdict) -> ValueVerdict:
-    """The verdict, with what it proves where the oracle reads a `shard_map` of the user's own."""
+def _of_rules(context: Context, outputs: Mapping[str, ValueOutput | OutputVerdict]) -> list[str]:
+    """What follows the user's own rules of differentiation, and what is not compared because of them."""
+    compared = [name for name in context.gradients.by_rules if isinstance(outputs.get(name), ValueOutput)]
+    left_out: dict[str | None, list[str]] = {}
+    for name, verdict in outputs.items():
+        if name in context.without_rules and verdict.status == "not_run":
+            left_out.setdefault(verdict.reason, []).append(name)
+    notes = [
+        f"{listed(names)} {'is' if len(names) == 1 else 'are'} not compared: {why}" for why, names in left_out.items()
+    ]
+    if compared:
+        how = "; ".join(f"{name} {context.gradients.by_rules[name]}" for name in compared)
+        notes.append(f"the reference follows the rule of {listed(context.experiment.rules)}: {how}")
+    return notes
+
+
+def _of_regions(context: Context) -> str | None:
+    """What a verdict proves where the oracle reads a `shard_map` of the user's own."""
     places = context.experiment.regions
     if not places:
-        return verdict
-    note = (
+        return None
+    return (
         f"the oracle is the function itself, with its shard_map ({listed(places)}): JAX computes what the function "
         "says, but whether its collectives are right is not checked; to check them, name the same function without "
         "collectives: reference= of runner.check, or references: in a file"
     )
-    return replace(verdict, note=note if verdict.note is None else f"{verdict.note}; {note}")
 
 
 def together(outputs: Mapping[str, ValueOutput | OutputVerdict], diagnosis: Sequence[str] = ()) -> ValueVerdict:

@@ -134,7 +134,8 @@ class Rounding:
     - `elements`: the number of measured distances, over all draws.
     - `about`: the moments of each draw's distances for the whole array, if it can be assembled; without elements that
       overflow.
-    - `overflows`: on each device, where a draw exceeded the dtype's range and float64 did not; None: nowhere.
+    - `overflows`: on each device, where a draw is infinite or NaN and float64 is not, or is the other of the two; None:
+      nowhere.
     - `alternatives`: on each device the values with undecided decisions as in rounded arithmetic, with all of them
       changed, and with some of them changed; `low`, `high`: the bounds of these values. None if no element depends on a
       decision. `hangs`: the elements that do. `places`: the lines of the decisions that the value depends on.
@@ -158,11 +159,11 @@ class Rounding:
             with np.errstate(all="ignore"):
                 distance = np.abs(rounded - reference)
             finite = np.isfinite(distance)
-            overflowing = overflowing or bool(np.any(~finite & np.isfinite(reference)))
+            overflowing = overflowing or bool(np.any(_overflown(reference, rounded)))
             self.error = max(self.error, float(np.max(distance, initial=0.0, where=finite)))
             self.elements += int(np.count_nonzero(finite))
         if overflowing:
-            beyond = [~np.isfinite(plain(b)) & np.isfinite(a) for a, b in zip(exact, drawn, strict=True)]
+            beyond = [_overflown(a, plain(b)) for a, b in zip(exact, drawn, strict=True)]
             self.overflows = [a | b for a, b in zip(self.overflows or beyond, beyond, strict=True)]
         expected = whole(exact)
         got = None if expected is None else whole([plain(value) for value in drawn])
@@ -171,6 +172,12 @@ class Rounding:
                 gone = np.isfinite(expected) & ~np.isfinite(got)
                 measured = moments(dtypes.where(gone, 0, got - expected), expected)
             self.about += [measured] if measured else []
+
+
+def _overflown(exact: Any, rounded: Any) -> Any:
+    """Where a rounded value is infinite or NaN, and the exact one is not, or is not the same."""
+    same = (rounded == exact) | (np.isnan(rounded) & np.isnan(exact))
+    return ~np.isfinite(rounded) & ~same
 
 
 @dataclass

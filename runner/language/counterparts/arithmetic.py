@@ -19,6 +19,7 @@ from runner.language.counterparts.promotion import (
     in_floats,
     integer,
     promoted,
+    unsettled,
 )
 
 add, subtract, multiply = promoted(np.add), promoted(np.subtract), promoted(np.multiply)
@@ -176,9 +177,10 @@ def nan_to_num(x: Any, *, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
     return np.nan_to_num(array(x), nan=nan, posinf=posinf or largest, neginf=neginf or -largest)
 
 
+@in_floats
 def digamma(x: Any) -> Any:
-    """`jax.lax.digamma`, except at 0, where JAX 0.10 returns NaN and 0.12 the limit."""
-    return special("digamma")(x)
+    """`jax.lax.digamma`; at 0 JAX 0.10 returns NaN, and 0.12 the limit."""
+    return unsettled(importlib.import_module("scipy.special").psi(x), x == 0, np.nan)
 
 
 def special(name: str) -> Callable[..., Any]:
@@ -192,25 +194,69 @@ def special(name: str) -> Callable[..., Any]:
 
 
 @in_floats
+def rel_entr(p: Any, q: Any) -> Any:
+    """`jax.scipy.special.rel_entr`; for NaN it is infinite in JAX 0.10, and for infinity NaN."""
+    known = importlib.import_module("scipy.special").rel_entr(p, q)
+    unknown = np.isnan(p) | np.isnan(q)
+    return unsettled(known, unknown | np.isinf(p), dtypes.where(unknown, np.inf, np.nan))
+
+
+@in_floats
+def kl_div(p: Any, q: Any) -> Any:
+    """`jax.scipy.special.kl_div`; outside its domain it is NaN in JAX 0.10 where terms are infinite."""
+    known = importlib.import_module("scipy.special").kl_div(p, q)
+    return unsettled(known, (np.isinf(p) | np.isinf(q)) & np.isinf(known), np.nan)
+
+
+@in_floats
+def betaln(a: Any, b: Any) -> Any:
+    """`jax.scipy.special.betaln`, which is NaN where it subtracts infinite logarithms of the gamma function."""
+    functions = importlib.import_module("scipy.special")
+    a, b = np.minimum(a, b), np.maximum(a, b)
+    by_parts = functions.gammaln(a) + (functions.gammaln(b) - functions.gammaln(a + b))
+    exact = functions.betaln(np.asarray(a, np.float64), np.asarray(b, np.float64))
+    # For a large `b` JAX has a series, which does not lose digits.
+    return dtypes.where((b < 8) | ~np.isfinite(by_parts), by_parts, np.zeros_like(by_parts) + exact)
+
+
+@in_floats
+def zeta(x: Any, q: Any) -> Any:
+    """`jax.scipy.special.zeta`; at a pole, a whole `q` of at most 0, it is infinite for an even `x`, otherwise NaN.
+
+    For an infinite `x` JAX 0.10 returns NaN, and 0.12 the limit.
+    """
+    functions = importlib.import_module("scipy.special")
+    at_pole = dtypes.where(np.remainder(x, 2.0) == 0, np.inf, np.nan)
+    known = dtypes.where((q <= 0) & (q == np.floor(q)), at_pole, functions.zeta(x, q))
+    known = dtypes.where(x == 1, np.inf, dtypes.where(q == np.inf, np.nan, known))
+    return unsettled(known, np.isinf(x), np.nan)
+
+
+@in_floats
 def polygamma(n: Any, x: Any) -> Any:
     """`jax.lax.polygamma`: the `n`-th derivative of digamma, by the zeta function."""
     functions = importlib.import_module("scipy.special")
     with np.errstate(all="ignore"):
-        derivative = np.exp(functions.gammaln(n + 1.0)) * functions.zeta(n + 1.0, x)
+        derivative = np.exp(functions.gammaln(n + 1.0)) * zeta(n + 1.0, x)
         signed = dtypes.where(np.remainder(n, 2.0) == 0, -derivative, derivative)
-        return dtypes.where(n == 0, functions.psi(x), signed)
+        known = dtypes.where(n == 0, digamma(x), signed)
+        return dtypes.where((n < 0) | (n != np.floor(n)), np.nan, known)
 
 
 @in_floats
 def gammainc(a: Any, x: Any) -> Any:
-    """`jax.scipy.special.gammainc`."""
-    return _incomplete("gammainc", a, x)
+    """`jax.scipy.special.gammainc`, whose series is undefined for an `a` of 0; for infinity JAX 0.10 differs."""
+    known = dtypes.where((a == 0) & (x < 1), np.nan, _incomplete("gammainc", a, x))
+    known = dtypes.where(np.isinf(a) & (a > 0) & np.isinf(x) & (x > 0), 1.0, known)
+    return unsettled(known, np.isinf(a), np.nan)
 
 
 @in_floats
 def gammaincc(a: Any, x: Any) -> Any:
     """`jax.scipy.special.gammaincc`, which JAX finds by the other function where `x` is at most `a` or 1."""
-    return dtypes.where((x <= 1) | (x <= a), 1.0 - _incomplete("gammainc", a, x), _incomplete("gammaincc", a, x))
+    known = dtypes.where((x <= 1) | (x <= a), 1.0 - _incomplete("gammainc", a, x), _incomplete("gammaincc", a, x))
+    known = dtypes.where(np.isinf(a) & (a > 0) & np.isinf(x) & (x > 0), 0.0, known)
+    return unsettled(known, np.isinf(a), np.nan)
 
 
 def _incomplete(name: str, a: Any, x: Any) -> Any:
@@ -238,7 +284,8 @@ def random_gamma_grad(a: Any, x: Any) -> Any:
     with np.errstate(all="ignore"):
         terms, harmonic = _gamma_sums(a, x)
         slope = (np.zeros_like(x) + harmonic) - (np.log(x) - functions.psi(a + 1.0)) * terms
-        return dtypes.where(x == 0, np.zeros_like(x), slope)
+        slope = dtypes.where(x == 0, np.zeros_like(slope), slope)
+        return dtypes.where((a > 0) & (x >= 0), slope, np.nan)
 
 
 @in_floats
@@ -247,7 +294,9 @@ def igamma_grad_a(a: Any, x: Any) -> Any:
     functions = importlib.import_module("scipy.special")
     with np.errstate(all="ignore"):
         density = np.exp(functions.xlogy(a - 1.0, x) - x - functions.gammaln(a))
-        return -density * random_gamma_grad(a, x)
+        slope = -density * random_gamma_grad(a, x)
+        slope = dtypes.where(np.isinf(a) | np.isinf(x), np.nan, dtypes.where((density == 0) & (a > 0), 0.0 * a, slope))
+        return dtypes.where((x == 0) & (a > 0), np.zeros_like(slope), slope)
 
 
 _TERMS = 100_000
@@ -313,7 +362,20 @@ def next_float(x: Any, y: Any, *, own_dtype: str = "float32") -> Any:
 
 
 erf, erfc, erf_inv = special("erf"), special("erfc"), special("erfinv")
-lgamma = special("gammaln")
+
+
+@in_floats
+def lgamma(x: Any) -> Any:
+    """`jax.lax.lgamma`: infinite at -inf too."""
+    return dtypes.where(np.isinf(x), np.inf, importlib.import_module("scipy.special").gammaln(x))
+
+
+@in_floats
+def sinc(x: Any) -> Any:
+    """`jnp.sinc`; at infinity JAX 0.10 returns NaN, and 0.12 the limit."""
+    return unsettled(dtypes.where(np.isinf(x), 0.0, np.sinc(x)), np.isinf(x), np.nan)
+
+
 _expit, _logit = special("expit"), special("logit")
 
 

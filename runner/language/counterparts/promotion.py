@@ -151,6 +151,11 @@ def in_floats(function: Callable[..., Any]) -> Callable[..., Any]:
     return counterpart
 
 
+def unsettled(value: Any, where: Any, otherwise: Any) -> Any:
+    """`value`, with `otherwise` in its rounded interpretation: what another version of JAX gives at these elements."""
+    return dtypes.where(where, otherwise, value) if hasattr(value, "in_kind") else value
+
+
 def promoted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `function` to take its arguments in their common dtype and to wrap integers without a warning."""
 

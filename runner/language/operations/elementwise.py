@@ -83,7 +83,7 @@ _ELEMENTWISE = (
     elementary("arcsinh", np.arcsinh),
     elementary("arccosh", np.arccosh),
     elementary("arctanh", np.arctanh),
-    elementary("sinc", np.sinc),
+    elementary("sinc", arithmetic.sinc),
     elementary("deg2rad", np.deg2rad, "radians"),
     elementary("rad2deg", np.rad2deg, "degrees"),
     array("arctan2", "x1, x2, /", in_floats(np.arctan2), also=("atan2",)),
@@ -99,13 +99,13 @@ _ELEMENTWISE = (
     array("logistic", "x", arithmetic.logistic, jax="jax.lax.logistic"),
     _special("xlogy", "x, y"),
     _special("xlog1py", "x, y"),
-    _special("gammaln", "x"),
-    _special("betaln", "a, b"),
+    array("gammaln", "x", arithmetic.lgamma, jax="jax.scipy.special.gammaln"),
+    array("betaln", "a, b", arithmetic.betaln, jax="jax.scipy.special.betaln"),
     array("expit", "x", arithmetic.logistic, jax="jax.scipy.special.expit"),
     array("logit", "x", arithmetic.logit, jax="jax.scipy.special.logit"),
     _special("entr", "x"),
-    _special("rel_entr", "p, q"),
-    _special("kl_div", "p, q"),
+    array("rel_entr", "p, q", arithmetic.rel_entr, jax="jax.scipy.special.rel_entr"),
+    array("kl_div", "p, q", arithmetic.kl_div, jax="jax.scipy.special.kl_div"),
     _special("ndtr", "x"),
     _special("log_ndtr", "x"),
     _special("ndtri", "p"),
@@ -117,7 +117,7 @@ _ELEMENTWISE = (
         array(name, "a, x", counterpart, jax=f"jax.scipy.special.{name}")
         for name, counterpart in (("gammainc", arithmetic.gammainc), ("gammaincc", arithmetic.gammaincc))
     ),
-    _special("zeta", "x, q"),
+    array("zeta", "x, q", arithmetic.zeta, jax="jax.scipy.special.zeta"),
     array("polygamma", "m, x", arithmetic.polygamma, jax="jax.lax.polygamma", numberless=True),
     *(
         array(name, arguments, counterpart, jax=f"jax.lax.{name}", numberless=True)

@@ -172,3 +172,18 @@ def test_device_code_has_the_rules_too(run: Any, graph: bool) -> None:
     else:
         assert output.status == "not_run"
         assert str(output.reason).startswith("it differs from the derivative of the lines, which do not have the rule")
+
+
+def test_a_program_with_another_rule_than_the_graph_fails(run: Any) -> None:
+    record = run(
+        arrays={"a": ARRAYS["a"]},
+        graph={"y": "sum(own.reversed_(a, 0.5) ** 2)"},
+        per_device={"y": "psum(sum(own.reversed_(a, 0.75) ** 2), 'x')"},
+        outputs={"y": []},
+        grad={"of": "y", "wrt": ["a"]},
+        program=["shard_map"],
+    )
+    assert record.status == "failed", record.error
+    value = record.programs[Program.SHARD_MAP].checks.value
+    assert isinstance(value, ValueVerdict)
+    assert {name: output.status for name, output in value.outputs.items()} == {"y": "passed", "grad.a": "failed"}

@@ -111,6 +111,12 @@ def scaled(x):
     return x * 2.0
 
 
+def named(x):
+    result = x * 2.0
+    of = result + 1.0
+    return x, result, of + of * x.sum()
+
+
 def loss_of_one(x, w):
     score = jnp.tanh(x) @ jnp.exp(w) + 1
     return jnp.mean(score**2) + jnp.max(score)
@@ -408,6 +414,11 @@ def test_a_line_of_both_sections_is_traced_for_each(folder: Path, tmp_path: Path
     assert "mine.scaled(x)" in (tmp_path / "program_shard_map.py").read_text("utf-8")
     assert record.checks.sections is not None
     assert record.checks.sections.status == "passed"
+
+
+def test_variables_and_results_may_have_the_names_of_a_functions_keys(folder: Path) -> None:
+    definition = traced(folder, LINE | {"graph": {"y": "mine.named(x)"}, "outputs": {"y": ["data"]}})
+    assert {*read(definition).outputs} == {"y_0", "y_1", "y_2"}
 
 
 def test_a_returned_tree_has_a_line_for_each_leaf(folder: Path) -> None:

@@ -46,6 +46,9 @@ from runner.worker.jaxprs import CannotRead
 from runner.worker.specs import partition
 from runner.worker.versions import is_own
 
+_OF_FUNCTIONS = ("of", "result", "checkpoint")
+"""The keys of a function's mapping, beside its lines."""
+
 _KEYS = {"key": "jax.random.key"}
 """The names that Python expressions may use besides imports, with their names in programs."""
 
@@ -806,7 +809,7 @@ class _FunctionReader:
                 varying=varying,
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
-                taken=self.taken,
+                taken={*self.taken, *_OF_FUNCTIONS},
                 marks=marks if not local and self._mapping("constraints") else None,
             )
             return lines, result[0]
@@ -850,7 +853,7 @@ class _FunctionReader:
     ) -> None:
         """Add the lines of a function that has a reference, if they contain a `shard_map` that can be read."""
         try:
-            lines = jaxprs.read(function, structs, mesh=self.probe.mesh, taken=self.taken)
+            lines = jaxprs.read(function, structs, mesh=self.probe.mesh, taken={*self.taken, *_OF_FUNCTIONS})
         except CannotRead:
             # Its reference was read, which is why it has one.
             return

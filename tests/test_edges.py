@@ -32,8 +32,8 @@ TWO = (
     "fmin", "nextafter",
 )  # fmt: skip
 FLOATS_ONLY = (
-    "erf", "erfc", "erf_inv", "lgamma", "digamma", "rsqrt", "logistic", "polygamma", "igamma_grad_a", "nextafter", "ndtr",
-    "log_ndtr", "ndtri", "zeta", "i0", "i1", "i0e", "i1e", "cbrt",
+    "erf", "erfc", "erf_inv", "lgamma", "digamma", "rsqrt", "logistic", "polygamma", "igamma_grad_a", "nextafter",
+    "ndtr", "log_ndtr", "ndtri", "zeta", "i0", "i1", "i0e", "i1e", "cbrt",
 )  # fmt: skip
 # At the ends of its range JAX's polynomials lose all digits, or this function its terms.
 ROUGH = {"erf_inv": 1e-3, "ndtri": 1e-3}

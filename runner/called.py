@@ -7,13 +7,15 @@ and the programs import.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import io
 import keyword
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from pathlib import Path
+from types import CellType
 from typing import Any, cast
 
 from runner.experiment.forms import IDENTIFIER
@@ -210,7 +212,8 @@ def experiment(
     specs = laid_out if in_specs is None else _specs(in_specs, len(operands))
     called = _on_mesh(function, axes)
     try:
-        pickled = _pickled(_settings(), _nodes(), (called, tuple(operands), specs, out_specs, reference, context))
+        with _by_value(function):
+            pickled = _pickled(_settings(), _nodes(), (called, tuple(operands), specs, out_specs, reference, context))
     except Exception as error:  # A pickled object's own code may raise anything.
         message = f"{_name(function)} cannot be pickled for the worker process: {type(error).__name__}: {error}"
         raise Unpicklable(message) from error
@@ -353,19 +356,45 @@ def _pickled(*values: Any) -> bytes:
     return stream.getvalue()
 
 
+@contextlib.contextmanager
+def _by_value(function: Any) -> Generator[None]:
+    """Pickle the functions of the function's module by value, if it has a mesh with `Explicit` axes.
+
+    In the worker process its axes can then be `Auto`; where the module is imported there, it makes the mesh anew.
+    """
+    jax: Any = sys.modules.get("jax")
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if jax is None or module is None or module.__name__ == "__main__":
+        yield
+        return
+    cells = (cell for each in (function, inspect.unwrap(function)) for cell in getattr(each, "__closure__", None) or ())
+    kinds = jax.sharding.Mesh, jax.sharding.AbstractMesh
+    near = (*vars(module).values(), *(cell.cell_contents for cell in cells if cell != CellType()))
+    if not any(isinstance(each, kinds) and jax.sharding.AxisType.Explicit in each.axis_types for each in near):
+        yield
+        return
+    cloudpickle: Any = importlib.import_module("cloudpickle")
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
 def _nodes() -> list[tuple[type, Any, Any]]:
     """Return the registered pytree classes that are pickled by value, with their flatten and unflatten functions."""
     if "jax" not in sys.modules:
         return []
     # JAX has no public access to the pytree registry.
     registry: Mapping[type, Any] = importlib.import_module("jax._src.tree_util")._registry
-    return [(kind, how.to_iter, how.from_iter) for kind, how in registry.items() if _travels(kind)]
+    by_value: Container[str] = importlib.import_module("cloudpickle").list_registry_pickle_by_value()
+    return [(kind, how.to_iter, how.from_iter) for kind, how in registry.items() if _travels(kind, by_value)]
 
 
-def _travels(kind: type) -> bool:
-    """Whether a class is pickled by value, because no importable module has it under its name."""
+def _travels(kind: type, by_value: Container[str]) -> bool:
+    """Whether a class is pickled by value: one of a module that is, or that no module has under its name."""
     module = sys.modules.get(kind.__module__)
-    if module is None or kind.__module__ == "__main__":
+    if module is None or kind.__module__ == "__main__" or kind.__module__ in by_value:
         return True
     attribute: Any = module
     for part in kind.__qualname__.split("."):

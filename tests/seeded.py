@@ -105,4 +105,8 @@ SEEDS = [
          "ids": {"shape": [8], "dtype": "int32", "init": "integers(0, 4)", "spec": ["data"]}}, ROWS),
     *of("pipeline", "pipeline_perm pipeline_last",
         {"x": FULL, "w": {"shape": [4, 8, 8], "spec": ["ring"]}}, WHOLE, RING),
+    *of("tree", "tree_summed", {"w1": FULL, "w2": FULL, "x": X, "y": X}, WHOLE),
+    *of("pair", "pair_wrong_way",
+        {"a": {"shape": [8, 8], "spec": ["ring", None]}, "b": {"shape": [8, 8], "spec": ["ring", None]}},
+        ["ring", None], RING),
 ]  # fmt: skip

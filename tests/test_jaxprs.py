@@ -769,6 +769,34 @@ def test_a_reference_of_a_function_with_rules_of_its_own_leaves_its_derivative_t
     held(read, given, lambda x: (2 * x.sum(), jnp.full_like(x, 7)))
 
 
+def test_a_check_of_equinox_is_read_as_one_that_passes() -> None:
+    def raises(_: Any) -> None:
+        raise ValueError
+
+    def checked(x: Any) -> Any:
+        # What `equinox.error_if(2 * x, (x > 100).any(), ...)` makes.
+        kind = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.lax.cond((x > 100).any(), lambda _: jax.pure_callback(raises, kind, 0), lambda x: x, 2 * x)
+
+    raises.__module__ = "equinox._errors"
+    given = operands(((4, 3),))
+    read = jaxprs.read(checked, given)
+    held(read, given, lambda x: 2 * x)
+    assert "100" not in yaml.safe_dump(dict(read.lines))
+
+
+def test_the_counter_of_a_fori_loop_has_no_line_of_the_users() -> None:
+    def summing(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda i, total: total + i * x, x)
+
+    read = jaxprs.read(summing, operands(((4, 3),)))
+    (loop,) = (line for line in read.lines.values() if isinstance(line, dict))
+    counters = [name for name, line in loop["body"].items() if line.endswith(" + 1")]
+    assert len(counters) == 1
+    assert read.frames.keys().isdisjoint(counters)
+    assert {*loop["body"]} - {*counters} - {"i", "total"} <= read.frames.keys()
+
+
 SUM = jax.jit(lambda x, w: x @ w)
 SQUARE = np.ones((3, 3), np.float32)
 UNFIT = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -388,6 +389,23 @@ def test_explicit_axes_and_a_reference(tmp_path: Path) -> None:
     value = record.compiled["auto"].checks.value
     assert value is not None
     assert value.note is None
+
+
+def test_a_module_may_have_a_mesh_with_explicit_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_a_mesh.py").write_text(
+        "from dataclasses import dataclass\nfrom functools import partial\n\nimport jax\nfrom jax import P, lax\n\n"
+        "axes = (jax.sharding.AxisType.Explicit,) * 2\n"
+        "mesh = jax.sharding.AbstractMesh((2, 2), ('x', 'y'), axis_types=axes)\n\n\n"
+        "@partial(jax.tree_util.register_dataclass, data_fields=['w'], meta_fields=[])\n@dataclass\n"
+        "class Weights:\n    w: jax.Array\n\n\n"
+        "@partial(jax.shard_map, mesh=mesh, in_specs=(P(), P('x')), out_specs=P())\n"
+        "def total(weights, x):\n    return lax.psum((x @ weights.w).sum(), 'x')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("of_a_mesh")
+    operands = module.Weights(array(3)), array(4, 3)
+    record = check(tmp_path / "run", module.total, *operands, in_specs=(P(), P("x")))
+    assert (record.status, record.collectives) == ("passed", {"all-reduce": 1}), record.error
 
 
 def test_copies_that_jax_does_not_know_to_be_equal_are_one_message(tmp_path: Path) -> None:

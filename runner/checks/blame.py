@@ -92,6 +92,13 @@ def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: P
     failing = [peer for peer in comparable if peer not in right]
     paths = context.experiment.imports.paths
     of = f" in {listed([paths.get(name, name) for name in wrong])}" if len(outputs) > len(wrong) else ""
+    referred = context.experiment.imports.referred
+    if referred and {*right} <= {Program.DERIVED} and program is not Program.DERIVED:
+        # What is derived is written from the references.
+        differ = f"{listed(failing)} {'differ' if len(failing) > 1 else 'differs'}"
+        of_functions = f"the reference{'s' if len(referred) > 1 else ''} of {listed(referred)}{of}"
+        which = "one of the functions" if len(referred) > 1 else "the function"
+        return f"{differ} from {of_functions}: {which} computes something else, or the compiler or JAX is wrong"
     if right:
         agree, alone = f"{listed([*right, 'the oracle'])} agree{of}", failing == [program]
         if any(_beyond_rounding(context, peer, name, verdicts[peer]) for peer in failing for name in wrong):

@@ -69,7 +69,7 @@ def departure(
     search takes longer than `seconds`.
     """
     experiment = of.experiment
-    end = time.perf_counter() + seconds
+    end = time.thread_time() + seconds
     known = _GraphValues(experiment.mesh, experiment.manual.axes, [np.asarray(value[0]) for value in graph.values()])
     lines = experiment.lines("per_device")
     # Indices and counts of devices have no counterpart where graph has none.
@@ -77,7 +77,7 @@ def departure(
     giving = {name: at for at, line in enumerate(lines) for name in line.defines}
     away, waiting = set[int](), [of.results[name] for name in wrong]
     while waiting:
-        if time.perf_counter() > end:
+        if time.thread_time() > end:
             return None
         name = waiting.pop()
         at = giving.get(name)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -36,7 +37,10 @@ from runner.words import listed
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
 SHARE, LEAST, MOST = 0.25, 5.0, 30.0
-"""The time for trying edits: a quarter of the run's time, at least 5 and at most 30 seconds."""
+"""The time for trying edits: a quarter of the run's time, at least 5 and at most 30 seconds.
+
+It is that of the processor: what is found does not depend on what else the machine does.
+"""
 
 MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
 """The exceptions that NumPy raises for an edit that does not fit the shapes, which is true of most."""
@@ -115,7 +119,7 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
     The lines of a user's own `shard_map` have casts where JAX made them. If JAX's types refuse all edits that mend
     them, the likeliest of these is returned, and its message says that it needs more.
     """
-    start = time.perf_counter()
+    start = time.thread_time()
     suspect = trial.suspect
     edits = Edits(suspect.experiment, suspect.section)
     best: Edit | None = None
@@ -127,25 +131,26 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
     proposed = [_proposed(candidates, start + seconds / 2) for candidates in (changing(edits), inserting(edits))]
     every = all(whole for _, whole in proposed)
     changed, putting_back = (
-        [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in group] for group, _ in proposed
+        [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting and edit.kind != "offset")) for edit in group]
+        for group, _ in proposed
     )
     putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
     changed, putting_back = edits.in_all_copies(changed), edits.in_all_copies(putting_back)
     # The first edits are few; they are tried however long the others take.
     for edit in (*sorted(changed, key=_rank), *sorted(putting_back, key=_rank)):
-        if time.perf_counter() - start > seconds:
+        if time.thread_time() - start > seconds:
             return best or _likeliest(refused_edits, graph), False
-        score = _score(edit, graph)
-        if score >= lowest:
+        if edit.rank - _LIKE - _ALIKE >= lowest or (best is not None and _score(edit, graph) >= lowest):
             continue
         if not trial.mends(edit):
             continue
         reason = None if refused is None else _refusal(trial, refused, edit)
         if reason is None:
-            best, lowest = edit, score
+            best, lowest = edit, _score(edit, graph)
         elif reason and suspect.section == "graph":
             more = f"; JAX rejects the edited line, so more must change: {reason}"
-            refused_edits.append(replace(edit, mend=edit.mend + more))
+            message = edit.mend + more
+            refused_edits.append(replace(edit, message=partial(str, message)))
     return best or _likeliest(refused_edits, graph), every
 
 
@@ -158,7 +163,7 @@ def _proposed(edits: Iterator[Edit], until: float) -> tuple[list[Edit], bool]:
     proposed: list[Edit] = []
     for edit in edits:
         proposed.append(edit)
-        if time.perf_counter() > until:
+        if time.thread_time() > until:
             return proposed, False
     return proposed, True
 
@@ -179,10 +184,13 @@ _LARGER = 8
 """An edit is rejected if a line then has more than this many times the elements of the largest array."""
 
 _INDICES = 1.5
-"""The penalty in rank of an edit of a line that depends on no array."""
+"""The penalty in rank of an edit of a line that depends on no array, but of one that adds a device's offset to it."""
 
 _LIKE = 4.0
 """The bonus in rank of an edit that makes a line read like the graph's line of the same name."""
+
+_ALIKE = 0.5
+"""The largest bonus in rank of an edit that makes a line resemble that line."""
 
 
 def _rank(edit: Edit) -> float:
@@ -195,7 +203,7 @@ def _score(edit: Edit, graph: Mapping[str, str]) -> float:
         lines.get(edit.line, "") for lines in (_lines(edit.statements[edit.first : edit.first + 1]), graph)
     )
     alike = SequenceMatcher(None, edited_line, graph_line).ratio() if edited_line and graph_line else 0.0
-    return edit.rank - _LIKE * (alike == 1.0) - 0.5 * alike
+    return edit.rank - _LIKE * (alike == 1.0) - _ALIKE * alike
 
 
 def _lines(statements: Sequence[Flat]) -> dict[str, str]:

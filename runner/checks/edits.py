@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from runner.experiment.model import Experiment, Section
 from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.faults import Key
 from runner.graph.source import Frame
-from runner.graph.term import Apply, Name, Term, children, name_of, substituted, swapped
+from runner.graph.term import Apply, Name, Term, children, name_of, names, substituted, swapped
 from runner.language.parts import called, parts
 from runner.language.printing import text
 from runner.language.syntax import Expression
@@ -42,10 +43,12 @@ class Edit:
     - `line`: its name (`ring.acc`); `frame`: its place in the user's file, for a line read from Python.
     - `written`: returns the single lines of the edited section; `first`: the first of them that changes.
     - `kind`: the kind of edit; `before`, `after`: the part and its replacement.
-    - `mend`: the message if the edit mends the program; `rank`: the lower, the likelier is the mistake.
+    - `message`: returns the message if the edit mends the program; `rank`: the lower, the likelier is the mistake.
     - `key`, `text`: the key of the line in the file, and its new text; `others`: those of the other lines of the file
       that change, where a line of Python was traced several times.
     - `edited`: the statements that change, with their positions.
+    - `pattern`: the part, its replacement and the whole expression without the names of values, for a line of Python
+      that was traced several times.
     """
 
     line: str
@@ -54,18 +57,24 @@ class Edit:
     kind: str
     before: str
     after: str
-    mend: str
+    message: Callable[[], str] = field(repr=False, compare=False)
     rank: float
     key: Key = ()
     text: str | int = ""
     frame: Frame | None = None
     others: tuple[tuple[Key, str | int], ...] = ()
     edited: tuple[tuple[Position, Node | Loop[Statement]], ...] = field(default=(), repr=False, compare=False)
+    pattern: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @cached_property
     def statements(self) -> tuple[Flat, ...]:
         """The single lines of the edited section; computed on request, since a long section has many edits."""
         return self.written()
+
+    @property
+    def mend(self) -> str:
+        """The message if the edit mends the program."""
+        return self.message()
 
     @property
     def place(self) -> str:
@@ -130,12 +139,16 @@ class EditSite:
 
         return term if self.frame is None else substituted(term, same_line)
 
-    def lacking(self, what: str, part: Term, new: Term) -> str:
-        """The message that something is missing, and the line as it reads once `new` replaces `part`."""
-        edited = self.text(swapped(self.term, part, new))
-        if self.frame is not None:
-            return f"{what} is left out in {self.frame}: with {edited} it equals the graph"
-        return f"{what} is left out: with {self.named}: {edited} it equals the graph"
+    def lacking(self, what: str, part: Term, new: Term) -> Callable[[], str]:
+        """Return the message that something is missing, and the line as it reads once `new` replaces `part`."""
+
+        def message() -> str:
+            edited = self.text(swapped(self.term, part, new))
+            if self.frame is not None:
+                return f"{what} is left out in {self.frame}: with {edited} it equals the graph"
+            return f"{what} is left out: with {self.named}: {edited} it equals the graph"
+
+        return message
 
 
 class Edits:
@@ -162,21 +175,34 @@ class Edits:
         self.loops = list(_loops(self._statements, ()))
 
     @cached_property
+    def _patterns(self) -> Mapping[Position, str]:
+        """By the positions of the expressions that have the line of Python and the form of another one, their form."""
+        forms = {
+            site.places[0][0]: (site.frame, _form(site.term, site.term))
+            for site in self.sites
+            if site.frame is not None
+        }
+        often = Counter(forms.values())
+        return {at: form for at, (frame, form) in forms.items() if often[frame, form] > 1}
+
+    @cached_property
     def sliced(self) -> frozenset[str]:
         """The texts of what a dynamic slice takes a part of."""
         slices = (part for site in self.sites for part in parts(site.term) if isinstance(part, Apply))
         return frozenset(text(part.operands[0]) for part in slices if part.operation in _SLICES)
 
-    def edit(self, site: EditSite, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
+    def edit(self, site: EditSite, old: Term, new: Term, kind: str, message: Callable[[], str], rank: float) -> Edit:
         """The section with `new` in the place of `old`."""
         term = swapped(site.term, old, new)
         expression = Expression.of(term)
         edited = [(position, Node(node.line, expression)) for position, node in site.places]
         _, node = site.places[0]
+        whole = self._patterns.get(site.places[0][0])
+        pattern = () if whole is None else (whole, _form(old, site.term), _form(new, site.term))
         return Edit(
-            site.name, *self._with(edited), kind, site.text(old), site.text(new), mend,
+            site.name, *self._with(edited), kind, site.text(old), site.text(new), message,
             rank + 0.25 * (len(site.path) > 1), key=node.line.written(self.section)[0],
-            text=text(inscribed.in_file(node, term)), frame=site.frame, edited=tuple(edited),
+            text=text(inscribed.in_file(node, term)), frame=site.frame, edited=tuple(edited), pattern=pattern,
         )  # fmt: skip
 
     def stepped(self, position: Position, loop: Loop[Statement], by: int) -> Edit:
@@ -188,33 +214,44 @@ class Edits:
         mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {after} it equals the graph"
         edited = [(position, edited_loop)]
         return Edit(
-            name, *self._with(edited), "loop", loop.often, after, mend, 1.0,
+            name, *self._with(edited), "loop", loop.often, after, lambda: mend, 1.0,
             key=(*loop.line.written(self.section)[0], "repeat"), text=edited_loop.counted_steps, frame=frame,
         )  # fmt: skip
 
     def in_all_copies(self, edits: Sequence[Edit]) -> list[Edit]:
-        """The edits, and those of Python lines that were traced several times, in a loop of Python or a helper, made in
-        each copy; in a single copy they are unlikelier, since the line stands for all.
+        """The edits, and those of Python lines that were traced several times made in each copy.
 
-        Copies differ in the numbers at the ends of their names.
+        A loop of Python or a helper makes copies that differ in the numbers at the ends of their names. An edit of one
+        of them alone is unlikelier, since the line stands for all. A collective or a function that is mapped over the
+        leaves of a tree makes copies that have the same form and other names.
         """
-        copies: dict[tuple[object, ...], list[int]] = {}
+        spelled: dict[tuple[object, ...], list[int]] = {}
+        formed: dict[tuple[object, ...], list[int]] = {}
         for number, edit in enumerate(edits):
             if edit.frame is not None and edit.edited:
-                key = (edit.frame, edit.kind, *map(_unnumbered, (edit.before, edit.after)))
-                copies.setdefault(key, []).append(number)
+                key = (edit.frame, edit.kind)
+                spelled.setdefault((*key, *map(_unnumbered, (edit.before, edit.after))), []).append(number)
+                if edit.pattern:
+                    formed.setdefault((*key, *edit.pattern), []).append(number)
         ranked = [*edits]
-        for numbers in copies.values():
-            same = [edits[number] for number in numbers]
-            places = [position for edit in same for position, _ in edit.edited]
-            if len(same) < 2 or len({*places}) < len(places):
-                continue
-            for number in numbers:
-                ranked[number] = replace(edits[number], rank=edits[number].rank + _IN_ONE_COPY)
-            written, first = self._with([each for edit in same for each in edit.edited])
-            others = tuple((edit.key, edit.text) for edit in same[1:])
-            ranked.append(replace(same[0], written=written, first=first, others=others, rank=same[0].rank + 0.1))
-        return ranked
+        for numbers in spelled.values():
+            if self._apart([edits[number] for number in numbers]):
+                for number in numbers:
+                    ranked[number] = replace(edits[number], rank=edits[number].rank + _IN_ONE_COPY)
+        groups = dict.fromkeys(map(tuple, (*spelled.values(), *formed.values())))
+        together = [same for numbers in groups if self._apart(same := [edits[number] for number in numbers])]
+        return ranked + [self._all_of(same) for same in together]
+
+    def _apart(self, same: Sequence[Edit]) -> bool:
+        """Whether there are several edits, each of other lines."""
+        places = [position for edit in same for position, _ in edit.edited]
+        return len(same) > 1 and len({*places}) == len(places)
+
+    def _all_of(self, same: Sequence[Edit]) -> Edit:
+        """The section with several edits made."""
+        written, first = self._with([each for edit in same for each in edit.edited])
+        others = tuple((edit.key, edit.text) for edit in same[1:])
+        return replace(same[0], written=written, first=first, others=others)
 
     def _with(
         self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]
@@ -268,7 +305,9 @@ class _SiteReader:
             here = (*position, number)
             if isinstance(statement, Node):
                 site = self._site(statement, here, around)
-                yield site
+                if site.frame is not None or site.source.empty:
+                    # The others are of JAX alone, as the counter of a fori_loop.
+                    yield site
                 around.before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
             elif isinstance(statement, Loop):
                 given = (*around.given, *statement.given)
@@ -292,6 +331,12 @@ class _SiteReader:
             path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
             around.given, around.source,
         )  # fmt: skip
+
+
+def _form(part: Term, whole: Term) -> str:
+    """The text of a part, or of its replacement, with the places that values have in the whole expression for names."""
+    numbers = {name: Name(f"_{number}") for number, name in enumerate(dict.fromkeys(names(whole)))}
+    return text(substituted(part, numbers.get))
 
 
 def _unnumbered(shown: str) -> str:

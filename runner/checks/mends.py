@@ -7,9 +7,9 @@ should have read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TypeGuard
 
 from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
@@ -34,6 +34,10 @@ def inserting(edits: Edits) -> Iterator[Edit]:
         yield from _other_names(edits, site)
 
 
+_UNLIKELIER: Mapping[Does, float] = {"mean": 1.0, "sum": 3.5}
+"""The rank of a collective that is not the likeliest at its place; of others 4."""
+
+
 def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
     """Put a collective around the whole expression, or around a part of it that may be partial."""
     term, name = site.term, site.label
@@ -56,7 +60,7 @@ def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
             article = "an" if collective[0] in "ai" else "a"
             mend = site.lacking(f"{article} {collective} over {over}", part, new)
             likely = (collective == meant if meant else does == "sum") or (unmoved and does == "permute")
-            rank = (0.0 if likely else 3.5 if does in ("sum", "mean") else 4.0) - (0.5 if bare else 0.0)
+            rank = (0.0 if likely else _UNLIKELIER.get(does, 4.0)) - (0.5 if bare else 0.0)
             rank += 0.0 if meant or bare else 1.5 if whole else 3.0
             if not whole and is_line:
                 # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`. In Python,
@@ -247,7 +251,9 @@ def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
             index = Apply("axis_index", (axes_of(axes),))
             if length is not None:
                 start = operator("multiply", index, length)
-                yield _put_back(edits, site, part, operator("add", start, part), "term", start, 1.0)
+                new = operator("add", start, part)
+                mend = site.lacking(f"the term {site.text(start)}", part, new)
+                yield edits.edit(site, part, new, "offset", mend, 1.0)
             if operation.makes_key:
                 new = Apply("fold_in", (part, index))
                 mend = site.lacking(f"the fold_in of {text(index)} into a key", part, new)
@@ -278,11 +284,13 @@ def _other_names(edits: Edits, site: EditSite) -> Iterator[Edit]:
             if name == part.name or (None not in shapes and shapes[0] != shapes[1]):
                 continue
             new = Name(name)
-            meant, replaced = site.text(new), site.text(swapped(site.term, part, new))
-            mend = (
-                f"{site.named}: {site.text(part)} is used where {meant} is meant: with {replaced} it equals the graph"
-            )
-            yield edits.edit(site, part, new, "value", mend, 4.5)
+            yield edits.edit(site, part, new, "value", partial(_mistaken, site, part, new), 4.5)
+
+
+def _mistaken(site: EditSite, part: Term, new: Term) -> str:
+    """The message that a value is used in the place of another."""
+    meant, replaced = site.text(new), site.text(swapped(site.term, part, new))
+    return f"{site.named}: {site.text(part)} is used where {meant} is meant: with {replaced} it equals the graph"
 
 
 def _is_product(term: Term) -> bool:

@@ -64,7 +64,7 @@ class _Part:
     def edit(self, new: Term, kind: str, meaning: str, rank: float) -> Edit:
         """The section with `new` in place of the part; `meaning` is the message if this mends a program."""
         mend = f"{self.site.named}: {meaning} it equals the graph"
-        return self.edits.edit(self.site, self.term, new, kind, mend, rank)
+        return self.edits.edit(self.site, self.term, new, kind, lambda: mend, rank)
 
 
 def _of_term(part: _Part) -> Iterator[Edit]:
@@ -148,7 +148,7 @@ def _other_reductions(part: _Part, call: Apply, operation: Operation) -> Iterato
             new = replace(call, operation=other_row.name)
             does = {row.over.does for row in (operation, other_row) if row.over is not None}
             meaning = f"{part.shown} is a {operation.name} where a {other_row.name} is meant: with {other_row.name}"
-            yield part.edit(new, "kind", meaning, 1.0 if does == {"sum", "mean"} else 2.5)
+            yield part.edit(new, "kind", meaning, 0.8 if does == {"sum", "mean"} else 2.5)
 
 
 def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:

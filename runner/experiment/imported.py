@@ -116,6 +116,7 @@ class Imports:
     - `paths`: of the leaves of trees, by the names of the arrays and outputs that they are.
     - `written`: the calls of references in lines of `graph`, each with one of the function itself in its place, where
       that contains a `shard_map`.
+    - `referred`: the functions of which only their references were read.
     - `x64`: `jax_enable_x64` as it was when the functions were traced; the user's files may set it.
     """
 
@@ -125,6 +126,7 @@ class Imports:
     modules: tuple[str, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     written: Mapping[str, str] = field(default_factory=dict[str, str])
+    referred: tuple[str, ...] = ()
     x64: bool = False
 
     def source_text(self, call: FunctionCall) -> SourceText:

@@ -220,8 +220,9 @@ class _FunctionReader:
                 raise invalid(("references", name), f"nothing calls '{name}'; the functions called are {known}")
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
         paths = {name: path for name, path in self.paths.items() if name != path}
+        referred = () if self.written else tuple(self.references)
         changed[KEY] = codec.plain(
-            Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, x64)
+            Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, referred, x64)
         )
         return changed
 

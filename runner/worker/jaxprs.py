@@ -52,6 +52,7 @@ from runner.worker.systems import system
 from runner.worker.trips import steps
 from runner.worker.versions import (
     Literal,
+    UserFrame,
     Var,
     abstract_mesh,
     expanded,
@@ -294,6 +295,8 @@ class _Body:
     """The mesh axes over which a variable's term varies, where these are fewer than in the variable's type."""
     outermost: bool = False
     """Whether the lines are those of the traced function itself."""
+    loop: UserFrame | None = None
+    """The call that makes a loop of these lines."""
 
     def inside(self, lines: dict[str, Any]) -> _Body:
         """An empty body nested in this one."""
@@ -329,9 +332,18 @@ class _Body:
                 inline = inline and len(text(term)) <= _LONGEST
                 short = isinstance(term, Name | Const)
                 known = self.known[variable] = term if inline or short else self.named(term, self._wish(equation))
+                if isinstance(known, Name) and self._counts(equation):
+                    self.reader.frames.pop(known.name, None)
                 if (source := sources.get(variable)) is not None:
                     self._spell(term, known, source)
         return [self.term(v) if kept else Const(0) for v, kept in zip(jaxpr.outvars, wanted, strict=True)]
+
+    def _counts(self, equation: Any) -> bool:
+        """Whether an equation is the `i + 1` of a `fori_loop`, which no line of the user's says."""
+        if self.loop is None or equation.primitive.name != "add" or not isinstance(equation.invars[1], Literal):
+            return False
+        aval = equation.outvars[0].aval
+        return not aval.shape and aval.dtype.kind in "iu" and user_frame(equation.source_info) in (None, self.loop)
 
     def _spell(self, term: Term, known: Term, source: SourceOf) -> None:
         """Note how the source spells an expression, and the line that has its value, if there is one."""
@@ -360,6 +372,8 @@ class _Body:
         name, operands = equation.primitive.name, equation.invars
         if name == "custom_linear_solve":
             operands = self._operands(equation)
+        elif _checked(equation) is not None:
+            operands = operands[1:]
         elif name in (*_BODIES, "shard_map") and self._reference(equation) is None:
             jaxpr, _ = _opened(equation.params[_BODIES.get(name, "jaxpr")])
             inputs = self.live(jaxpr, tuple(v in needed for v in equation.outvars)).inputs
@@ -697,7 +711,7 @@ class _Body:
         ended = (*(True for _ in range(count)), *wanted[count:])
         live = self.live(jaxpr, ended)
         loop, index = self.reader.fresh(self._loop_name("scan")), self.reader.fresh("step")
-        inside = self.inside({})
+        inside = replace(self.inside({}), loop=user_frame(equation.source_info))
         inside.know(jaxpr.constvars, closed.consts)
         carry: dict[str, Term] = {}
         over: dict[str, Term] = {}
@@ -845,7 +859,8 @@ class _Body:
                 f"a while_loop of {count:,} steps, which the oracle would interpret one by one; the limit is "
                 f"{STEPS:,}: take fewer, or name a reference for a jitted function that contains it"
             )
-        loop, inside = self.reader.fresh(self._loop_name("while")), self.inside({})
+        loop = self.reader.fresh(self._loop_name("while"))
+        inside = replace(self.inside({}), loop=user_frame(equation.source_info))
         wishes = [wish or "carry" for wish in _parameters(body.jaxpr)[first - asked :]]
         read = [(condition, equation.invars[:asked]), (body, equation.invars[asked:first])]
         if count is None:
@@ -912,6 +927,8 @@ class _Body:
 
     def _cond(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         """Write all branches and select among their results."""
+        if (taken := _checked(equation)) is not None:
+            return self._within(taken.jaxpr, taken.consts, equation.invars[1:], wanted, equation)
         chosen, branches = self.term(equation.invars[0]), equation.params["branches"]
         if isinstance(chosen, Const):
             taken = branches[min(max(int(cast("int", chosen.value)), 0), len(branches) - 1)]
@@ -965,6 +982,23 @@ _OPAQUE = {
     "ffi_call": f"foreign code{{name}} cannot be read: {REFERENCE}",
 }
 """The primitives that cannot be read, with a remedy for each."""
+
+
+def _checked(equation: Any) -> Any:
+    """The branch of Equinox's `error_if` that is taken if the check passes; None for other equations.
+
+    The other branch only raises, so the programs have no values then.
+    """
+    if equation.primitive.name != "cond":
+        return None
+    passing = [branch for branch in equation.params["branches"] if not any(map(_raises, branch.jaxpr.eqns))]
+    return passing[0] if len(passing) == 1 < len(equation.params["branches"]) else None
+
+
+def _raises(equation: Any) -> bool:
+    """Whether an equation is the callback with which Equinox raises the exception of a check."""
+    function = getattr(equation.params.get("callback"), "callback_func", None)
+    return getattr(function, "__module__", None) == "equinox._errors"
 
 
 def _opened(body: Any) -> tuple[Any, Sequence[Any]]:

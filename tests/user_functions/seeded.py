@@ -526,3 +526,36 @@ def pipeline_last(x, w):
         y = jnp.tanh(h @ w[0])
         h = lax.ppermute(y, "ring", [(j, (j + 1) % n) for j in range(n)])
     return lax.psum(jnp.where(i == n - 1, h, 0.0), "ring")  # planted: the result is on the first
+
+
+def tree_whole(w1, w2, x, y):
+    def loss(p):
+        return jnp.mean((jnp.tanh(x @ p["w1"]) @ p["w2"] - y) ** 2)
+
+    p = {"w1": w1, "w2": w2}
+    p = jax.tree.map(lambda w, g: w - 0.1 * g, p, jax.grad(loss)(p))
+    return jnp.concatenate([p["w1"], p["w2"]])
+
+
+def tree_summed(w1, w2, x, y):
+    def loss(p):
+        return jnp.mean((jnp.tanh(x @ p["w1"]) @ p["w2"] - y) ** 2)
+
+    p = lax.pcast({"w1": w1, "w2": w2}, "data", to="varying")
+    grads = lax.psum(jax.grad(loss)(p), "data")  # planted: psum for pmean, of all leaves
+    p = jax.tree.map(lambda w, g: w - 0.1 * g, {"w1": w1, "w2": w2}, grads)
+    return jnp.concatenate([p["w1"], p["w2"]])
+
+
+def pair_whole(a, b):
+    return sum((step + 1) * jnp.roll(a * b, 2 * step, 0) for step in range(4))
+
+
+def pair_wrong_way(a, b):
+    def step(i, carry):
+        a, b, total = carry
+        total = total + (i + 1) * (a * b)
+        a, b = lax.ppermute((a, b), "ring", [(j, (j - 1) % 4) for j in range(4)])  # planted: both to the device before
+        return a, b, total
+
+    return lax.fori_loop(0, 4, step, (a, b, jnp.zeros_like(a)))[2]

@@ -151,7 +151,7 @@ def _planned(
 ) -> Planning:
     """Return the plan on one mesh."""
     definition = auto.without(config)
-    experiment = read(functions.traced(definition, folder / TREES, sources, workers))
+    experiment = read(functions.traced(definition, folder / TREES, sources, workers, values=False))
     left_open = frozenset(str(key[1]) for key in auto.keys(config) if key[0] == "specs")
     keys = tuple(auto.of_traced(config, experiment.imports.paths))
     key = keys[0] if keys else ("mesh", "shape")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import linecache
+import math
 import string
 import sys
 import traceback
@@ -29,6 +30,7 @@ from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
 from runner.experiment.imported import KEY, Imported, Imports, skeleton
+from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
@@ -40,7 +42,7 @@ from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.python import OwnCall, PythonCall
 from runner.language.syntax import SyntaxFault, parse
 from runner.untyped import is_mapping
-from runner.words import listed
+from runner.words import bytes_text, listed
 from runner.worker import calls, imported, jaxprs, phases, types, versions
 from runner.worker.jaxprs import CannotRead
 from runner.worker.specs import partition
@@ -128,12 +130,12 @@ class _Probing:
     functions: Mapping[str, Any]
 
 
-def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str, Any]:
+def traced(definition: Mapping[str, Any], folder: Path, into: Path, *, values: bool = True) -> dict[str, Any]:
     """The definition with its imports read; relative paths are below `folder`, and arrays are saved in `into`.
 
-    Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
+    `values`: whether the values of trees are needed too, or only their shapes. Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
-    return _FunctionReader(definition, folder, into).done()
+    return _FunctionReader(definition, folder, into, values).done()
 
 
 @dataclass
@@ -141,6 +143,7 @@ class _FunctionReader:
     definition: Mapping[str, Any]
     folder: Path
     into: Path
+    valued: bool
     preamble: list[str] = field(default_factory=list[str])
     objects: dict[str, Any] = field(default_factory=dict[str, Any])
     """The imported modules and objects, by their names in the file."""
@@ -361,10 +364,11 @@ class _FunctionReader:
             raise self._raised(error, "making the tree", key, expression) from None
         init = array.get("init")
         values: list[Any] | None = None
-        if init is None and self.probe.target.topology is None:
+        if init is None and self.valued and self.probe.target.topology is None:
+            self._require_memory(shapes, key)
             try:
                 with calls.default_device(calls.devices("cpu")[0]):
-                    values = calls.tree.leaves(make())
+                    values = jax.block_until_ready(calls.tree.leaves(make()))
             except _RAISED as error:
                 raise self._raised(error, "making the tree", key, expression) from None
         tree = self._tree(name, shapes, call)
@@ -380,6 +384,14 @@ class _FunctionReader:
             for leaf, spec in self._specs(leaves, tree, (*key[:-1], "specs")).items():
                 if spec is not None:
                     self.arrays[leaf]["spec"] = spec
+
+    def _require_memory(self, shapes: Any, key: Key) -> None:
+        """Raise `InvalidExperiment` if the values of a tree take more memory than is free."""
+        needed = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in calls.tree.leaves(shapes))
+        unused = available()
+        if unused is not None and needed > unused:
+            message = f"the values take {bytes_text(needed)}, and {bytes_text(unused)} of memory are free"
+            raise invalid(key, f"{message}; choose smaller dims, or a target that is not here, such as target=v5e_4x4")
 
     def _specs(self, text: Any, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
         """Evaluate an expression to the PartitionSpecs of a tree's leaves; None for a leaf without one."""

@@ -44,7 +44,7 @@ from tests.server import Done, command
 V5P = yaml.safe_load((ROOT / "conf" / "hardware" / "v5p.yaml").read_text(encoding="utf-8"))
 
 GPU, TPU = {"target": {"platform": "gpu"}}, {"target": {"platform": "tpu"}}
-"""Targets whose compilers reduce-scatter sums, as theory has it, that for TPUs only larger ones; XLA for CPUs all-reduces
+"""Targets whose compilers reduce-scatter sums; that for TPUs does so only with larger ones. XLA for CPUs all-reduces
 them."""
 
 
@@ -169,7 +169,14 @@ def test_with_a_large_batch_weights_are_sharded_since_that_sends_no_more() -> No
 
 @pytest.mark.parametrize(
     ("machine", "width", "sharded"),
-    [({}, 8, False), ({}, 128, False), (GPU, 8, True), (TPU, 8, False), (TPU, 128, True), ({"hardware": V5P}, 128, True)],
+    [
+        ({}, 8, False),
+        ({}, 128, False),
+        (GPU, 8, True),
+        (TPU, 8, False),
+        (TPU, 128, True),
+        ({"hardware": V5P}, 128, True),
+    ],
 )
 def test_weights_are_replicated_for_a_compiler_without_reduce_scatter(
     machine: dict[str, Any], width: int, sharded: bool

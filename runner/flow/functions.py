@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +34,13 @@ def traced(
     meanwhile: Callable[[], object] = lambda: None,
     *,
     values: bool = True,
+    apart: Collection[str] = (),
 ) -> Mapping[str, Any]:
     """The configuration with the lines of the functions that it imports, if it does; files are left in `into`.
 
     The other keys are validated before any of the user's code runs; `meanwhile` is called while it runs. `values`:
-    whether the values of trees are needed, or only their shapes, which take no memory. Raises
+    whether the values of trees are needed, or only their shapes, which take no memory. `apart`: the patterns of
+    `constraints` for which each value inside a call gets a key of its own. Raises
     `InvalidExperiment` for what cannot be imported or read, and `UnreadFunctions`.
     """
     if not imports(config):
@@ -51,7 +53,7 @@ def traced(
     folder = beside(whole, sources)
     assert folder is not None
     task = {**job(experiment, into, folder, str(into)), "definition": whole}
-    task["trace"] = "values" if values else "shapes"
+    task |= {"trace": "values" if values else "shapes", "apart": sorted(apart)}
     events = workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout)
     meanwhile()
     outcome: Mapping[str, Any] | InvalidExperiment | UnreadFunctions

@@ -134,9 +134,8 @@ class _LayableReader:
         """The key that gives the layout of a line, and the layout; None if none does."""
         experiment = self.experiment
         if inside:
-            spec = experiment.constrained.get(path)
-            names = (key for key, asked in experiment.constraints.items() if spec is not None and asked == spec)
-            return None if spec is None else (experiment.key_of_constraint(next(names, path)), spec)
+            named = experiment.constraint_names.get(path)
+            return None if named is None else (experiment.key_of_constraint(named), experiment.constraints[named])
         for section, specs in (("constraints", experiment.constraints), ("outputs", experiment.results)):
             if name in specs:
                 key = experiment.key_of_constraint(name) if section == "constraints" else f"{section}.{name}"

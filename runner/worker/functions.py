@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import linecache
 import math
+import re
 import string
 import sys
 import traceback
@@ -53,6 +54,9 @@ _KEYS = {"key": "jax.random.key"}
 
 _RAISED = (Exception, SystemExit, KeyboardInterrupt)
 """The exceptions of the user's code that are reported: all of them."""
+
+_NUMBERED = re.compile(r"(\w|[*{},])+\.(\d+|\*)")
+"""The last part of a path of a primitive's result, or of a pattern of such paths: `dot_general.3`, `dot_general.*`."""
 
 _FEW = 16
 """The most leaves of a tree of dicts, lists and tuples that is written out; otherwise its structure gets a name."""
@@ -130,12 +134,17 @@ class _Probing:
     functions: Mapping[str, Any]
 
 
-def traced(definition: Mapping[str, Any], folder: Path, into: Path, *, values: bool = True) -> dict[str, Any]:
+def traced(
+    definition: Mapping[str, Any], folder: Path, into: Path, *, values: bool = True, apart: Collection[str] = ()
+) -> dict[str, Any]:
     """The definition with its imports read; relative paths are below `folder`, and arrays are saved in `into`.
 
-    `values`: whether the values of trees are needed too, or only their shapes. Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
+    - `values`: whether the values of trees are needed too, or only their shapes.
+    - `apart`: the patterns of `constraints` for which each value inside a call gets a key of its own.
+
+    Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
-    return _FunctionReader(definition, folder, into, values).done()
+    return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
 
 
 @dataclass
@@ -144,6 +153,7 @@ class _FunctionReader:
     folder: Path
     into: Path
     valued: bool
+    apart: frozenset[str] = frozenset()
     preamble: list[str] = field(default_factory=list[str])
     objects: dict[str, Any] = field(default_factory=dict[str, Any])
     """The imported modules and objects, by their names in the file."""
@@ -799,7 +809,8 @@ class _FunctionReader:
         where = "/".join([*(around.name for around in self.around), *([] if line == RESULT else [line])])
 
         def marks(path: str) -> bool:
-            self.inside.setdefault(f"{where}/{path}")
+            if not _is_numbered(path):
+                self.inside.setdefault(f"{where}/{path}")
             return self._constraint(f"{where}/{path}") is not None
 
         reference = self.references.get(call.function)
@@ -1015,8 +1026,10 @@ class _FunctionReader:
         return specs
 
     def _constraint(self, path: str) -> str | None:
-        """The first pattern in `constraints` that matches a path inside a call."""
-        return next((pattern for pattern in self.constrained if fits(pattern, path)), None)
+        """The key of the constraint on a path inside a call: the first pattern that matches it, or the path itself."""
+        patterns = (each for each in self.constrained if fits(each, path) and _is_numbered(each) == _is_numbered(path))
+        pattern = next(patterns, None)
+        return path if pattern in self.apart else pattern
 
     def _check_named(self) -> None:
         """Refuse constraints on names that no line, array or tree has, with what they may name instead."""
@@ -1043,9 +1056,11 @@ class _FunctionReader:
             leaves = [leaf for leaf, path in self.paths.items() if fits(pattern, path)]
             for leaf in leaves:
                 specs.setdefault(leaf, spec)
+            if pattern in self.apart:
+                specs |= {path: spec for path in sorted(used) if fits(pattern, path)}
             if pattern in used:
                 specs[pattern] = spec
-            elif not any(fits(pattern, path) for path in (*self.inside, *self.paths.values())):
+            elif not any(fits(pattern, path) for path in (*used, *self.inside, *self.paths.values())):
                 known = {*self.inside, *(path for path in self.paths.values() if "/" in path)}
                 near = nearest(pattern, known) or (f"; there are {listed(sorted(known)[:12])}" if known else "")
                 message = f"no value inside a call matches '{pattern}', and no leaf of a result{near}"
@@ -1212,3 +1227,8 @@ def _written(tree: Any) -> str | None:
             return f"[{inside}]"
         return f"({inside},)" if len(parts_of) == 1 else f"({inside})"
     return None
+
+
+def _is_numbered(path: str) -> bool:
+    """Whether a path or pattern names results of primitives by their numbers."""
+    return _NUMBERED.fullmatch(path.rpartition("/")[2]) is not None

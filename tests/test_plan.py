@@ -681,27 +681,88 @@ def step(params, x):
 """
 
 
+STEP = {
+    "name": "step",
+    "mesh": {"axes": ["model"], "shape": [4]},
+    "imports": {"model": "../../model.py"},
+    "arrays": {"params": {"tree": "model.init(8)"}, "x": {"shape": [3, 8]}},
+    "specs": {"{params,new}/*": "auto"},
+    "graph": {"value, new": "model.step(params, x)"},
+    "constraints": {"value/mlp/hidden": "auto"},
+    "outputs": {"value": []},
+    "plan": {"candidates": 0},
+    "program": "constraint",
+}
+
+
 def test_a_value_inside_of_a_users_step_and_its_weights_are_laid_out(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(NAMED, encoding="utf-8")
-    config = {
-        "name": "step",
-        "mesh": {"axes": ["model"], "shape": [4]},
-        "imports": {"model": "../../model.py"},
-        "arrays": {"params": {"tree": "model.init(8)"}, "x": {"shape": [3, 8]}},
-        "specs": {"{params,new}/*": "auto"},
-        "graph": {"value, new": "model.step(params, x)"},
-        "constraints": {"value/mlp/hidden": "auto"},
-        "outputs": {"value": []},
-        "plan": {"candidates": 0},
-        "program": "constraint",
-    }
-    done = _command(tmp_path, config)
+    done = _command(tmp_path, STEP)
     assert done.returncode == 0, done.stdout + done.stderr
     candidate = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["plan"]["best"]
     # Three rows cannot be sharded: weights by columns and by rows, and one all-reduce forward.
     assert candidate["layouts"]["constraints.value/mlp/hidden"] == [None, "model"]
     record = _run_again(tmp_path)
     assert record["programs"]["constraint"]["bytes_sent"] == candidate["sent"]
+
+
+def test_products_inside_of_a_users_step_are_laid_out_by_their_numbers(tmp_path: Path) -> None:
+    """Those of the backward pass too: two forward, two for the weights' gradients, one for that of what is between."""
+    (tmp_path / "model.py").write_text(NAMED, encoding="utf-8")
+    done = _command(tmp_path, STEP | {"constraints": {"value/dot_general.*": "auto"}})
+    assert done.returncode == 0, done.stdout + done.stderr
+    candidate = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["plan"]["best"]
+    written = yaml.safe_load((tmp_path / "run" / "conf" / "experiment" / "plan.yaml").read_text(encoding="utf-8"))
+    assert list(written["constraints"]) == [f"value/dot_general.{number}" for number in (1, 2, 3, 4, 5)]
+    hidden, result, *backward = written["constraints"].values()
+    assert (hidden, result) == ([None, "model"], [None, None])
+    assert all(spec.count("model") == 1 for spec in backward)
+    record = _run_again(tmp_path)
+    assert record["programs"]["constraint"]["bytes_sent"] == candidate["sent"]
+    assert '"dot_general.5": ' in (tmp_path / "again" / "program_constraint.py").read_text(encoding="utf-8")
+
+
+LARGE = """
+import jax.numpy as jnp
+
+
+def init():
+    return {"w": jnp.ones((1 << 20, 1 << 20))}
+"""
+
+
+def test_weights_that_do_not_fit_into_this_machines_memory_are_planned_by_their_shapes(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(LARGE, encoding="utf-8")
+    trees = {"arrays": {"params": {"tree": "model.init()"}, "x": {"shape": [4, 1 << 20]}}}
+    graph = {"graph": {"y": "x @ params_w"}, "outputs": {"y": []}, "constraints": {}, "specs": {"params/w": "auto"}}
+    done = _command(tmp_path, STEP | trees | graph)
+    assert done.returncode == 0, done.stdout + done.stderr
+    home = tmp_path / "run" / "conf"
+    ran = run_command("--config-dir", str(home), "+experiment=plan", f"hydra.run.dir={tmp_path / 'again'}")
+    assert ran.returncode == 2
+    assert re.search(
+        r"arrays\.params\.tree\n  the values take 4\.4 TB, and \S+ .?B of memory are free; choose smaller dims, or a "
+        r"target that is not here, such as target=v5e_4x4\n",
+        ran.stderr,
+    )
+
+
+@pytest.mark.parametrize(
+    "lookup",
+    [
+        "x.at[arange(8)[:, None], t].get(mode='fill', fill_value=inf - inf)",
+        "take_along_axis(x, t, axis=1)",
+        "sum(take(x, t[0], axis=1, mode='clip'), axis=1)",
+        "x + broadcast_in_dim(sum(x, axis=1), (8, 4), (0,))",
+    ],
+)
+def test_indices_that_do_not_cross_rows_leave_them_sharded(lookup: str) -> None:
+    config = experiment({"data": 4}, {"B": 8, "D": 4}, {"x": (["B", "D"], ["data"])}, {"y": lookup}, {"y": "auto"})
+    config["arrays"]["t"] = {"shape": [8, 1], "dtype": "int32", "init": "integers(0, 4)", "spec": "auto"}
+    best_plan = planned(config)
+    assert best_plan.best.sent == 0
+    assert not best_plan.unknown
+    assert best_plan.best.layouts["outputs.y"].axes == ("data",)
 
 
 SINGLE_AXIS = {"model": 1}

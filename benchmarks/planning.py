@@ -303,7 +303,7 @@ def of_graph(lines: Any) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a line of JSON for each case; `--llama`: the steps of Llama 3 8B alone; `--seconds 600`: as many as that takes.
+    """Print a line of JSON for each case; `--llama`: the steps of Llama 3 8B; `--seconds 600`: as many as that takes.
 
     `--target v5e_2x2`: cases compiled for absent hardware; `--scale 16`: larger ones; `--only backward`: cases
     whose name has this.

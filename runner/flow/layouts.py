@@ -212,10 +212,11 @@ def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
     """Return the definition with the layouts of a candidate, and those of lines as constraints."""
     definition, defaults = schema.whole(planning.definition), schema.whole({})["plan"]
     arrays: dict[str, Any] = dict(definition["arrays"])
-    sections = {
-        section: {name: spec for name, spec in (definition[section] or {}).items() if name not in planning.left_open}
-        for section in ("constraints", "outputs")
+    sections: dict[str, dict[str, Any]] = {
+        section: dict(definition[section] or {}) for section in ("constraints", "outputs")
     }
+    for pattern in planning.left_open & sections["constraints"].keys():
+        del sections["constraints"][pattern]
     patterns = {name: spec for name, spec in definition["specs"].items() if name not in planning.left_open}
     paths: dict[str, Any] = {}
     for key, spec in candidate.layouts.items():

@@ -378,7 +378,7 @@ class _FunctionReader:
             self._require_memory(shapes, key)
             try:
                 with calls.default_device(calls.devices("cpu")[0]):
-                    values = jax.block_until_ready(calls.tree.leaves(make()))
+                    values = calls.block_until_ready(calls.tree.leaves(make()))
             except _RAISED as error:
                 raise self._raised(error, "making the tree", key, expression) from None
         tree = self._tree(name, shapes, call)

@@ -2,7 +2,8 @@
 
 A hundred small graphs are compiled in every layout of their open arrays. The regret of a plan is how much more its
 layouts send, as compiled, than the best ones; Kendall's tau compares the bytes in the plan's model with the compiled
-ones. `--llama` plans a Llama layer's step, which is not compiled, at a real size.
+ones. `--llama` plans a Llama layer's step in YAML, and the step of all its layers in Python, at a real size; neither is
+compiled.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import jax
 import numpy as np
 import yaml
 
+from runner.config import schema
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
 from runner.evidence.gather import gather
@@ -36,6 +38,7 @@ from runner.planning.plan import Wanted, plan
 from runner.planning.solving import SECONDS
 from runner.planning.spaces import plain_layouts
 from runner.programs.writers import WRITERS
+from runner.worker import functions
 from runner.worker.compilation import compile_program
 from runner.worker.derive import value_types
 from runner.worker.job import _load
@@ -101,6 +104,9 @@ def cases(target: str = "cpu", scale: int = 1) -> Iterator[tuple[str, dict[str, 
             config["grad"] = {"of": "loss", "wrt": list(opened)}
         yield f"{kind}, B = {sizes['B']}, F = {sizes['F']}, x {'by rows' if rows == ROWS else 'whole'}", config
 
+
+MESHES = ({"a": 16, "b": 16}, {"a": 8, "b": 8, "c": 4})
+"""Meshes of 256 devices."""
 
 LLAMA = ("B=256", "S=4096", "D=4096", "Q=32", "K=8", "H=128", "F=14336")
 """A layer of Llama 3 8B, 256 sequences."""
@@ -234,6 +240,61 @@ def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SE
     }
 
 
+STEP = ("B=256", "S=4096", "V=128256", "D=4096", "Q=32", "K=8", "F=14336", "L=32")
+"""Llama 3 8B, 256 sequences."""
+
+
+def step(mesh: Mapping[str, int], dims: Sequence[str] = STEP, **keys: Any) -> dict[str, Any]:
+    """The experiment `llama_step` with the layouts of weights, states and products of its function open.
+
+    Scanned layers, recomputed in the backward pass, and AdamW are in Python. The rows of the batch are sharded over all
+    axes of the mesh, and so are the words of the embedding.
+    """
+    config = compose("llama_step", conf_folder(), [f"dims.{size}" for size in dims]).plain
+    rows = [list(mesh), None]
+    tokens = {**config["arrays"]["tokens"], "spec": rows}
+    return {
+        **config,
+        "imports": {"llama": str(conf_folder() / "functions" / "llama.py")},
+        "mesh": {"axes": list(mesh), "shape": list(mesh.values())},
+        "arrays": {**config["arrays"], "tokens": tokens},
+        "specs": {"**/embed": rows, "{params,state}/**": "auto"},
+        "per_device": {},
+        "constraints": {"loss/dot_general.*": "auto"},
+        "outputs": {"loss": [], "new": "auto", "new_state": "auto"},
+        "program": "constraint",
+        **keys,
+    }
+
+
+def planned_step(config: Mapping[str, Any], folder: Path, seconds: float = SECONDS) -> dict[str, Any]:
+    """Time the plan of a function's step: tracing it, without values, and the search."""
+    began = time.process_time()
+    apart = auto.apart(config)
+    definition = schema.whole(auto.without(config))
+    experiment = read(functions.traced(definition, folder, folder / "trees", values=False, apart=apart))
+    inside = dict.fromkeys(experiment.patterned.values())
+    free = tuple(map(key_text, auto.of_traced(config, experiment.imports.paths, inside)))
+    whole = experiment.at(program="auto")
+    types = value_types(whole.alone("graph"))
+    read_at, request = time.process_time(), auto.read_plan(config)
+    planned = plan(whole, types, Wanted(request.least, free, request.memory, seconds))
+    return {
+        "mesh": experiment.mesh.sizes,
+        "least": request.least,
+        "seconds of CPU to trace": round(read_at - began, 2),
+        "seconds of CPU to plan": round(time.process_time() - read_at, 2),
+        "variables": planned.variables,
+        "proved": planned.proved,
+        "cost": planned.best.cost,
+        "gap": (planned.best.cost - planned.bound) / planned.best.cost,
+        "sent": planned.best.sent,
+        "held": planned.best.held,
+        "needed": planned.best.needed,
+        "unknown": planned.unknown,
+    }
+
+
 def of_graph(lines: Any) -> Any:
     """Return lines, with those of `graph` where the sections differ."""
     if not isinstance(lines, Mapping):
@@ -242,7 +303,7 @@ def of_graph(lines: Any) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a line of JSON for each case; `--llama`: the step of a layer alone; `--seconds 600`: as many as that takes.
+    """Print a line of JSON for each case; `--llama`: the steps of Llama 3 8B; `--seconds 600`: as many as that takes.
 
     `--target v5e_2x2`: cases compiled for absent hardware; `--scale 16`: larger ones; `--only backward`: cases
     whose name has this.
@@ -255,9 +316,15 @@ def main(arguments: Sequence[str]) -> None:
         until = time.perf_counter() + float(options.get("--seconds", "inf"))
         _small(until, options.get("--target", "cpu"), int(options.get("--scale", "1")), options.get("--only", ""))
         return
-    for mesh, least in itertools.product(({"a": 16, "b": 16}, {"a": 8, "b": 8, "c": 4}), ("bytes", "time")):
+    for mesh, least in itertools.product(MESHES, ("bytes", "time")):
         print(json.dumps(llama(mesh, least)))
     slices = ("target=v5p_16x16x16", "target.slices=8")
+    with tempfile.TemporaryDirectory() as folder:
+        jax.config.update("jax_platforms", "cpu")
+        hardware = compose("llama_step", conf_folder(), ["hardware=v5p"]).plain["hardware"]
+        for mesh, memory in itertools.product(MESHES, (None, "10 GiB")):
+            wanted = {"least": "time", "memory": memory}
+            print(json.dumps(planned_step(step(mesh, hardware=hardware, plan=wanted), Path(folder))))
     for least in ("bytes", "time"):
         print(json.dumps(llama({"slice": 8, "a": 16, "b": 16, "c": 16}, least, *slices, seconds=10.0)))
 

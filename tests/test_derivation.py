@@ -214,6 +214,8 @@ EXPRESSIONS = {
     "unravel_index": "unravel_index(p, (2, 2))[1]",
     "broadcast_arrays": "broadcast_arrays(a, w, v[:, None])[1]",
     "broadcast_in_dim": "broadcast_in_dim(a, (8, 2, 4), (0, 2))",
+    "broadcast_in_dim of ones": "broadcast_in_dim(v[:, None], (8, 4, 2), (0, 1))",
+    "broadcast_in_dim of what counts": "a.at[broadcast_in_dim(arange(8), (8, 4), (0,)), n % 4].add(b.T)",
     "linspace": "linspace(0.0, 1.0, 8) + v",
     "one_hot": "one_hot(p, 4)",
     "one_hot first": "one_hot(p, 4, axis=0)",
@@ -223,6 +225,11 @@ EXPRESSIONS = {
     "columns": "t[:, p]",
     "take": "take(a, p, axis=0)",
     "take of all": "take(a, k, axis=0)",
+    "take clipped": "take(a, p - 1, axis=0, mode='clip')",
+    "take of numbers clipped": "take(n, p - 1, axis=0, mode='clip')",
+    "take or nothing": "take(a, k + 3, axis=0, mode='fill', fill_value=inf - inf)",
+    "take or a number": "take(a, p + 7, axis=0, mode='fill', fill_value=2.0)",
+    "take along, or nothing": "take_along_axis(a, p[:, None], axis=1, mode='fill', fill_value=inf - inf)",
     "take_along_axis": "take_along_axis(a, p[:, None], axis=1)",
     "take_along_rows": "take_along_axis(a, n, axis=0)",
     "pad": "pad(a, 1)",
@@ -261,7 +268,7 @@ EXPRESSIONS = {
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "bits", "block_diag", "broadcast_in_dim", "choice", "convolve", "diag_indices", "empty", "exponential",
+    "PRNGKey", "bits", "block_diag", "choice", "convolve", "diag_indices", "empty", "exponential",
     "fft2", "fftfreq", "fftn", "fold_in", "gumbel", "ifft2", "ifftn", "irfft2", "irfftn", "key", "key_data",
     "laplace", "linspace", "logspace", "lu", "lu_pivots_to_permutation", "normal", "rademacher", "randint", "rfft2",
     "rfftfreq", "rfftn", "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform",

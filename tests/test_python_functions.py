@@ -435,6 +435,8 @@ def test_a_returned_tree_has_a_line_for_each_leaf(folder: Path) -> None:
     [
         ("whole/mlp/hiden", "no value inside a call matches 'whole/mlp/hiden', and no leaf of a result; "
                             "did you mean 'whole/mlp/hidden'?"),
+        ("whole/dot_general.9", "no value inside a call matches 'whole/dot_general.9', and no leaf of a result; there "
+                                "are params/down, params/up, whole/head, whole/mlp and whole/mlp/hidden"),
         ("other/**", "no value inside a call matches 'other/**', and no leaf of a result; there are params/down, "
                      "params/up, whole/head, whole/mlp and whole/mlp/hidden"),
     ],

@@ -31,7 +31,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
     # Read as written first, so that its own `program` is valid too; `at` then reads it again for `derived`.
-    config = functions.traced(configuration.plain, job.folder / TREES, lambda: configuration.sources, workers)
+    sources, trees = configuration.sources, job.folder / TREES
+    config = functions.traced(configuration.plain, trees, lambda: sources, workers, values=False)
     experiment = read(config).at(program=Program.DERIVED.value)
     types = types_of(workers, experiment, job.folder, job.folder)
     if types.derivation is None:

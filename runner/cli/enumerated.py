@@ -152,7 +152,8 @@ def _shape(override: str, config: Any, dims: dict[str, int]) -> list[int]:
 def _leaves(configuration: Configuration, reader: _PointReader) -> dict[str, list[int]]:
     """Trace the trees of a configuration; return the shapes of their leaves by path."""
     with TemporaryDirectory(prefix="shardproof-") as scratch:
-        config = functions.traced(configuration.plain, Path(scratch), lambda: configuration.sources, reader.workers())
+        into, workers = Path(scratch), reader.workers()
+        config = functions.traced(configuration.plain, into, lambda: configuration.sources, workers, values=False)
     paths = read_imported(config).paths
     return {paths[name]: array["shape"] for name, array in config["arrays"].items() if name in paths}
 

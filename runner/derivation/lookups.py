@@ -5,6 +5,7 @@ Scatters by indices are the reverse: each device adds up its own data, for the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
@@ -14,11 +15,13 @@ from runner.derivation.registry import rule_for
 from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, constant, indexed
+from runner.graph.model import INDEX
 from runner.graph.term import NOTHING, Term
 from runner.language.operations.row import Reduction
 
-Outside = Literal["none", "clamped", "nan"]
-"""How an index out of range is treated: there is none, it is clamped, or it gives NaN."""
+Outside = Literal["none", "clamped", "clipped", "nan"]
+"""How an index out of range is treated: there is none; it is clamped, after a negative one has counted from the end; it
+is clipped, a negative one to 0; or it gives NaN."""
 
 
 def entries(call: Call) -> tuple[Argument, ...]:
@@ -27,16 +30,19 @@ def entries(call: Call) -> tuple[Argument, ...]:
     return index.parts or () if index.kind == "tuple" else (index,)
 
 
-def _outside(call: Call, indices: Argument, axis: int, *, clamps: bool) -> Outside | None:
-    """How indices out of range are treated; None if a sum over devices cannot express it.
-
-    `clamps`: whether the operation clamps them; otherwise they give NaN.
-    """
+def _outside(call: Call, indices: Argument, axis: int) -> Outside | None:
+    """How indices out of range are treated; None if a sum over devices cannot express it."""
     if not is_number(call.array):
         return None
     if indices.below is not None and indices.below <= call.array.shape[axis]:
         return "none"
-    return "clamped" if clamps else "nan" if is_number(call.array, "float") else None
+    if call.name == INDEX:
+        return "clamped"
+    mode = call.static("mode") if call.given("mode") else "fill"
+    if mode == "fill":
+        fills = call.static("fill_value") if call.given("fill_value") else math.nan
+        return "nan" if is_number(call.array, "float") and fills != fills else None
+    return "clipped" if mode == "clip" else None
 
 
 def _masked(
@@ -45,19 +51,18 @@ def _masked(
     axis: int,
     lookup: Callable[[Term, Term], Term],
     spread: Sequence[Term] = (),
-    *,
-    clamps: bool = False,
 ) -> Term:
     """The result of `lookup` in this device's block, and 0 for indices in other blocks.
 
-    - `spread`: the index that broadcasts the mask over the dimensions after it.
-    - `clamps`: whether the operation clamps indices out of range.
+    `spread`: the index that broadcasts the mask over the dimensions after it.
     """
     site.ours("the lookup in a block")
     over, size = site.over(axis), site.call.array.shape[axis]
-    outside = _outside(site.call, indices, axis, clamps=clamps)
+    outside = _outside(site.call, indices, axis)
     ids, n, rest = site.terms[indices.place], size // site.mesh.axis_size(over), constant(0)
-    if outside != "none":
+    if outside == "clipped":
+        ids = built("clip({i}, 0, {last})", i=ids, last=size - 1)
+    elif outside != "none":
         ids = site.named("ids", ids)
         valid = built("({i} >= {low}) & ({i} < {size})", i=ids, low=-size, size=size)
         ids = built("where({i} < 0, {i} + {size}, {i})", i=ids, size=size)
@@ -87,26 +92,24 @@ def looked_up(site: Site) -> Term:
     """Write `table[ids]`, block by block if the dimension is sharded."""
     indices, axis = _bracketed(site.call)
     place = site.call.operand.place
-    return _in_blocks(site, indices, axis, lambda x, i: site.rewritten({place: x, indices.place: i}), clamps=True)
+    return _in_blocks(site, indices, axis, lambda x, i: site.rewritten({place: x, indices.place: i}))
 
 
 def _take(site: Site) -> Term:
     indices, axis = _taken(site.call)
-    return _in_blocks(
-        site, indices, axis, lambda x, i: built("take({x}, {i}, axis={d})", x=x, i=i, d=axis), clamps=False
-    )
+    return _in_blocks(site, indices, axis, lambda x, i: built("take({x}, {i}, axis={d})", x=x, i=i, d=axis))
 
 
-def _in_blocks(site: Site, indices: Argument, axis: int, lookup: Callable[[Term, Term], Term], *, clamps: bool) -> Term:
+def _in_blocks(site: Site, indices: Argument, axis: int, lookup: Callable[[Term, Term], Term]) -> Term:
     """Write a lookup along one dimension, block by block if that is sharded."""
     if not site.over(axis):
         return site.rewritten()
     count, after = len(Call.type(indices).shape), len(site.call.array.shape) - axis - 1
     spread = [*[ALL] * count, *[NOTHING] * after] if after and count else ()
-    return _masked(site, indices, axis, lookup, spread, clamps=clamps)
+    return _masked(site, indices, axis, lookup, spread)
 
 
-def _lookup(call: Call, indices: Argument, axis: int, *, clamps: bool) -> Rule | None:
+def _lookup(call: Call, indices: Argument, axis: int) -> Rule | None:
     shape, ids = call.array.shape, Call.type(indices)
     if ids.dtype == "bool":
         return None
@@ -118,7 +121,7 @@ def _lookup(call: Call, indices: Argument, axis: int, *, clamps: bool) -> Rule |
         (*dimensions[:axis], *places, *dimensions[axis + 1 :]),
         dict(enumerate((*shape, *ids.shape))),
         {axis: "sum"},
-        whole=frozenset({axis} if _outside(call, indices, axis, clamps=clamps) is None else ()),
+        whole=frozenset({axis} if _outside(call, indices, axis) is None else ()),
         looked_up=frozenset({axis}),
     )
 
@@ -126,9 +129,7 @@ def _lookup(call: Call, indices: Argument, axis: int, *, clamps: bool) -> Rule |
 @rule_for("take", write=_take)
 def take(call: Call) -> Rule | None:
     """Rule: a lookup along one dimension."""
-    if not isinstance(call.static("axis"), int) or call.given("mode", "fill_value"):
-        return None
-    return _lookup(call, *_taken(call), clamps=False)
+    return _lookup(call, *_taken(call)) if isinstance(call.static("axis"), int) else None
 
 
 def subscript(call: Call) -> Rule | None:
@@ -137,7 +138,7 @@ def subscript(call: Call) -> Rule | None:
     others = [item for item in items if item.typed is None]
     if len(others) != len(items) - 1 or not all(item.is_all for item in others):
         return None
-    return _lookup(call, *_bracketed(call), clamps=True)
+    return _lookup(call, *_bracketed(call))
 
 
 def _along_axis(site: Site) -> Term:
@@ -156,7 +157,7 @@ def _axis(call: Call) -> int:
 def along_axis(call: Call) -> Rule | None:
     """Rule: along a sharded dimension each device looks up the indices in its block."""
     table, ids, shape = call.array.shape, call.type_of("indices").shape, call.result.shape
-    if not isinstance(call.static("axis", -1), int) or call.given("mode", "fill_value") or len(ids) != len(table):
+    if not isinstance(call.static("axis", -1), int) or len(ids) != len(table):
         return None
     rank, axis = len(table), _axis(call)
     return Rule(
@@ -167,7 +168,7 @@ def along_axis(call: Call) -> Rule | None:
         tuple((rank,) if d == axis else (d,) for d in range(rank)),
         {**dict(enumerate(shape)), axis: table[axis], rank: ids[axis]},
         {axis: "sum"},
-        whole=frozenset({axis} if _outside(call, call.arguments["indices"], axis, clamps=False) is None else ()),
+        whole=frozenset({axis} if _outside(call, call.arguments["indices"], axis) is None else ()),
         looked_up=frozenset({axis}),
     )
 

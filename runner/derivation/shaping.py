@@ -176,6 +176,21 @@ def broadcast(call: Call) -> Rule | None:
     return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below, counts=counts)
 
 
+def _broadcast_in(site: Site) -> Term:
+    return site.rewritten({"shape": constant(site.local)})
+
+
+@rule_for("broadcast_in_dim", write=_broadcast_in)
+def broadcast_in(call: Call) -> Rule | None:
+    """Rule: as `broadcast_to`, with the dimensions of the operand at given places."""
+    shape, places = call.result.shape, call.static("broadcast_dimensions")
+    dimensions = tuple((at,) if n == shape[at] else () for n, at in zip(call.array.shape, places, strict=True))
+    result = every(shape)
+    counts = followed_by(dimensions, call.operand.counts, result)
+    sizes = dict(enumerate(shape))
+    return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below, counts=counts)
+
+
 @rule_for("concatenate", "stack")
 def joined(call: Call) -> Rule | None:
     """Rule: whole along the joined dimension, that of `axis`."""
@@ -261,4 +276,3 @@ def tiled(call: Call) -> Rule | None:
 
 
 whole("block_diag", because="elements move between dimensions")
-whole("broadcast_in_dim", because="new dimensions, whose layout nothing determines")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from runner.config import schema
 from runner.experiment import enumeration, topology
 from runner.experiment.forms import AUTO, check
-from runner.experiment.patterns import fits, flattened
+from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.written import spread
 from runner.faults import Key, invalid
 from runner.invocation import invocation
@@ -102,11 +102,17 @@ def keys(config: Mapping[str, Any]) -> Iterator[Key]:
     yield from (("specs", pattern) for pattern, spec in flattened(config.get("specs") or {}).items() if spec == AUTO)
 
 
-def of_traced(config: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[Key]:
+def apart(config: Mapping[str, Any]) -> list[str]:
+    """The patterns of `constraints` that are to be planned for each value inside a call."""
+    return [str(name) for section, name, *_ in keys(config) if section == "constraints" and is_pattern(str(name))]
+
+
+def of_traced(config: Mapping[str, Any], paths: Mapping[str, str], inside: Iterable[str]) -> Iterator[Key]:
     """The same keys after trees are traced: the key of a tree, or a pattern, is replaced by those of its leaves.
 
-    `paths` are the paths of all leaves, by their names. A leaf has the layout of the first pattern of `specs` that its
-    path matches; otherwise the layout beside `tree`, or that of the output.
+    `paths` are the paths of all leaves, by their names, and `inside` those of constrained values inside calls. A leaf
+    has the layout of the first pattern of `specs` that its path matches; otherwise the layout beside `tree`, or that of
+    the output.
     """
     specs = flattened(config.get("specs") or {})
     arrays: Mapping[str, Any] = spread(config.get("arrays") or {}, ("arrays",))
@@ -115,7 +121,9 @@ def of_traced(config: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[K
     # A tree of a single leaf has its own path.
     single = {name: name for name, array in arrays.items() if is_mapping(array) and array.get("tree")}
     whole = {name: path for name, path in single.items() if name not in roots} | {**paths}
-    yield from (key for key in keys(config) if key[0] != "specs" and key[1] not in {*roots, *single})
+    patterns = apart(config)
+    yield from (key for key in keys(config) if key[0] != "specs" and key[1] not in {*roots, *single, *patterns})
+    yield from (("constraints", path) for path in inside if any(fits(pattern, path) for pattern in patterns))
     for name, path in whole.items():
         root = path.partition("/")[0]
         beside = arrays[root].get("spec") if root in arrays else outputs.get(root)

@@ -89,6 +89,11 @@ class Hardware:
     slices: int = 1
     shape: tuple[int, ...] = ()
 
+    @property
+    def platform(self) -> str:
+        """The platform whose compiler it has: chips that form a torus are TPUs."""
+        return "tpu" if isinstance(self.links, Torus) else "gpu"
+
     def peak(self, dtype: str, precision: str) -> float | None:
         """Operations per second of products of that dtype; None if unknown."""
         family = next((name for name in _FAMILIES if dtype.startswith(name)), dtype)

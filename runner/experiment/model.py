@@ -346,8 +346,13 @@ class Experiment:
     @cached_property
     def constrained(self) -> dict[str, Spec]:
         """The constraints on arrays and values of `graph`, by path, including values inside repeats."""
+        return {path: self.constraints[name] for path, name in self.constraint_names.items()}
+
+    @cached_property
+    def constraint_names(self) -> dict[str, str]:
+        """The names in `constraints` of arrays and values of `graph`, by path, including values inside repeats."""
         known = {array.name: array.name for array in self.arrays} | dict(paths(self.lines("graph")))
-        return {path: self.constraints[name] for path, name in known.items() if name in self.constraints}
+        return {path: name for path, name in known.items() if name in self.constraints}
 
     @cached_property
     def constrained_inside(self) -> dict[str, Spec]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +32,15 @@ def traced(
     sources: Callable[[], Sources],
     workers: Workers,
     meanwhile: Callable[[], object] = lambda: None,
+    *,
+    values: bool = True,
+    apart: Collection[str] = (),
 ) -> Mapping[str, Any]:
     """The configuration with the lines of the functions that it imports, if it does; files are left in `into`.
 
-    The other keys are validated before any of the user's code runs; `meanwhile` is called while it runs. Raises
+    The other keys are validated before any of the user's code runs; `meanwhile` is called while it runs. `values`:
+    whether the values of trees are needed, or only their shapes, which take no memory. `apart`: the patterns of
+    `constraints` for which each value inside a call gets a key of its own. Raises
     `InvalidExperiment` for what cannot be imported or read, and `UnreadFunctions`.
     """
     if not imports(config):
@@ -47,7 +52,8 @@ def traced(
     experiment = read({**skeleton(whole), "target": target})
     folder = beside(whole, sources)
     assert folder is not None
-    task = {**job(experiment, into, folder, str(into)), "definition": whole, "trace": True}
+    task = {**job(experiment, into, folder, str(into)), "definition": whole}
+    task |= {"trace": "values" if values else "shapes", "apart": sorted(apart)}
     events = workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout)
     meanwhile()
     outcome: Mapping[str, Any] | InvalidExperiment | UnreadFunctions

@@ -53,7 +53,7 @@ class Planning:
     """An experiment with layouts to find, the requirements, and the plan.
 
     - `definition`: its source, replicated where a layout is to be found; what it imports is not read.
-    - `left_open`: the patterns of `specs` that say `auto`; `keys`: the layouts to find.
+    - `left_open`: the patterns of `specs` and `constraints` that say `auto`; `keys`: the layouts to find.
     - `graph`: the experiment as its graph alone; `types`: the types of the graph's values.
     - `shapes`: the results for each mesh shape, the best first, if the shape is to be found.
     """
@@ -151,9 +151,11 @@ def _planned(
 ) -> Planning:
     """Return the plan on one mesh."""
     definition = auto.without(config)
-    experiment = read(functions.traced(definition, folder / TREES, sources, workers))
-    left_open = frozenset(str(key[1]) for key in auto.keys(config) if key[0] == "specs")
-    keys = tuple(auto.of_traced(config, experiment.imports.paths))
+    apart = auto.apart(config)
+    experiment = read(functions.traced(definition, folder / TREES, sources, workers, values=False, apart=apart))
+    left_open = frozenset([*apart, *(str(key[1]) for key in auto.keys(config) if key[0] == "specs")])
+    inside = dict.fromkeys(experiment.patterned.values())
+    keys = tuple(auto.of_traced(config, experiment.imports.paths, inside))
     key = keys[0] if keys else ("mesh", "shape")
     _require_possible(experiment, key)
     graph, types = typed(experiment, folder, sources, workers)
@@ -210,7 +212,11 @@ def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
     """Return the definition with the layouts of a candidate, and those of lines as constraints."""
     definition, defaults = schema.whole(planning.definition), schema.whole({})["plan"]
     arrays: dict[str, Any] = dict(definition["arrays"])
-    sections = {section: dict(definition[section] or {}) for section in ("constraints", "outputs")}
+    sections: dict[str, dict[str, Any]] = {
+        section: dict(definition[section] or {}) for section in ("constraints", "outputs")
+    }
+    for pattern in planning.left_open & sections["constraints"].keys():
+        del sections["constraints"][pattern]
     patterns = {name: spec for name, spec in definition["specs"].items() if name not in planning.left_open}
     paths: dict[str, Any] = {}
     for key, spec in candidate.layouts.items():

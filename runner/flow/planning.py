@@ -256,7 +256,8 @@ def competitors(
         key = ("plan", "competitors", number)
         layouts, constraints = _by_hand(planning, home / file, file, key)
         bare = Candidate(layouts=layouts, constraints=constraints, cost=0.0, sent=0.0, held=0.0, needed=0.0)
-        definition = functions.traced(filled(planning, bare), folder / f"trees_{number}", sources, workers)
+        trees = folder / f"trees_{number}"
+        definition = functions.traced(filled(planning, bare), trees, sources, workers, values=False)
         graph, types = typed(read(definition), folder, sources, workers)
         costs = plan(graph, types, Wanted(planning.request.least, (), None, planning.request.seconds)).best
         yield file, replace(bare, cost=costs.cost, sent=costs.sent, held=costs.held, needed=costs.needed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from runner.derivation.scopes import NotDerived
-from runner.estimate.prices import Bytes, EstimatedSeconds, Prices
+from runner.estimate.prices import SCATTERED, Bytes, EstimatedSeconds, Prices
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
@@ -151,11 +151,11 @@ class LayoutPlan:
 def prices_of(experiment: Experiment, least: Least) -> Prices:
     """The prices for an objective. Raises `NoPlan` if it is time and the experiment names no hardware.
 
-    They are those of the hardware's compiler, or of the target's if no hardware is named: XLA for CPUs has no
-    reduce-scatter of its own.
+    They are those of the hardware's compiler, or of the target's if no hardware is named.
     """
     if least != "time":
-        return Bytes(least, scatters=experiment.hardware is not None or experiment.target.platform != "cpu")
+        compiled_for = experiment.hardware or experiment.target
+        return Bytes(least, scattered=SCATTERED[compiled_for.platform])
     if experiment.hardware is None:
         raise NoPlan("plan.least=time needs hardware: choose it, hardware=v5p, or write plan.least=bytes")
     return EstimatedSeconds(experiment.hardware, experiment.mesh, experiment.precision)

@@ -6,6 +6,7 @@ The rules are those of `derivation/`: an operation without a rule gets whole ope
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from runner import dtypes
@@ -27,6 +28,14 @@ from runner.sharding import moves
 
 _Tensors: TypeAlias = tuple[int, ...] | None
 """The tensors of a value, several for a tuple; None if it is no array, and so the same on every device."""
+
+
+@dataclass(frozen=True)
+class _Elements:
+    """What is known of an array's integers: `below` and `counts` as in `DeviceValue`."""
+
+    below: int | None = None
+    counts: int | None = None
 
 
 def layable(experiment: Experiment, types: Parts, free: Collection[str]) -> Layable:
@@ -54,8 +63,8 @@ class _LayableReader:
         self._tensors = self.layable.values
         self._gradients: dict[int, int] = {}
         """The tensors of the arrays whose gradients are values, by the numbers of these."""
-        self._bounds: dict[int, int | None] = {}
-        """The exclusive bounds on integers, by the number of the tensor."""
+        self._elements: dict[int, _Elements] = {}
+        """What is known of elements, by the number of the tensor."""
 
     def read(self) -> None:
         """Read the whole graph, with its arrays, gradients and outputs."""
@@ -68,7 +77,7 @@ class _LayableReader:
             tensor = self.layable.tensors[at]
             tensor.copies = 1
             self._lay(at, key, array.layout.spec)
-            self._bounds[at] = below(array.init, experiment)
+            self._elements[at] = _Elements(below(array.init, experiment))
             tensor_read = at
             if array.name in experiment.constraints:
                 tensor_read = self._again(at, array.name, "constraints", experiment.constraints[array.name])
@@ -114,7 +123,7 @@ class _LayableReader:
         again = self._tensor(name, tensor.line, Typed(tensor.shape, tensor.dtype))
         self._lay(again, f"{section}.{name}", spec)
         self._pass(at, again, "as it is", tensor.line, 1)
-        self._bounds[again] = self._bounds.get(at)
+        self._elements[again] = self._elements.get(at, _Elements())
         return again
 
     def _pass(self, before: int, after: int, kind: Passing, line: str, steps: int) -> None:
@@ -125,9 +134,8 @@ class _LayableReader:
         """The key that gives the layout of a line, and the layout; None if none does."""
         experiment = self.experiment
         if inside:
-            spec = experiment.constrained.get(path)
-            names = (key for key, asked in experiment.constraints.items() if spec is not None and asked == spec)
-            return None if spec is None else (experiment.key_of_constraint(next(names, path)), spec)
+            named = experiment.constraint_names.get(path)
+            return None if named is None else (experiment.key_of_constraint(named), experiment.constraints[named])
         for section, specs in (("constraints", experiment.constraints), ("outputs", experiment.results)):
             if name in specs:
                 key = experiment.key_of_constraint(name) if section == "constraints" else f"{section}.{name}"
@@ -204,9 +212,9 @@ class _LayableReader:
             if typed is None or not tensors:
                 values[place] = DeviceValue(Name(place), None, Spec())
             else:
-                whole = Spec().padded(len(typed.shape))
+                whole, known = Spec().padded(len(typed.shape)), self._elements.get(tensors[0], _Elements())
                 values[place] = DeviceValue(
-                    Name(place), typed.shape, whole, typed.dtype, below=self._bounds.get(tensors[0])
+                    Name(place), typed.shape, whole, typed.dtype, below=known.below, counts=known.counts
                 )
         ruled = self._rulings.of(names, equation, values, free=False, alone=False)
         return self._operation(equation, ruled, read, steps)
@@ -242,7 +250,7 @@ class _LayableReader:
                 operands.append(Read(at, place if place in rule.operands else None, bool(work.flops or tensor.copies)))
         results = tuple(self._tensor("", line, typed, steps) for typed in given)
         if len(results) == 1:
-            self._bounds[results[0]] = rule.below
+            self._elements[results[0]] = _Elements(rule.below, rule.counts)
         self.layable.operations.append(
             RuledOperation(
                 call.name,

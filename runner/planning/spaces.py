@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.estimate.prices import Prices, Sending, collective
+from runner.estimate.prices import Prices, Sending, collective, tiles
 from runner.experiment import enumeration
 from runner.layout import Mesh, Spec
 from runner.sharding import moves
@@ -113,6 +113,7 @@ class Space:
 
     def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices, units: Units) -> None:
         self.mesh, self.total, self._prices, self._units = mesh, float(math.prod(shape) * itemsize), prices, units
+        self._shape = shape
         # Reshards may pass through layouts with axes in any order.
         several = units != split_axes(mesh) or enumeration.count_of_specs(shape, mesh) > LAYOUTS
         self.layouts = plain_layouts(mesh, shape, units) if several else tuple(enumeration.specs(shape, mesh))
@@ -195,7 +196,11 @@ class Space:
 
     def _completions(self, partial: int, axes: tuple[str, ...], summed: bool) -> Iterator[_Completion]:
         """Yield the ways to complete a result, each axis reduce-scattered on a dimension or all-reduced."""
-        places = (None, *range(self.rank)) if summed and self._prices.scatters else (None,)
+        block = tuple(
+            n // self.mesh.axis_size(over) for n, over in zip(self._shape, self.layouts[partial], strict=True)
+        )
+        scatters = summed and tiles(block) >= self._prices.scattered
+        places = (None, *range(self.rank)) if scatters else (None,)
         ends: list[tuple[int, dict[int | None, tuple[str, ...]]]] = [(partial, {})]
         # A layout with fewer of its units' axes exists too, so units are added one by one.
         for unit in (unit for unit in self._units if unit[0] in axes):

@@ -11,16 +11,18 @@ from collections.abc import Mapping
 from runner.layout import Spec
 from runner.programs.spelling import sharding
 
-MODULES, IMPORTS = ("itertools", "re"), ("import jax.extend.core as jex",)
+MODULES, IMPORTS = ("collections", "itertools", "re"), ("import jax.extend.core as jex",)
 """The modules of the standard library and the imports of JAX that `SOURCE` needs besides `jax`."""
 
 DECORATOR = "constraining"
 
-NAMES = ("itertools", "re", "jex", "constraining", "within", "given", "scopes_of")
+NAMES = ("collections", "itertools", "re", "jex", "constraining", "within", "given", "scopes_of")
 """The names that `SOURCE` reads or defines."""
 
 SOURCE = '''def constraining(shardings):
-    """A decorator that lays out values inside a function, by their paths: named scopes, then a checkpoint_name."""
+    """A decorator that lays out values inside a function, by their paths: named scopes, then a checkpoint_name; or the
+    number of a primitive's result, `dot_general.3`.
+    """
 
     def put(path):
         return path in shardings and (lambda value: jax.lax.with_sharding_constraint(value, shardings[path]))
@@ -36,20 +38,22 @@ SOURCE = '''def constraining(shardings):
     return decorate
 
 
-def within(jaxpr, around, put):
+def within(jaxpr, around, put, counts=None):
     """A jaxpr in the scope `around`, where the function put(path) is applied to values if there is one.
 
-    What a scope gives has the scope's path; a value with a checkpoint_name has this name behind its scope's path.
+    What a scope gives has the scope's path; a value with a checkpoint_name has this name behind its scope's path. The
+    third result of a primitive in the whole jaxpr is `dot_general.3`, also in a backward pass, whose scope is None.
     """
+    counts = collections.Counter() if counts is None else counts
 
     def inner(part, scope):
         if isinstance(part, tuple) and any(isinstance(each, jex.ClosedJaxpr) for each in part):
             return tuple(inner(each, scope) for each in part)
         if isinstance(part, jex.ClosedJaxpr):
-            return part.replace(jaxpr=within(part.jaxpr, scope, put))
-        return within(part, scope, put) if isinstance(part, jex.Jaxpr) else part
+            return part.replace(jaxpr=within(part.jaxpr, scope, put, counts))
+        return within(part, scope, put, counts) if isinstance(part, jex.Jaxpr) else part
 
-    scopes = [scopes_of(equation, around) for equation in jaxpr.eqns]
+    scopes = [None if around is None else scopes_of(equation, around) for equation in jaxpr.eqns]
     functions = {}
     for scope in dict.fromkeys(itertools.chain(*filter(None, scopes))):
         if function := put(scope):
@@ -57,12 +61,16 @@ def within(jaxpr, around, put):
                 functions[value] = [function, *functions.get(value, [])]
     equations = []
     for equation, own in zip(jaxpr.eqns, scopes, strict=True):
-        if own is None or equation.primitive.name in ("shard_map", "pallas_call"):
-            # A backward pass, and what is one device's, stay as they are.
+        name, (value, *others) = equation.primitive.name, equation.outvars or [None]
+        if name in ("shard_map", "pallas_call"):
+            # What is one device's stays as it is.
             equations.append(equation)
             continue
-        scope, (value, *_) = (own or [around])[-1], equation.outvars or [None]
-        if equation.primitive.name == "name" and (function := put(f"{scope}/{equation.params['name']}".lstrip("/"))):
+        counts[name] += 1
+        scope = None if own is None else (own or [around])[-1]
+        if not others and (function := put(f"{name}.{counts[name]}")):
+            functions[value] = [function, *functions.get(value, [])]
+        if name == "name" and own is not None and (function := put(f"{scope}/{equation.params['name']}".lstrip("/"))):
             functions[value] = [function, *functions.get(value, [])]
         params = {name: inner(part, scope) for name, part in equation.params.items()}
         outputs, added = list(equation.outvars), []

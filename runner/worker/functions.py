@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import linecache
+import math
+import re
 import string
 import sys
 import traceback
@@ -29,6 +31,7 @@ from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
 from runner.experiment.imported import KEY, Imported, Imports, skeleton
+from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
@@ -40,7 +43,7 @@ from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.python import OwnCall, PythonCall
 from runner.language.syntax import SyntaxFault, parse
 from runner.untyped import is_mapping
-from runner.words import listed
+from runner.words import bytes_text, listed
 from runner.worker import calls, imported, jaxprs, phases, types, versions
 from runner.worker.jaxprs import CannotRead
 from runner.worker.specs import partition
@@ -54,6 +57,9 @@ _KEYS = {"key": "jax.random.key"}
 
 _RAISED = (Exception, SystemExit, KeyboardInterrupt)
 """The exceptions of the user's code that are reported: all of them."""
+
+_NUMBERED = re.compile(r"(\w|[*{},])+\.(\d+|\*)")
+"""The last part of a path of a primitive's result, or of a pattern of such paths: `dot_general.3`, `dot_general.*`."""
 
 _FEW = 16
 """The most leaves of a tree of dicts, lists and tuples that is written out; otherwise its structure gets a name."""
@@ -131,12 +137,17 @@ class _Probing:
     functions: Mapping[str, Any]
 
 
-def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str, Any]:
+def traced(
+    definition: Mapping[str, Any], folder: Path, into: Path, *, values: bool = True, apart: Collection[str] = ()
+) -> dict[str, Any]:
     """The definition with its imports read; relative paths are below `folder`, and arrays are saved in `into`.
+
+    - `values`: whether the values of trees are needed too, or only their shapes.
+    - `apart`: the patterns of `constraints` for which each value inside a call gets a key of its own.
 
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
-    return _FunctionReader(definition, folder, into).done()
+    return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
 
 
 @dataclass
@@ -144,6 +155,8 @@ class _FunctionReader:
     definition: Mapping[str, Any]
     folder: Path
     into: Path
+    valued: bool
+    apart: frozenset[str] = frozenset()
     preamble: list[str] = field(default_factory=list[str])
     objects: dict[str, Any] = field(default_factory=dict[str, Any])
     """The imported modules and objects, by their names in the file."""
@@ -365,10 +378,11 @@ class _FunctionReader:
             raise self._raised(error, "making the tree", key, expression) from None
         init = array.get("init")
         values: list[Any] | None = None
-        if init is None and self.probe.target.topology is None:
+        if init is None and self.valued and self.probe.target.topology is None:
+            self._require_memory(shapes, key)
             try:
                 with calls.default_device(calls.devices("cpu")[0]):
-                    values = calls.tree.leaves(make())
+                    values = calls.block_until_ready(calls.tree.leaves(make()))
             except _RAISED as error:
                 raise self._raised(error, "making the tree", key, expression) from None
         tree = self._tree(name, shapes, call)
@@ -384,6 +398,14 @@ class _FunctionReader:
             for leaf, spec in self._specs(leaves, tree, (*key[:-1], "specs")).items():
                 if spec is not None:
                     self.arrays[leaf]["spec"] = spec
+
+    def _require_memory(self, shapes: Any, key: Key) -> None:
+        """Raise `InvalidExperiment` if the values of a tree take more memory than is free."""
+        needed = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in calls.tree.leaves(shapes))
+        unused = available()
+        if unused is not None and needed > unused:
+            message = f"the values take {bytes_text(needed)}, and {bytes_text(unused)} of memory are free"
+            raise invalid(key, f"{message}; choose smaller dims, or a target that is not here, such as target=v5e_4x4")
 
     def _specs(self, text: Any, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
         """Evaluate an expression to the PartitionSpecs of a tree's leaves; None for a leaf without one."""
@@ -791,7 +813,8 @@ class _FunctionReader:
         where = "/".join([*(around.name for around in self.around), *([] if line == RESULT else [line])])
 
         def marks(path: str) -> bool:
-            self.inside.setdefault(f"{where}/{path}")
+            if not _is_numbered(path):
+                self.inside.setdefault(f"{where}/{path}")
             return self._constraint(f"{where}/{path}") is not None
 
         reference = self.references.get(call.function)
@@ -1007,8 +1030,10 @@ class _FunctionReader:
         return specs
 
     def _constraint(self, path: str) -> str | None:
-        """The first pattern in `constraints` that matches a path inside a call."""
-        return next((pattern for pattern in self.constrained if fits(pattern, path)), None)
+        """The key of the constraint on a path inside a call: the first pattern that matches it, or the path itself."""
+        patterns = (each for each in self.constrained if fits(each, path) and _is_numbered(each) == _is_numbered(path))
+        pattern = next(patterns, None)
+        return path if pattern in self.apart else pattern
 
     def _check_named(self) -> None:
         """Refuse constraints on names that no line, array or tree has, with what they may name instead."""
@@ -1035,9 +1060,11 @@ class _FunctionReader:
             leaves = [leaf for leaf, path in self.paths.items() if fits(pattern, path)]
             for leaf in leaves:
                 specs.setdefault(leaf, spec)
+            if pattern in self.apart:
+                specs |= {path: spec for path in sorted(used) if fits(pattern, path)}
             if pattern in used:
                 specs[pattern] = spec
-            elif not any(fits(pattern, path) for path in (*self.inside, *self.paths.values())):
+            elif not any(fits(pattern, path) for path in (*used, *self.inside, *self.paths.values())):
                 known = {*self.inside, *(path for path in self.paths.values() if "/" in path)}
                 near = nearest(pattern, known) or (f"; there are {listed(sorted(known)[:12])}" if known else "")
                 message = f"no value inside a call matches '{pattern}', and no leaf of a result{near}"
@@ -1204,3 +1231,8 @@ def _written(tree: Any) -> str | None:
             return f"[{inside}]"
         return f"({inside},)" if len(parts_of) == 1 else f"({inside})"
     return None
+
+
+def _is_numbered(path: str) -> bool:
+    """Whether a path or pattern names results of primitives by their numbers."""
+    return _NUMBERED.fullmatch(path.rpartition("/")[2]) is not None

@@ -63,7 +63,9 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 
     `job` holds the experiment's `definition`, `folder` (for the programs), `data` (where `load` looks), `arrays` (where
     outputs are left for the parent) and `steps` (a profile follows its program); `gradient`, if the gradients' oracle
-    is needed even for absent hardware; `values`, if only the types of all values of the graph are needed;
+    is needed even for absent hardware; `values`, if only the types of all values of the graph are needed; `trace`, if
+    imported functions are to be traced, and whether the `values` of trees are needed or only their `shapes`;
+    `apart`, the patterns of `constraints` that give each value that they match a key of its own;
     `without`, the parts that ended an earlier process of the job, with how.
     """
     phases.report_to(emit, job.get("without", {}))
@@ -82,7 +84,8 @@ def _traced(job: dict[str, Any]) -> FunctionsRead | Invalid:
     definition = job["definition"]
     try:
         warm.prepare(read(skeleton(definition)))
-        return FunctionsRead(definition=functions.traced(definition, Path(job["data"]), Path(job["folder"])))
+        folders, values = (Path(job["data"]), Path(job["folder"])), job["trace"] == "values"
+        return FunctionsRead(definition=functions.traced(definition, *folders, values=values, apart=job["apart"]))
     except InvalidExperiment as error:
         return Invalid(fault=error.fault)
 

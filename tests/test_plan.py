@@ -132,6 +132,41 @@ def test_a_memory_limit_holds_for_values_in_between() -> None:
     assert limited.best.cost > limited.unlimited == pytest.approx(whole.best.cost)
 
 
+def scanned(weights: Any, **keys: Any) -> dict[str, Any]:
+    """Return eight products of a carry with slices of stacked weights, and their gradient."""
+    layers = {
+        "repeat": "L", "over": {"w": "ws"}, "carry": {"h": "x"}, "body": {"h": "tanh(h @ w) * h"}, **keys
+    }  # fmt: skip
+    arrays = {"x": (["B", "D"], ["model"]), "ws": (["L", "D", "D"], weights)}
+    graph = {"layers": layers, "loss": "mean(layers.h ** 2)"}
+    dims, grad = {"L": 8, "B": 1024, "D": 32}, {"of": "loss", "wrt": ["ws"]}
+    return experiment({"model": 4}, dims, arrays, graph, {"loss": []}, grad=grad)
+
+
+def test_a_repeat_keeps_its_carries_for_the_backward_pass_and_recomputes_what_checkpoint_drops() -> None:
+    kept, dropped = (planned(scanned([], **keys)).best for keys in ({}, {"checkpoint": True}))
+    value = 1024 * 32 * 4 / 4
+    assert kept.held == dropped.held
+    assert kept.needed >= kept.held + 2 * 8 * value
+    assert dropped.held + 8 * value <= dropped.needed <= dropped.held + 12 * value
+
+
+def test_an_array_whose_slices_are_laid_out_otherwise_is_copied_as_a_whole() -> None:
+    """Each device has two of the eight weights, and the loop reads all."""
+    whole, by_layers = (planned(scanned(weights, checkpoint=True)).best for weights in ([], ["model"]))
+    weights = 8 * 32 * 32 * 4
+    assert by_layers.held == whole.held - 2 * weights * 3 / 4
+    assert by_layers.needed - by_layers.held >= whole.needed - whole.held + weights
+
+
+def test_a_sum_over_devices_needs_memory_before_and_after_it() -> None:
+    arrays = {"x": (["B", "D"], [None, "model"]), "w": (["D", "F"], ["model", None])}
+    dims = {"B": 64, "D": 32, "F": 16}
+    graph = {"h": "x @ w", "y": "tanh(h)"}
+    best = planned(experiment({"model": 4}, dims, arrays, graph, {"y": []}, plan={"least": "bytes"})).best
+    assert best.needed >= best.held + 2 * (64 * 16 * 4)
+
+
 def test_a_product_is_computed_in_the_layout_of_its_line() -> None:
     """As compiled by JAX 0.10.2: x is gathered, where y by rows and an all-to-all would send a quarter."""
     arrays = {"x": (["B", "D"], ["model", None]), "w": (["D", "F"], [])}

@@ -1113,6 +1113,29 @@ def test_the_limit_of_the_model_moves_by_what_the_compiler_needs(
     assert answer.tried[0].candidate.layouts == answer.planning.plan.best.layouts
 
 
+@pytest.mark.parametrize(("error", "plans"), [("RESOURCE_EXHAUSTED: out of memory", 2), ("the compiler aborted", 1)])
+def test_a_plan_that_does_not_compile_is_made_again_only_if_it_needs_too_much_memory(
+    error: str, plans: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = mlp(8, {"model": 4}, x=[]) | {"outputs": {"y": ["model", None]}}
+    config |= {"plan": {"memory": round(planned(config).best.needed), "candidates": 1}}
+    graph, types = read_graph(config), value_types(read_graph(config).alone("graph"))
+    keys, request, plan_ = tuple(auto.keys(config)), auto.read_plan(config), planned(config)
+    planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, request, plan_)
+
+    def compiled(_planning: Planning, candidate: Candidate, own: Path, *_: Any) -> Tried:
+        program = Compiled(program="auto", status="passed", bytes_sent=int(candidate.sent), memory_bytes=1000)
+        if candidate.layouts == plan_.best.layouts:
+            program = Compiled(program="auto", status="error", error=error)
+        return Tried(candidate=candidate, folder=own.name, programs=(program,))
+
+    monkeypatch.setattr("runner.flow.planning._tried", compiled)
+    none: Any = None
+    answer = ranked(planning, tmp_path, none, (), none)
+    assert len(answer.rounds) == plans
+    assert (answer.tried[0].programs[0].status == "passed") == (plans > 1)
+
+
 def test_a_run_says_that_its_layouts_exceed_the_memory_limit(tmp_path: Path) -> None:
     """The plan's model and the compiled program are both held to the limit."""
     least = planned(mlp(8, {"model": 4}, x=[], plan={"least": "memory"})).best.held

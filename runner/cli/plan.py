@@ -101,7 +101,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     ranked = flow.ranked(planning, folder, lambda: configuration.sources, overrides, workers)
     if ranked.planning is not planning:
         planning = ranked.planning
-        print("as compiled, another plan is better:\n")
+        print(f"as compiled, another plan {'is better' if ranked.smallest is None else 'needs less'}:\n")
         _show_plan(planning)
     compiled = {"tried": codec.plain(ranked.tried), "rounds": codec.plain(ranked.rounds)}
     layouts.leave(folder, planning, **compiled)

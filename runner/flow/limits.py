@@ -73,7 +73,7 @@ def next_limit(rounds: Sequence[Round], memory: float, unlimited: float) -> floa
     if compiled >= COMPILED or len(rounds) >= SEARCHES:
         return None
     limited = [each for each in rounds if each.limit is not None]
-    if len(limited) == len(rounds) and any(costs_more(each.cost, unlimited) for each in limited):
+    if len(limited) == len(rounds) and all(costs_more(each.cost, unlimited) for each in limited):
         return math.inf
     within = [each for each in rounds if each.within(memory)]
     if within:

@@ -119,6 +119,8 @@ def ranked(
         if request.memory is None:
             break
         rounds.append(_round(planning, mine, again=again and bool(mine)))
+        if mine and not any(_is_of_limit(program) for attempt in mine for program in attempt.programs):
+            break
         limit = next_limit(rounds, request.memory, planning.plan.unlimited)
         if limit is None:
             break
@@ -157,6 +159,11 @@ def _same_programs(planning: Planning, a: Candidate, b: Candidate) -> bool:
 def _programs(planning: Planning) -> Sequence[Program]:
     experiment = planning.experiment
     return experiment.programs if experiment.chosen else _PROGRAMS
+
+
+def _is_of_limit(compiled: Compiled) -> bool:
+    """Return whether a program passed, or failed for want of memory alone: else no other limit mends it."""
+    return compiled.status == "passed" or "RESOURCE_EXHAUSTED" in (compiled.error or "")
 
 
 def _round(planning: Planning, tried: Sequence[Tried], *, again: bool) -> Round:

@@ -1113,9 +1113,9 @@ def test_the_limit_of_the_model_moves_by_what_the_compiler_needs(
     assert answer.tried[0].candidate.layouts == answer.planning.plan.best.layouts
 
 
-@pytest.mark.parametrize(("error", "plans"), [("RESOURCE_EXHAUSTED: out of memory", 2), ("the compiler aborted", 1)])
+@pytest.mark.parametrize(("error", "again"), [("RESOURCE_EXHAUSTED: on HBM", True), ("the compiler aborted", False)])
 def test_a_plan_that_does_not_compile_is_made_again_only_if_it_needs_too_much_memory(
-    error: str, plans: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = mlp(8, {"model": 4}, x=[]) | {"outputs": {"y": ["model", None]}}
     config |= {"plan": {"memory": round(planned(config).best.needed), "candidates": 1}}
@@ -1132,8 +1132,8 @@ def test_a_plan_that_does_not_compile_is_made_again_only_if_it_needs_too_much_me
     monkeypatch.setattr("runner.flow.planning._tried", compiled)
     none: Any = None
     answer = ranked(planning, tmp_path, none, (), none)
-    assert len(answer.rounds) == plans
-    assert (answer.tried[0].programs[0].status == "passed") == (plans > 1)
+    assert (len(answer.rounds) > 1) == again
+    assert (answer.tried[0].programs[0].status == "passed") == again
 
 
 def test_a_run_says_that_its_layouts_exceed_the_memory_limit(tmp_path: Path) -> None:

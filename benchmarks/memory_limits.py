@@ -1,7 +1,9 @@
 """Plans under memory limits, as compiled for a TPU that is not here: `python -m benchmarks.memory_limits`
 
 Five graphs are planned by the command within a limit that the plan without one exceeds. A line each: the limit, what
-the plan needs in its model and as the compiler counts it, and whether that is within the limit.
+the plan needs in its model and as the compiler counts it, and whether that is within the limit. `--shares`: within 85
+and 70 % of what the plan without a limit needs in the model, and 100, 85 and 70 % of what it needs as compiled; in the
+end the ratios of compiled to modelled bytes of all candidates.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -128,17 +130,23 @@ def llama() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Limited:
-    """The bytes of memory of a case: the limit, the plan's in its model and as compiled."""
+    """The bytes of memory of a case: the limit, the plan's in its model and as compiled.
+
+    - `limit`: None for the plan without one; `refused`: the message if arrays and outputs alone exceed it.
+    - `ratios`: the compiled bytes of each candidate, divided by those in the model.
+    """
 
     case: str
-    limit: int
-    model: float
-    compiled: int | None
+    limit: int | None
+    model: float | None = None
+    compiled: int | None = None
+    refused: str | None = None
+    ratios: tuple[float, ...] = ()
 
     @property
     def held(self) -> bool:
         """Whether the compiled program is within the limit."""
-        return self.compiled is not None and self.compiled <= self.limit
+        return self.limit is None or (self.compiled is not None and self.compiled <= self.limit)
 
 
 GRAPHS: Mapping[str, Mapping[str, Any]] = {"mlp": MLP, "attention": ATTENTION, "scan": SCAN, "experts": EXPERTS}
@@ -158,35 +166,57 @@ _SEARCH = ("plan.candidates=1", "plan.seconds=300")
 
 
 def limited(case: str, folder: Path, target: str = "v5e_2x4", limit: int | None = None) -> Limited:
-    """Plan a case by the command within its limit, or within `limit`; raises `RuntimeError` for an error."""
-    limit = limit or LIMITS[case]
+    """Plan a case by the command within a limit, None for none; raises `RuntimeError` for an error."""
     config = GRAPHS[case] if case in GRAPHS else llama()
     home = folder / "conf" / "experiment"
     home.mkdir(parents=True, exist_ok=True)
     path = home / f"{case}.yaml"
     text = yaml.safe_dump({"name": case, "mesh": MESH, **config}, sort_keys=False)
     path.write_text("# @package _global_\n" + text, encoding="utf-8")
-    run = folder / f"{case}_{target}"
-    options = (f"+experiment={case}", f"target={target}", "program=constraint", f"plan.memory={limit}")
+    run = folder / f"{case}_{target}_{limit}"
+    options = [f"+experiment={case}", f"target={target}", "program=constraint"]
+    options += [] if limit is None else [f"plan.memory={limit}"]
     arguments = ("--config-dir", str(folder / "conf"), *options, *_SEARCH, f"hydra.run.dir={run}")
     done = subprocess.run([sys.executable, "-m", "runner", "plan", *arguments], capture_output=True, text=True)
+    if done.returncode == 2 and "no layout fits" in done.stderr:
+        return Limited(case, limit, refused=done.stderr.strip().splitlines()[-1].strip())
     if done.returncode not in (0, 1):
         raise RuntimeError(done.stdout + done.stderr)
     written = json.loads((run / "plan.json").read_text(encoding="utf-8"))
-    best = written["tried"][0]
-    program = best["programs"][0]
-    return Limited(case, limit, best["candidate"]["needed"], program["memory_bytes"])
+    needs = [(each["candidate"]["needed"], each["programs"][0]["memory_bytes"]) for each in written["tried"]]
+    (model, compiled), *_ = needs
+    return Limited(case, limit, model, compiled, ratios=tuple(there / mine for mine, there in needs if there))
+
+
+SHARES = (("model", 0.85), ("model", 0.7), ("compiled", 1.0), ("compiled", 0.85), ("compiled", 0.7))
+"""Limits as shares of what the plan without a limit needs in the model or as compiled."""
+
+
+def shares(case: str, folder: Path, target: str) -> Iterator[Limited]:
+    """Yield a case without a limit, then within each of the shares."""
+    free = limited(case, folder, target)
+    yield free
+    assert free.model is not None
+    assert free.compiled is not None
+    for of, share in SHARES:
+        whole = free.model if of == "model" else free.compiled
+        yield limited(case, folder, target, round(share * whole))
 
 
 def main(arguments: Sequence[str]) -> None:
     """Print a line of JSON for each case, or for those named; `--limit 1000000000`: with another limit."""
-    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    every = "--shares" in arguments
+    rest = [each for each in arguments if each != "--shares"]
+    options = dict(zip(rest[::2], rest[1::2], strict=True))
     cases = options["--only"].split(",") if "--only" in options else list(LIMITS)
+    target, ratios = options.get("--target", "v5e_2x4"), list[float]()
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
-            limit = int(options["--limit"]) if "--limit" in options else None
-            result = limited(case, Path(folder), options.get("--target", "v5e_2x4"), limit)
-            print(json.dumps({**asdict(result), "held": result.held}), flush=True)
+            limit = int(options["--limit"]) if "--limit" in options else LIMITS[case]
+            for result in shares(case, Path(folder), target) if every else [limited(case, Path(folder), target, limit)]:
+                ratios += result.ratios
+                print(json.dumps({**asdict(result), "held": result.held}), flush=True)
+    print(json.dumps({"compiled/model": [round(each, 2) for each in sorted(ratios)]}))
 
 
 if __name__ == "__main__":

@@ -1,69 +1,83 @@
-"""YAML that is larger than any experiment is refused before anything expands it."""
+"""The limits in the model of the plans for one memory limit, from what compiled plans need."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from runner.config import limits
-from runner.config.limits import refusal
-from tests.command import ROOT
+from runner.flow.limits import COMPILED, ROOM, SEARCHES, Round, next_limit
 
-BOMB = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n" + "".join(
-    f"{here}: &{here} [{', '.join([f'*{before}'] * 10)}]\n"
-    for before, here in zip("abcdefghi", "bcdefghij", strict=True)
-)
-
-TOO_MUCH = {
-    "a: " + "x" * 1_000_001: (
-        1,
-        1,
-        "the file has 1.0 MB; keep many numbers in a .npy file, and write init: load('FILE.npy')",
-    ),
-    BOMB: (5, 44, "the file holds more than 100,000 values, with every alias expanded"),
-    "a: " + "[" * 200 + "]" * 200: (1, 103, "nested more than 100 levels deep"),
-    "a: &a\n  b: *a\n": (2, 6, "'*a' is inside the value that it names, so it would never end"),
-    "a: [" + "1, " * 100_001 + "1]": (1, 300_002, "the file holds more than 100,000 values"),
-}
+LEAST, MOST = 40.0, 100.0
+"""The bytes of the smallest plan in the model, and of the one without a limit, which costs least."""
 
 
-@pytest.mark.parametrize("text", TOO_MUCH, ids=range(len(TOO_MUCH)))
-def test_yaml_beyond_a_limit_is_refused(text: str) -> None:
-    assert refusal(text) == TOO_MUCH[text]
+def rounds(compiled: Callable[[float], float], memory: float) -> list[Round]:
+    """Return the plans for a limit: the model can have any bytes between both, and less costs more.
+
+    `compiled`: the bytes of a plan as compiled, from those in the model; a tenth of these are arrays and outputs.
+    """
+    made: list[Round] = []
+    limit: float | None = memory
+    while limit is not None:
+        planned = min(MOST, max(LEAST, limit))
+        needed = int(compiled(planned))
+        made.append(
+            Round(
+                limit=None if limit > MOST * 10 else limit,
+                planned=planned,
+                held=0.1 * planned,
+                cost=MOST / planned,
+                needed=needed,
+                candidate=f"at {planned}",
+                again=any(each.planned == planned for each in made),
+                exceeds=planned > limit,
+            )
+        )
+        limit = next_limit(made, memory, 1.0)
+    assert len(made) <= SEARCHES
+    assert sum(not each.again for each in made) <= COMPILED
+    return made
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a: [", "a: &a 1\nb: *a\n", "a: *nothing\n", "? [1, 2]\n: 3\n", "a: &a [1]\nb: [*a, *a]\n"]
-)
-def test_yaml_within_the_limits_is_accepted(text: str) -> None:
-    assert refusal(text) is None
+def within(made: list[Round], memory: float) -> Round | None:
+    """Return the cheapest plan within a limit."""
+    return min((each for each in made if each.within(memory)), key=lambda each: each.cost, default=None)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "conf").rglob("*.yaml")), ids=lambda file: file.stem)
-def test_shipped_files_are_within_the_limits(file: Path) -> None:
-    assert refusal(file.read_text(encoding="utf-8")) is None
+@pytest.mark.parametrize("ratio", [0.5, 0.8, 1.0, 1.3, 1.9])
+@pytest.mark.parametrize("memory", [80.0, 95.0])
+def test_the_best_plan_within_a_limit_leaves_little_of_it_unused(ratio: float, memory: float) -> None:
+    made = rounds(lambda planned: 0.1 * planned + ratio * 0.9 * planned, memory)
+    best = within(made, memory)
+    assert best is not None
+    assert best.cost == 1.0 or (best.needed or 0) >= (1 - ROOM) * memory - 1
 
 
-def count(value: object) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(count(each) for pair in value.items() for each in pair)
-    return 1 + sum(map(count, value)) if isinstance(value, list) else 1
+def test_the_plan_without_a_limit_is_taken_if_it_needs_less_as_compiled() -> None:
+    best = within(rounds(lambda planned: 60.0 if planned == MOST else 90.0, 70.0), 70.0)
+    assert best is not None
+    assert best.limit is None
 
 
-values = st.recursive(
-    st.integers(0, 9),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("ab", min_size=1), inner),
-    max_leaves=30,
-)
+def test_a_plan_that_needs_more_in_the_model_may_be_the_only_one_within_the_limit() -> None:
+    """The smallest plan in the model and that without a limit both need more as compiled."""
+    best = within(rounds(lambda planned: 50.0 if 60 < planned < 80 else 120.0, 55.0), 55.0)
+    assert best is not None
+    assert 60 < best.planned < 80
 
 
-@given(values, st.integers(1, 40))
-def test_the_limit_of_values_is_exact(value: object, most: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "_NODES", most)
-        excess = refusal(yaml.safe_dump(value))
-    assert (excess is not None) == (count(value) > most)
+def test_a_limit_that_nothing_is_within_is_given_up_after_the_least_and_those_in_between() -> None:
+    made = rounds(lambda planned: 2 * planned, 30.0)
+    assert within(made, 30.0) is None
+    assert min(each.planned for each in made) == LEAST
+    assert max(each.planned for each in made) == MOST
+
+
+def test_a_plan_that_fits_and_costs_nothing_is_the_only_one() -> None:
+    assert len(rounds(lambda planned: planned, 120.0)) == 1
+
+
+def test_a_program_whose_bytes_are_unknown_is_followed_by_a_smaller_one() -> None:
+    first = Round(limit=90.0, planned=90.0, held=9.0, cost=1.0, needed=None, candidate="a")
+    assert next_limit([first], 90.0, 1.0) == pytest.approx(0.75 * 90.0)

@@ -12,5 +12,5 @@ from benchmarks.memory_limits import LIMITS, limited
 @pytest.mark.whole
 @pytest.mark.parametrize("case", LIMITS)
 def test_a_plan_within_a_memory_limit_is_within_it_as_compiled(case: str, tmp_path: Path) -> None:
-    result = limited(case, tmp_path)
+    result = limited(case, tmp_path, limit=LIMITS[case])
     assert result.held, f"{result.compiled} bytes of {result.limit}"

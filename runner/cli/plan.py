@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner import codec
 from runner.cli import single
 from runner.cli.jobs import Job
 from runner.config import schema
@@ -23,14 +24,15 @@ from runner.planning.costs import costs_more
 from runner.record import files
 from runner.record.folders import PLAN
 from runner.show.console import print_table
-from runner.show.plan import EXCEEDS, amount, differing
+from runner.show.plan import EXCEEDS, ROUNDS, amount, differing, round_cells
 from runner.show.table import Table
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed, of_system
 
 if TYPE_CHECKING:
     from runner.flow.layouts import Planning
-    from runner.flow.planning import Relimited, Tried
+    from runner.flow.limits import Round
+    from runner.flow.planning import Compiled, Ranked, Tried
     from runner.layout import Spec
     from runner.record.model import Status
 
@@ -87,7 +89,6 @@ def _compare(arguments: Sequence[str]) -> int:
 
 
 def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
-    from runner import codec
     from runner.flow import layouts
     from runner.flow import planning as flow
 
@@ -98,12 +99,11 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
         print(reason)
         planning = replace(planning, request=replace(planning.request, candidates=0))
     ranked = flow.ranked(planning, folder, lambda: configuration.sources, overrides, workers)
-    for relimited in ranked.relimited:
-        _show_relimited(relimited)
-    if ranked.relimited:
+    if ranked.planning is not planning:
         planning = ranked.planning
+        print(f"as compiled, another plan {'is better' if ranked.smallest is None else 'needs less'}:\n")
         _show_plan(planning)
-    compiled = {"tried": codec.plain(ranked.tried), "relimited": codec.plain(ranked.relimited)}
+    compiled = {"tried": codec.plain(ranked.tried), "rounds": codec.plain(ranked.rounds)}
     layouts.leave(folder, planning, **compiled)
     # A handwritten layout is in a file already, and may not divide the work at all.
     own = [candidate for candidate in ranked.tried if candidate.by_hand is None]
@@ -111,34 +111,50 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
     definition = layouts.expecting(planning, layouts.filled(planning, best))
     definition = layouts.anywhere(definition, lambda: configuration.sources)
-    files.write_text(folder / EXPERIMENT, text(definition, planning))
+    files.write_text(folder / EXPERIMENT, text(definition, planning, own[0].programs[0] if own else None))
+    _show_rounds(planning, ranked.rounds)
     if ranked.tried:
         _show_tried(planning, ranked.tried)
         if ranked.tried[0].by_hand is not None:
             print(f"\nas compiled, {ranked.tried[0].by_hand} is better than the plan")
-    if ranked.least_memory is not None:
-        print(
-            f"\nno compiled layout fits the limit of {bytes_text(round(planning.request.memory or 0))}: "
-            f"the smallest needs {bytes_text(ranked.least_memory)}"
-        )
+    if planning.request.memory is not None and (sentence := _of_limit(planning.request.memory, ranked)):
+        print(f"\n{sentence}")
     print(f"\n{folder / PLAN}")
     print(f"{invocation()} --config-dir {folder / EXPERIMENT.parts[0]} +experiment={EXPERIMENT.stem}")
     if not own:
         return "failed" if planning.plan.exceeds else "passed"
     status = own[0].programs[0].status
-    return "failed" if status == "passed" and ranked.least_memory is not None else status
+    return "failed" if status == "passed" and ranked.smallest is not None else status
 
 
-def _show_relimited(relimited: Relimited) -> None:
-    print(
-        f"as compiled, a device needs {bytes_text(relimited.needed)}; the plan's model has "
-        f"{bytes_text(round(relimited.planned))}"
-        f", so the plan was made again with a limit of {bytes_text(round(relimited.limit))} in the model\n"
-    )
+def _show_rounds(planning: Planning, rounds: Sequence[Round]) -> None:
+    """Print the plans within the memory limit, in the order in which they were made."""
+    if rounds:
+        print_table(Table(ROUNDS, [round_cells(codec.plain(each), planning.request.memory) for each in rounds]))
+        print()
 
 
-def text(definition: Mapping[str, Any], planning: Planning) -> str:
-    """Return the file of an experiment: every key that was given a value."""
+def _of_limit(memory: float, ranked: Ranked) -> str | None:
+    """Return a sentence on a limit that no compiled candidate is within, or that no compiler counts bytes for."""
+    if ranked.smallest is not None:
+        smallest, needed = ranked.smallest
+        name = smallest.by_hand or smallest.folder
+        return (
+            f"no compiled layout fits the limit of {bytes_text(round(memory))}: the smallest, {name}, needs "
+            f"{bytes_text(needed)}"
+        )
+    programs = [program for each in ranked.tried for program in each.programs if program.status == "passed"]
+    if any(program.memory_bytes is not None for program in programs):
+        return None
+    why = "the compiler reports no memory" if programs else "no program was compiled"
+    return f"{why}: the limit of {bytes_text(round(memory))} holds in the model alone"
+
+
+def text(definition: Mapping[str, Any], planning: Planning, compiled: Compiled | None = None) -> str:
+    """Return the file of an experiment: every key that was given a value.
+
+    `compiled`: its program, whose memory the head of the file has if there is a limit.
+    """
     import yaml
 
     defaults = schema.whole({})
@@ -155,6 +171,10 @@ def text(definition: Mapping[str, Any], planning: Planning) -> str:
         "# @package _global_",
         f"# The layouts were found by python -m runner plan, for the least {plan.least}: {_optimality(planning)}.",
     ]
+    memory = planning.request.memory
+    if memory is not None and compiled is not None and compiled.memory_bytes is not None:
+        needed, limit = bytes_text(compiled.memory_bytes), bytes_text(round(memory))
+        head.append(f"# As compiled ({compiled.program}) a device needs {needed}; the limit is {limit}.")
     body = yaml.dump(given, Dumper=_dumper(), sort_keys=False, width=120, allow_unicode=True)
     return "\n".join(head) + "\n" + body
 

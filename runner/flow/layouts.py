@@ -86,8 +86,8 @@ class Planning:
         )
         return {path: typed for path, typed in named if isinstance(typed, Typed)}
 
-    def again(self, memory: float) -> Planning:
-        """Return a plan that holds at most `memory` bytes per device. Raises `NoPlan`."""
+    def again(self, memory: float | None) -> Planning:
+        """Return a plan that needs at most `memory` bytes of a device, None for no limit. Raises `NoPlan`."""
         wanted = _wanted(self.request, self.keys, self.request.seconds)
         return replace(self, plan=plan(self.graph, self.types, replace(wanted, memory=memory)))
 

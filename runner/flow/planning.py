@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +16,10 @@ from runner.experiment.reader import read
 from runner.faults import Key, invalid, key_text
 from runner.flow import functions
 from runner.flow.layouts import Planning, filled, typed
+from runner.flow.limits import Round, next_limit
 from runner.flow.run import run
 from runner.layout import Spec
 from runner.link.workers import Workers
-from runner.planning.costs import costs_more
 from runner.planning.plan import Candidate, NoPlan, Wanted, plan
 from runner.record.model import CompiledProgram, Record, Status
 from runner.untyped import is_list, is_mapping
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
 
 _PROGRAMS = (Program.AUTO, Program.CONSTRAINT)
 """The programs that a candidate is compiled as unless the file names others."""
-
-_ROUNDS = 3
-"""How often a plan is made again because the compiled programs need more or less memory than the model has."""
-
-_ROOM = 0.05
-"""The share of a memory limit that a compiled plan may leave unused, if the limit costs something."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,29 +61,17 @@ class Tried:
     by_hand: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Relimited:
-    """The reason to plan again: a candidate needs more memory as compiled than the limit, or leaves some unused.
-
-    - `needed`: its bytes as compiled; `planned`: those in the plan's model; `limit`: theirs in the next plan.
-    """
-
-    needed: int
-    planned: float
-    limit: float
-
-
 @dataclass(frozen=True)
 class Ranked:
-    """The tried candidates, the best first; the plan with the best one; the reasons for planning again.
+    """The tried candidates, the best first; the plan with the best one; the plans within the memory limit.
 
-    `least_memory`: if nothing is within the limit, the least memory that a candidate needs as compiled.
+    `smallest`: if nothing is within the limit, the candidate that needs the least memory as compiled, and its bytes.
     """
 
     planning: Planning
     tried: tuple[Tried, ...]
-    relimited: tuple[Relimited, ...]
-    least_memory: int | None
+    rounds: tuple[Round, ...]
+    smallest: tuple[Tried, int] | None
 
 
 def too_large(planning: Planning) -> str | None:
@@ -113,66 +96,97 @@ def ranked(
 ) -> Ranked:
     """Compile, verify and rank the best candidates and the competitors by the compiled programs.
 
-    If the best candidate exceeds the memory limit, or the limit costs something and it leaves some unused, plan again
-    with a limit in the model that is moved by the ratio, a few times.
+    With a memory limit, plan again with a limit in the model that is moved by what the compiler needs, as in
+    `next_limit`.
     """
-    request, relimited = planning.request, list[Relimited]()
+    request = planning.request
     rivals = list(competitors(planning, folder, sources, workers)) if request.candidates else []
-    plannings, tried = [planning], list[Tried]()
+    plannings, tried, rounds = [planning], list[Tried](), list[Round]()
     for number, (file, candidate) in enumerate(rivals, start=1):
         own = folder / f"competitor_{number}"
         each = _tried(planning, candidate, own, sources, overrides, workers)
         tried.append(replace(each, by_hand=file))
-    while True:
-        plans = [planning.plan.best, *(planning.plan.front or planning.plan.others)]
-        # The first plan of a front is the best one.
-        plans = [plan for n, plan in enumerate(plans) if plan.layouts not in [each.layouts for each in plans[:n]]]
-        for candidate in plans[: request.candidates]:
-            known = [attempt.candidate.layouts for attempt in tried if attempt.by_hand is None]
-            if dict(candidate.layouts) not in [dict(layouts) for layouts in known]:
+    while request.candidates:
+        mine, again = list[Tried](), True
+        for candidate in _candidates(planning):
+            known = [attempt for attempt in tried if attempt.by_hand is None]
+            attempt = next((each for each in known if _same_programs(planning, each.candidate, candidate)), None)
+            if attempt is None:
                 own = folder / f"candidate_{len(known) + 1}"
-                tried.append(_tried(planning, candidate, own, sources, overrides, workers))
-        tried.sort(key=lambda attempt: _rank(attempt.programs[0], request))
-        reason = _relimited(tried, planning)
-        if reason is None or len(relimited) == _ROUNDS:
+                attempt, again = _tried(planning, candidate, own, sources, overrides, workers), False
+                tried.append(attempt)
+            mine.append(attempt)
+        if request.memory is None:
             break
-        other = _again(planning, reason.limit)
-        if any(dict(attempt.candidate.layouts) == dict(other.plan.best.layouts) for attempt in tried):
+        rounds.append(_round(planning, mine, again=again and bool(mine)))
+        if mine and not any(_is_of_limit(program) for attempt in mine for program in attempt.programs):
             break
-        planning = other
+        limit = next_limit(rounds, request.memory, planning.plan.unlimited)
+        if limit is None:
+            break
+        planning = _again(planning, limit)
         plannings.append(planning)
-        relimited.append(replace(reason, limit=planning.plan.memory or reason.limit))
-    first = next((attempt.candidate.layouts for attempt in tried if attempt.by_hand is None), None)
-    # The last plan, with the highest limit, may not fit as compiled.
-    planning = next((each for each in plannings if each.plan.best.layouts == first), planning)
-    return Ranked(planning, tuple(tried), tuple(relimited), _least_memory(tried, request))
+    tried.sort(key=lambda attempt: _rank(attempt.programs[0], request))
+    first = next((attempt.candidate for attempt in tried if attempt.by_hand is None), None)
+    # The last plan may not be the best one as compiled.
+    planning = next((each for each in plannings if first and _same_programs(each, each.plan.best, first)), plannings[0])
+    return Ranked(planning, tuple(tried), tuple(rounds), _smallest(tried, request))
 
 
-def _relimited(tried: Sequence[Tried], planning: Planning) -> Relimited | None:
-    """Return why to plan with another limit; None if a candidate is within the limit, and leaves little unused."""
-    request, plan_ = planning.request, planning.plan
-    best = plan_.best
-    needed = [
-        program.memory_bytes
-        for attempt in tried
-        if attempt.by_hand is None and attempt.candidate.layouts == best.layouts
-        for program in attempt.programs
-        if program.memory_bytes is not None and program.status == "passed"
+def _candidates(planning: Planning) -> list[Candidate]:
+    """Return the candidates of a plan to compile, the best first, as many as the request says.
+
+    A plan without a limit has none if arrays and outputs alone exceed the one of the request.
+    """
+    plan_, request = planning.plan, planning.request
+    if request.memory is not None and plan_.memory is None and plan_.best.held > request.memory:
+        return []
+    plans = [plan_.best, *(plan_.front or plan_.others)]
+    # The first plan of a front is the best one.
+    plans = [
+        each for n, each in enumerate(plans) if not any(_same_programs(planning, each, other) for other in plans[:n])
     ]
-    if request.memory is None or not needed:
-        return None
-    # What the compiler needs in another plan is taken to be in the same ratio to the model's.
-    limit = max(best.needed * request.memory / min(needed), 1.0)
-    if any(_is_within(program, request) for attempt in tried for program in attempt.programs):
-        costs = costs_more(best.cost, plan_.unlimited)
-        unused = 1 - min(needed) / request.memory
-        if not (costs and unused > _ROOM and limit > (plan_.memory or limit)):
-            return None
-    return Relimited(needed=min(needed), planned=best.needed, limit=limit)
+    return plans[: request.candidates]
+
+
+def _same_programs(planning: Planning, a: Candidate, b: Candidate) -> bool:
+    """Return whether the programs of two candidates are the same: `auto` has no layouts of lines."""
+    lines = any(program is not Program.AUTO for program in _programs(planning))
+    same = dict(a.layouts) == dict(b.layouts)
+    return same and (not lines or dict(a.constraints) == dict(b.constraints))
+
+
+def _programs(planning: Planning) -> Sequence[Program]:
+    experiment = planning.experiment
+    return experiment.programs if experiment.chosen else _PROGRAMS
+
+
+def _is_of_limit(compiled: Compiled) -> bool:
+    """Return whether a program passed, or failed for want of memory alone: else no other limit mends it."""
+    return compiled.status == "passed" or "RESOURCE_EXHAUSTED" in (compiled.error or "")
+
+
+def _round(planning: Planning, tried: Sequence[Tried], *, again: bool) -> Round:
+    """Return what the best candidate of a plan needs in the model and as compiled."""
+    plan_, request = planning.plan, planning.request
+    best = min(tried, key=lambda attempt: _rank(attempt.programs[0], request), default=None)
+    candidate = plan_.best if best is None else best.candidate
+    return Round(
+        limit=plan_.memory,
+        planned=candidate.needed,
+        held=candidate.held,
+        cost=candidate.cost,
+        needed=None if best is None or best.programs[0].status != "passed" else best.programs[0].memory_bytes,
+        candidate=None if best is None else best.folder,
+        again=again,
+        exceeds=plan_.exceeds,
+    )
 
 
 def _again(planning: Planning, limit: float) -> Planning:
     """Return the plan within another limit, or that which needs the least."""
+    if math.isinf(limit):
+        return planning.again(None)
     try:
         return planning.again(limit)
     except NoPlan as error:
@@ -181,15 +195,12 @@ def _again(planning: Planning, limit: float) -> Planning:
         return planning.again(error.least)
 
 
-def _is_within(program: Compiled, request: PlanRequest) -> bool:
-    return program.status == "passed" and not exceeds(program, request)
-
-
-def _least_memory(tried: Sequence[Tried], request: PlanRequest) -> int | None:
-    programs = [program for attempt in tried for program in attempt.programs if program.status == "passed"]
-    if request.memory is None or any(not exceeds(program, request) for program in programs):
+def _smallest(tried: Sequence[Tried], request: PlanRequest) -> tuple[Tried, int] | None:
+    passed = [(attempt, each) for attempt in tried for each in attempt.programs if each.status == "passed"]
+    if request.memory is None or any(not exceeds(program, request) for _, program in passed):
         return None
-    return min((program.memory_bytes for program in programs if program.memory_bytes is not None), default=None)
+    sizes = [(attempt, each.memory_bytes) for attempt, each in passed if each.memory_bytes is not None]
+    return min(sizes, key=lambda pair: pair[1], default=None)
 
 
 def _tried(
@@ -200,11 +211,10 @@ def _tried(
     overrides: Sequence[str],
     workers: Workers,
 ) -> Tried:
-    experiment, request = planning.experiment, planning.request
-    programs = [program.value for program in (experiment.programs if experiment.chosen else _PROGRAMS)]
+    programs = [program.value for program in _programs(planning)]
     own.mkdir()
     record = run({**filled(planning, candidate), "program": programs}, own, sources, overrides, workers)
-    return Tried(candidate=candidate, folder=own.name, programs=_came_to(record, request))
+    return Tried(candidate=candidate, folder=own.name, programs=_came_to(record, planning.request))
 
 
 def _came_to(record: Record, request: PlanRequest) -> tuple[Compiled, ...]:

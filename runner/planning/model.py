@@ -59,6 +59,8 @@ class RuledOperation:
     - `results`: the numbers of its tensors; `steps`: how often it runs.
     - `differentiated`: whether the backward pass runs through it.
     - `inside`: the bytes of a value between its products, such as an attention's weights, on all devices together.
+    - `recomputed`: the number of the last operation of the repeat whose body is recomputed for the backward pass, by
+      `checkpoint`; None if its results are kept.
     """
 
     called: str
@@ -72,6 +74,7 @@ class RuledOperation:
     stored: bool = False
     differentiated: bool = False
     inside: float = 0.0
+    recomputed: int | None = None
 
 
 Passing: TypeAlias = Literal["as it is", "slice", "stack"]

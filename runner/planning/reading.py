@@ -297,8 +297,13 @@ class _LayableReader:
             self._tensors[index.number] = None
             if form.unroll:
                 self._names.index = outer | {index.name}
+        began = len(self.layable.operations)
         if form.counted:
             self._run(body, many, inside=True)
+        if form.checkpoint is not None and form.checkpoint.policy in _KEEPS_NOTHING:
+            for operation in self.layable.operations[began:]:
+                if operation.recomputed is None:
+                    operation.recomputed = len(self.layable.operations) - 1
         self._names.index = outer
         for at, number in zip(carried, body.outputs, strict=False):
             end = self._tensors.get(number)
@@ -330,6 +335,10 @@ class _LayableReader:
         if not inside:
             self.layable.named[name] = at
         return (at,)
+
+
+_KEEPS_NOTHING = (None, "nothing_saveable")
+"""The policies of `jax.checkpoint` that keep nothing for the backward pass."""
 
 
 def _differentiate(experiment: Experiment, layable: Layable) -> None:

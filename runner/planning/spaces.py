@@ -109,6 +109,7 @@ class Space:
     - `rank`: the number of the array's dimensions.
     - `layouts`: all layouts; `index`: their numbers; `held`: the bytes that a device holds in each.
     - `cost`: the cost of the cheapest reshard from one layout to another, by their numbers.
+    - `copied`: the bytes of a copy in another layout; 0 for a slice, which is read in place.
     """
 
     def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices, units: Units) -> None:
@@ -149,6 +150,17 @@ class Space:
         before, after = self.layouts[step.before], self.layouts[step.after]
         differing = tuple(sorted({(a, b) for a, b in zip(before, after, strict=True) if a != b}))
         return _permutation(self.mesh, differing)
+
+    @functools.cached_property
+    def copied(self) -> Costs:
+        entries = list(dict.fromkeys(entry for spec in self.layouts for entry in spec))
+        starts = np.array([[after[: len(before)] == before for after in entries] for before in entries])
+        numbers = np.array([[entries.index(entry) for entry in spec] for spec in self.layouts])
+        numbers = numbers.reshape(len(self.layouts), self.rank)
+        sliced = np.ones((len(self.layouts),) * 2, dtype=bool)
+        for d in range(self.rank):
+            sliced &= starts[numbers[:, d, None], numbers[None, :, d]]
+        return np.where(sliced, 0.0, self.held[None, :])
 
     def path(self, before: int, after: int) -> list[Sending]:
         """The collectives of the cheapest reshard, as few as possible.

@@ -346,7 +346,7 @@ class Tables:
         key = before, after, transfer.kind, transfer.steps
         if key not in self._costs_of:
             space, rows = before.space, before.own
-            stops = np.array([self._stop(transfer, after.spec(i)) for i in range(len(after.own))])
+            stops = self.stops(transfer)
             there = space.cost[rows[:, None], stops[None, :]] * transfer.steps
             back = space.cost[stops[None, :], rows[:, None]] * transfer.steps
             self._costs_of[key] = [_Cost("", None, Table(there)), _Cost("", None, Table(back))]
@@ -354,6 +354,11 @@ class Tables:
         yield Term(transfer.line, f"resharding {name}", over, there.table)
         if differentiated:
             yield Term(transfer.line, f"resharding the gradient of {name}", over, back.table)
+
+    def stops(self, transfer: Transfer) -> Indices:
+        """For each choice of a transfer's target the layout that its source needs, by number."""
+        after = self.lying[transfer.after]
+        return np.array([self._stop(transfer, after.spec(i)) for i in range(len(after.own))])
 
     def _stop(self, transfer: Transfer, spec: Spec) -> int:
         """The layout that the source of a transfer needs so that the target has `spec`, by number."""
@@ -417,7 +422,7 @@ class Tables:
         What the gradient is computed from is resharded first, from the layouts of the way.
         """
         operation = self.layable.operations[number]
-        lying, gradients = self.lying[operation.operands[place].tensor], self._gradient_ways(number, place)
+        lying, gradients = self.lying[operation.operands[place].tensor], self.gradient_ways(number, place)
         possible = self._possible[self.kinds[number]]
         rows = [lying.space.completing(way.needed[place], way.lacking[place], summed=True) for way in possible]
         return np.stack(rows)[gradients, lying.own[:, None]] + self._resharding(number, gradients, place)
@@ -460,7 +465,7 @@ class Tables:
             costs = costs + self.lying[tensor].space.cost[layouts[planned], layouts[ways]]
         return costs
 
-    def _gradient_ways(self, number: int, place: int) -> Indices:
+    def gradient_ways(self, number: int, place: int) -> Indices:
         """The way in which an operand's gradient is computed, for each layout of the operand and each way."""
         operation = self.layable.operations[number]
         operands, rule = operation.operands, operation.rule
@@ -610,6 +615,31 @@ class Tables:
                     cost += self.prices.computing(operation.work, way.shards, moved)
         return cost
 
+    def possible(self, number: int) -> Sequence[NumberedAssignment]:
+        """The ways in which the compiler may compute an operation, among them those of the plan."""
+        return self._possible[self.kinds[number]]
+
+    def result_ways(self, number: int, place: int) -> Indices:
+        """The way in which the compiler computes a result, for each layout of the result and each planned way.
+
+        Ways are numbered among all that are possible.
+        """
+        operation, kind = self.layable.operations[number], self.kinds[number]
+        if self._is_pinned(operation):
+            return self._result_ways(operation, kind, place)
+        own = self.lying[operation.results[place]].own
+        return np.broadcast_to(self._planned[kind], (len(own), len(self._planned[kind])))
+
+    def ends_of(self, number: int, gradient: int | None) -> Iterator[tuple[int, Indices, Indices]]:
+        """Yield what a product, or the gradient of its operand `gradient`, is computed from.
+
+        Each is a tensor, its layout in each planned way, and that in each way that is possible.
+        """
+        ends = [_ends(self.layable.operations[number], way, gradient) for way in self.possible(number)]
+        for at, (tensor, _) in enumerate(ends[0] if ends else ()):
+            layouts = np.array([mine[at][1] for mine in ends])
+            yield tensor, layouts[self._planned[self.kinds[number]]], layouts
+
     # Explaining a choice.
 
     def items(self, choice: Choice) -> Iterator[Item]:
@@ -663,7 +693,7 @@ class Tables:
             for each in lying.space.path(start, needed):
                 yield Transmission(at, self._times(operation), each)
             if operation.differentiated and tensors[at].differentiated:
-                gradient = self._possible[self.kinds[index]][int(self._gradient_ways(index, place)[number, chosen])]
+                gradient = self._possible[self.kinds[index]][int(self.gradient_ways(index, place)[number, chosen])]
                 for tensor, each in self._reshards(operation, way, gradient, place):
                     yield Transmission(tensor, operation.steps, each, backward=True)
                 for each in lying.space.completion(gradient.needed[place], gradient.lacking[place], own, summed=True):

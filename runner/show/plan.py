@@ -28,6 +28,22 @@ EXCEEDS = "no layout that was tried fits the limit in the model; these need the 
 """The sentence on a plan that exceeds its memory limit."""
 
 
+ROUNDS = ("limit in the model", "needed by the model", "as compiled", "candidate")
+"""The columns of the table of plans within a memory limit."""
+
+
+def round_cells(plan: Mapping[str, Any], limit: float | None) -> tuple[str, str, str, str]:
+    """Return the row of a plan within a memory limit, from the record."""
+    needed = plan.get("needed")
+    compiled = "–" if needed is None else amount(needed, "bytes")
+    if limit is not None and (needed or 0) > limit:
+        compiled += " (over the limit)"
+    own = "none" if plan.get("limit") is None else amount(plan["limit"], "bytes")
+    planned = amount(plan["planned"], "bytes") + (" (the least)" if plan.get("exceeds") else "")
+    candidate = plan.get("candidate")
+    return own, planned, compiled, candidate or "arrays and outputs alone exceed the limit"
+
+
 class UnreadablePlan(Exception):
     """There is no plan, or it cannot be read; the message says why."""
 

@@ -15,7 +15,17 @@ from runner.record.folders import PLAN
 from runner.show.page import fronts
 from runner.show.page.frame import Part, document
 from runner.show.page.markup import Inside, Markup, joined, table, tag
-from runner.show.plan import EXCEEDS, amount, differing, grouped, layout_texts, mesh_text, spec_text
+from runner.show.plan import (
+    EXCEEDS,
+    ROUNDS,
+    amount,
+    differing,
+    grouped,
+    layout_texts,
+    mesh_text,
+    round_cells,
+    spec_text,
+)
 from runner.show.table import StatusCell, Table, status_cell
 
 _WIDEST = 10.0
@@ -83,6 +93,9 @@ def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: b
     inside.append(table("Planned layouts", Table(head, list(_layouts(plan, labels)), right=frozenset({3}))))
     if whole.get("tried"):
         inside.append(_tried(whole, link))
+    if whole.get("rounds"):
+        rows = [round_cells(each, whole.get("limit")) for each in whole["rounds"]]
+        inside.append(table("Plans within the memory limit, in the order in which they were made", Table(ROUNDS, rows)))
     if plan.get("front"):
         inside.append(_front(plan["front"], labels))
     if whole.get("shapes"):

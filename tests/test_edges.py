@@ -22,11 +22,11 @@ from runner.worker.walk import function_of
 
 EDGES = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0)
 INTEGERS = (-3, -1, 0, 1, 2, 5)
-ONE = (
+UNARY = (
     "digamma", "gammaln", "lgamma", "ndtr", "log_ndtr", "ndtri", "i0", "i1", "i0e", "i1e", "entr", "logit", "expit",
     "erf", "erfc", "erf_inv", "sinc", "log1p", "expm1", "logistic", "softplus", "log_sigmoid", "cbrt", "exp2", "rsqrt",
 )  # fmt: skip
-TWO = (
+BINARY = (
     "rel_entr", "kl_div", "betaln", "gammainc", "gammaincc", "zeta", "polygamma", "xlogy", "xlog1py", "igamma_grad_a",
     "logaddexp", "logaddexp2", "power", "arctan2", "hypot", "fmod", "remainder", "floor_divide", "copysign", "maximum",
     "fmin", "nextafter",
@@ -43,7 +43,7 @@ ROUGH = {"erf_inv": 1e-3, "ndtri": 1e-3}
 def test_edges_have_the_values_of_jax(kind: str) -> None:
     edges = EDGES if kind == "float32" else INTEGERS
     pairs = np.array(list(itertools.product(edges, edges)), kind).T
-    given = {name: (np.array(edges, kind),) for name in ONE} | {name: tuple(pairs) for name in TWO}
+    given = {name: (np.array(edges, kind),) for name in UNARY} | {name: tuple(pairs) for name in BINARY}
     if kind == "int32":
         for name in FLOATS_ONLY:
             del given[name]

@@ -125,7 +125,8 @@ def alike(programs: Mapping[str, ProgramRecord]) -> dict[str, CompiledProgram]:
         for name, program in programs.items()
         if Program(name).on_mesh and isinstance(program, CompiledProgram)
     }
-    nowhere = frozenset[str].intersection(*(program.uncompared for program in on_mesh.values())) if on_mesh else set()
+    uncompared = [program.uncompared for program in on_mesh.values()]
+    nowhere = frozenset[str].intersection(*uncompared) if uncompared else frozenset[str]()
     return {name: program for name, program in on_mesh.items() if program.uncompared <= nowhere}
 
 

@@ -299,6 +299,22 @@ def test_a_reference_replaces_the_function(tmp_path: Path) -> None:
         ({"in_specs": 3}, "in_specs is 3; give a PartitionSpec, or a tree of them, for each operand"),
     ],
 )
+def doubled_on_the_host(x: jax.Array) -> jax.Array:
+    return jax.pure_callback(lambda x: 2 * np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@pytest.mark.parametrize("out_specs", [None, P(), P("data")])
+def test_the_result_of_a_callback_is_compared_where_it_is(tmp_path: Path, out_specs: Any) -> None:
+    more: dict[str, Any] = {"out_specs": out_specs, "program": ["auto", "constraint"]}
+    right = check(tmp_path / "right", doubled_on_the_host, X, in_specs=P("data"), reference=lambda x: x + x, **more)
+    assert right.status == "passed", right
+    # The compiler leaves it to one device where nothing asks for more.
+    shards = [picture.shards for picture in right.pictures.arrays if picture.programs == ("auto",)]
+    assert [[list(shard.devices) for shard in each] for each in shards] == [[[0]]]
+    wrong = check(tmp_path / "wrong", doubled_on_the_host, X, in_specs=P("data"), reference=lambda x: 3 * x, **more)
+    assert wrong.status == "failed"
+
+
 def test_an_invalid_call_raises(tmp_path: Path, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         check(tmp_path, jnp.matmul, X, W, **arguments)

@@ -19,7 +19,7 @@ from runner.link import handover
 from runner.link.events import Compilation, OutputTold, Ran, RunTimes, ShardEntry, Timing
 from runner.worker import calls, phases, processes, shared
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
-from runner.worker.specs import spec_of
+from runner.worker.specs import sole_holder, spec_of
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,10 @@ class _Shards:
             shards = [(position, None, self._store(value, held, "")) for position, value in enumerate(held_by)]
             return OutputTold(dtype=str(output.dtype), spec=None, shards=shards)
         shards = []
+        holder = sole_holder(output.sharding)
         for shard in sorted(output.addressable_shards, key=lambda shard: shard.device.id):
+            if holder is not None and shard.device != holder:
+                continue
             where = ranges(shard.index, output.shape)
             entry = self._store(np.asarray(shard.data), held, str(where))
             shards.append((processes.number_of(shard.device), where, entry))

@@ -34,3 +34,15 @@ def spec_of(sharding: Any) -> Spec | None:
     """The PartitionSpec of a sharding; None where it has none."""
     spec = getattr(sharding, "spec", None)
     return None if spec is None else Spec.of(spec)
+
+
+def sole_holder(sharding: Any) -> jax.Device | None:
+    """The device that alone holds an array that is placed on several; None if each holds a part or a copy.
+
+    The compiler gives such a layout to the result of a callback. What the buffers of the other devices have in them
+    means nothing.
+    """
+    if hasattr(sharding, "spec") or sharding.num_devices == 1:
+        return None
+    hlo = sharding._to_xla_hlo_sharding(0)
+    return sharding._device_assignment[hlo.tile_assignment_devices()[0]] if hlo.is_maximal() else None

@@ -36,8 +36,8 @@ def spec_of(sharding: Any) -> Spec | None:
     return None if spec is None else Spec.of(spec)
 
 
-def sole_holder(sharding: Any) -> jax.Device | None:
-    """The device that alone holds an array that is placed on several; None if each holds a part or a copy.
+def sole_holder(sharding: Any) -> Any:
+    """The `jax.Device` that alone holds an array that is placed on several; None if each holds a part or a copy.
 
     The compiler gives such a layout to the result of a callback. What the buffers of the other devices have in them
     means nothing.

@@ -185,7 +185,7 @@ def _blunt(total: Difference, power: float | None, dtype: str) -> str | None:
     """Why a check that passed proves too little; None if it proves enough."""
     if _overflows(total):
         lacks = "" if dtypes.dtype(dtype).infinite else f": {dtype} has no infinity and holds NaN instead"
-        return f"{total.overflowing} of {total.size} elements overflow its dtype and were not compared{lacks}"
+        return f"{total.overflowing} of {total.size} elements can be infinite or NaN and were not compared{lacks}"
     if power is not None and power > WEAK:
         return f"it would not notice a mistake of less than {power:.0%} of its root mean square"
     return None

@@ -92,16 +92,23 @@ class Solution:
 def cheap(network: Network) -> Choice | None:
     """A choice found without regard to the clock, so that it is always the same; None if the network is too large.
 
-    It is the best one if the tables are small, otherwise the best that a few sweeps of message passing meet.
+    It is the best one if the tables are small, otherwise the best that is found near what a few sweeps of message
+    passing meet, once variables with few neighbours are eliminated.
     """
     sizes = [len(costs) for costs in network.alone]
     if elimination.ordered(sizes, network.pairs)[1] <= _QUICK:
         return elimination.eliminated(network).choice
     if network.entries > _ENTRIES:
         return None
-    messages = Messages(network.pairs, sizes)
-    passes = (messages.passed(network, _SWEEPS, math.inf) for _ in range(_PASSES))
-    return min(passes, key=lambda passed: passed.cost).choice
+    less, best = reduced(network), None
+    messages = Messages(less.network.pairs, [len(costs) for costs in less.network.alone])
+    for _ in range(_PASSES):
+        passed = messages.passed(less.network, _SWEEPS, math.inf)
+        best = _narrowed(less.network, passed, _joined(best, passed), math.inf)
+        if _close(best):
+            break
+    assert best is not None
+    return less.whole(best.choice)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,13 +248,16 @@ def _improved(network: Network, messages: Messages, passed: Passed, best: Soluti
 
 
 def _narrowed(network: Network, passed: Passed, best: Solution, until: float) -> Solution:
-    """Improve a solution by eliminating the values that may be better, or those closest to the bound."""
+    """Improve a solution by eliminating the values that may be better, or those closest to the bound.
+
+    Tables are as large as the time until `until` allows, and quick ones if that is infinite.
+    """
     for _ in range(_ROUNDS):
         if _close(best) or time.perf_counter() > until or not passed.sweeps:
             break
         kept = _below(network, passed, best)
-        entries = (until - time.perf_counter()) * _RATE
-        exact = _fits(network, kept, min(elimination.LARGEST, max(_QUICK, int(entries))))
+        entries = 0 if math.isinf(until) else int((until - time.perf_counter()) * _RATE)
+        exact = _fits(network, kept, min(elimination.LARGEST, max(_QUICK, entries)))
         if not exact:
             kept = _closest(network, passed, best, best.cost, _QUICK)
             if kept is None:

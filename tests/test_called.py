@@ -309,6 +309,7 @@ def test_the_result_of_a_callback_is_compared_where_it_is(tmp_path: Path, out_sp
     right = check(tmp_path / "right", doubled_on_the_host, X, in_specs=P("data"), reference=lambda x: x + x, **more)
     assert right.status == "passed", right
     # The compiler leaves it to one device where nothing asks for more.
+    assert right.pictures is not None
     shards = [picture.shards for picture in right.pictures.arrays if picture.programs == ("auto",)]
     assert [[list(shard.devices) for shard in each] for each in shards] == [[[0]]]
     wrong = check(tmp_path / "wrong", doubled_on_the_host, X, in_specs=P("data"), reference=lambda x: 3 * x, **more)

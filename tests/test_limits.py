@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from runner.estimate.model import Estimate
 from runner.flow.limits import COMPILED, ROOM, SEARCHES, Round, next_limit
+from runner.flow.planning import as_compiled
+from tests.evidence import program
 
 LEAST, MOST = 40.0, 100.0
 """The bytes of the smallest plan in the model, and of the one without a limit, which costs least."""
@@ -81,3 +84,14 @@ def test_a_plan_that_fits_and_costs_nothing_is_the_only_one() -> None:
 def test_a_program_whose_bytes_are_unknown_is_followed_by_a_smaller_one() -> None:
     first = Round(limit=90.0, planned=90.0, held=9.0, cost=1.0, needed=None, candidate="a")
     assert next_limit([first], 90.0, 1.0) == pytest.approx(0.75 * 90.0)
+
+
+def test_the_estimate_of_collectives_that_cannot_be_read_is_not_known() -> None:
+    estimate = Estimate(
+        hardware="v5p", seconds=1e-3, compute=1e-3, communication=0.0, hidden=0.0, overlapped=1e-3, bottleneck=None,
+        fits=True, lines=[], collectives=[], unknown=[],
+    )  # fmt: skip
+    known = as_compiled("auto", program(estimate=estimate))
+    assert (known.bytes_sent, known.seconds) == (0, 1e-3)
+    unknown = as_compiled("auto", program(estimate=estimate, bytes_sent=None))
+    assert (unknown.bytes_sent, unknown.seconds) == (None, None)

@@ -21,7 +21,7 @@ from runner.flow.run import run
 from runner.layout import Spec
 from runner.link.workers import Workers
 from runner.planning.plan import Candidate, NoPlan, Wanted, plan
-from runner.record.model import CompiledProgram, Record, Status
+from runner.record.model import CompiledProgram, ProgramRecord, Record, Status
 from runner.untyped import is_list, is_mapping
 from runner.words import long_text
 
@@ -220,18 +220,23 @@ def _tried(
 def _came_to(record: Record, request: PlanRequest) -> tuple[Compiled, ...]:
     if not record.programs:
         return (Compiled(program="", status=record.status, error=record.error),)
-    programs: list[Compiled] = []
-    for name, program in record.programs.items():
-        compiled = Compiled(program=name, status=program.status, error=program.error)
-        if isinstance(program, CompiledProgram):
-            compiled = replace(
-                compiled,
-                bytes_sent=program.bytes_sent,
-                seconds=program.estimate.seconds if program.estimate else None,
-                memory_bytes=program.memory.needed_bytes if program.memory else None,
-            )
-        programs.append(compiled)
+    programs = [as_compiled(name, program) for name, program in record.programs.items()]
     return tuple(sorted(programs, key=lambda compiled: _rank(compiled, request)))
+
+
+def as_compiled(name: str, program: ProgramRecord) -> Compiled:
+    """Return what a plan's program sends, takes and needs as compiled; None for what is not known."""
+    compiled = Compiled(program=name, status=program.status, error=program.error)
+    if not isinstance(program, CompiledProgram):
+        return compiled
+    # A module whose collectives cannot be read has an estimate of its computation alone.
+    estimate = None if program.bytes_sent is None else program.estimate
+    return replace(
+        compiled,
+        bytes_sent=program.bytes_sent,
+        seconds=estimate.seconds if estimate else None,
+        memory_bytes=program.memory.needed_bytes if program.memory else None,
+    )
 
 
 def _rank(compiled: Compiled, request: PlanRequest) -> tuple[bool, bool, float]:

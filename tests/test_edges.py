@@ -74,3 +74,11 @@ def test_where_versions_differ_the_element_is_open_and_no_other() -> None:
     rounding.take_in([digamma(x)], [digamma(rounded(x, "float32", Machine()))], lambda _: None)
     assert rounding.overflows is not None
     assert rounding.overflows[0].tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("name", ["random_gamma_grad", "igamma_grad_a"])
+def test_derivatives_of_the_incomplete_gamma_function_in_its_upper_tail(name: str) -> None:
+    a, x = np.array([0.1, 1, 1, 5, 50, 50, 1000]), np.array([30.0, 20, 100, 60, 120, 200, 1200])
+    with jax.enable_x64(True):
+        expected = np.asarray(getattr(jax.lax, name)(a, x))
+    np.testing.assert_allclose(OPERATIONS[name].numpy(a, x), expected, rtol=1e-12)

@@ -278,12 +278,15 @@ def random_gamma_grad(a: Any, x: Any) -> Any:
     """`jax.lax.random_gamma_grad`: the derivative by `a` of a draw `x` of the gamma distribution.
 
     It is the series of the incomplete gamma function, differentiated by `a` and divided by the density: the sum over n
-    of `x ** (n + 1) / (a * ... * (a + n)) * (digamma(a + n + 1) - log(x))`, as XLA rounds it.
+    of `x ** (n + 1) / (a * ... * (a + n)) * (digamma(a + n + 1) - log(x))`, as XLA rounds it. Far in the upper tail its
+    terms cancel; there it is the integral of the upper incomplete function, differentiated.
     """
     functions = importlib.import_module("scipy.special")
     with np.errstate(all="ignore"):
-        terms, harmonic = _gamma_sums(a, x)
+        tail = functions.gammaincc(np.asarray(a, np.float64), np.asarray(x, np.float64)) < _TAIL
+        terms, harmonic = _gamma_sums(a, dtypes.where(tail, a, x))
         slope = (np.zeros_like(x) + harmonic) - (np.log(x) - functions.psi(a + 1.0)) * terms
+        slope = dtypes.where(tail & np.isfinite(x), _upper_slope(a, dtypes.where(tail, x, a + 1.0)), slope)
         slope = dtypes.where(x == 0, np.zeros_like(slope), slope)
         return dtypes.where((a > 0) & (x >= 0), slope, np.nan)
 
@@ -301,6 +304,20 @@ def igamma_grad_a(a: Any, x: Any) -> Any:
 
 _TERMS = 100_000
 """The most terms of a series that are summed."""
+
+_TAIL = 1e-3
+"""The upper incomplete gamma function below which the series of its derivative has lost too many digits."""
+
+
+def _upper_slope(a: Any, x: Any) -> np.ndarray:
+    """The integral over s from 0 on of `(1 + s/x) ** (a - 1) * exp(-s) * (log(x + s) - digamma(a))`, for x above a."""
+    functions = importlib.import_module("scipy.special")
+    a, x = (np.asarray(each, np.float64)[..., None] for each in np.broadcast_arrays(a, x))
+    nodes, weights = np.polynomial.legendre.leggauss(100)
+    scale = 22.5 * x / (x - np.maximum(a - 1.0, 0.0))
+    s = (nodes + 1.0) * scale
+    factor = np.exp((a - 1.0) * np.log1p(s / x) - s)
+    return (weights * scale * factor * (np.log(x + s) - functions.psi(a))).sum(-1)
 
 
 def _gamma_sums(a: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:

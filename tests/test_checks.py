@@ -153,6 +153,16 @@ def test_a_check_that_would_miss_ten_percent_is_weak() -> None:
     assert verdict.reason.startswith("C: it would not notice a mistake of less than ")
 
 
+def test_a_value_that_is_0_but_for_rounding_is_called_so() -> None:
+    text = TEXT.replace("arange(16),", '"0.1 * ((arange(16) % 4) ** 2 - 3.5)",').replace('"arange(16, 32)"', "1")
+    given = context(text)
+    verdict = value.check(given, run(given))
+    assert (verdict.status, verdict.reason) == (
+        "weak",
+        "C: rounding may be 4.3 times its root mean square, as in a value that is 0 but for rounding",
+    )
+
+
 def test_an_experiment_may_accept_by_name_that_a_check_is_weak() -> None:
     given = context(f"{WEAKEST}\nexpect: {{weak: [C]}}")
     verdict = value.check(given, run(given))

@@ -186,6 +186,8 @@ def _blunt(total: Difference, power: float | None, dtype: str) -> str | None:
     if _overflows(total):
         lacks = "" if dtypes.dtype(dtype).infinite else f": {dtype} has no infinity and holds NaN instead"
         return f"{total.overflowing} of {total.size} elements can be infinite or NaN and were not compared{lacks}"
+    if power is not None and power > 2:
+        return f"rounding may be {power:.2g} times its root mean square, as in a value that is 0 but for rounding"
     if power is not None and power > WEAK:
         return f"it would not notice a mistake of less than {power:.0%} of its root mean square"
     return None

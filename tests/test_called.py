@@ -289,16 +289,6 @@ def test_a_reference_replaces_the_function(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"mesh": None, "in_specs": (P(), P())}, "no operand lies on a mesh, and none is given"),
-        ({"mesh": {"data": "two"}}, r"\{'data': 'two'\} is not a mesh; give names with sizes"),
-        ({"in_specs": (P(),)}, "in_specs has 1 spec, and the function is called with 2 operands; give one for each"),
-        ({"constraints": {"result": object}}, "<class 'object'> cannot be written to an experiment's file"),
-        ({"in_specs": 3}, "in_specs is 3; give a PartitionSpec, or a tree of them, for each operand"),
-    ],
-)
 def doubled_on_the_host(x: jax.Array) -> jax.Array:
     return jax.pure_callback(lambda x: 2 * np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
@@ -316,6 +306,16 @@ def test_the_result_of_a_callback_is_compared_where_it_is(tmp_path: Path, out_sp
     assert wrong.status == "failed"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"mesh": None, "in_specs": (P(), P())}, "no operand lies on a mesh, and none is given"),
+        ({"mesh": {"data": "two"}}, r"\{'data': 'two'\} is not a mesh; give names with sizes"),
+        ({"in_specs": (P(),)}, "in_specs has 1 spec, and the function is called with 2 operands; give one for each"),
+        ({"constraints": {"result": object}}, "<class 'object'> cannot be written to an experiment's file"),
+        ({"in_specs": 3}, "in_specs is 3; give a PartitionSpec, or a tree of them, for each operand"),
+    ],
+)
 def test_an_invalid_call_raises(tmp_path: Path, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         check(tmp_path, jnp.matmul, X, W, **arguments)

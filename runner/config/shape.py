@@ -135,6 +135,8 @@ def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
 
 def _fits(value: Any, kind: Kind) -> bool:
     """Whether a value is of a kind. A string that spells a number is a number; an interpolation fits every kind."""
+    if kind.form == "names":
+        return not isinstance(value, Mapping)
     if kind.name == "anything" or (isinstance(value, str) and ("${" in value or value == "???")):
         return True
     if value is None:
@@ -247,6 +249,8 @@ def _in_yaml(value: Any) -> str:
 
 
 def _in_words(kind: Kind) -> str:
+    if kind.form == "names":
+        return "a name or a list of names"
     if kind.name != "mapping":
         return _IN_WORDS.get(kind.name, "a list")
     keys = [f"'{key}'" for key in kind.keys or ()]

@@ -9,7 +9,7 @@ from typing import get_args
 from runner.evidence.model import Collective
 from runner.experiment.program import Program
 from runner.language import python_source
-from runner.record.model import Asker, CompiledProgram, Mode, ProgramRecord, alike
+from runner.record.model import Asker, CompiledProgram, Mode, ProgramRecord, alike, compiled_on_mesh
 from runner.why.least import gaps
 
 
@@ -19,12 +19,8 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
 
     The `programs` are those of a record, whose files are in `folder`.
     """
-    compared = {
-        name: program
-        for name, program in programs.items()
-        if Program(name).on_mesh and isinstance(program, CompiledProgram)
-    }
-    same = alike(programs)
+    compared = compiled_on_mesh(programs)
+    same = alike(compared)
     sent = {name: program.bytes_sent for name, program in same.items() if program.bytes_sent is not None}
     least = gaps({name: program.collectives or [] for name, program in same.items()}, sent)
     return [

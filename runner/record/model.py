@@ -118,16 +118,20 @@ class CompiledProgram(Evidence, Compilation, ProgramRecord):
         return frozenset(name for name, verdict in value.outputs.items() if verdict.status == "not_run")
 
 
-def alike(programs: Mapping[str, ProgramRecord]) -> dict[str, CompiledProgram]:
-    """The programs on the mesh that compute the same: not one whose outputs are compared in another program only."""
-    on_mesh = {
+def compiled_on_mesh(programs: Mapping[str, ProgramRecord]) -> dict[str, CompiledProgram]:
+    """The programs that were compiled for all devices of the mesh."""
+    return {
         name: program
         for name, program in programs.items()
         if Program(name).on_mesh and isinstance(program, CompiledProgram)
     }
-    uncompared = [program.uncompared for program in on_mesh.values()]
+
+
+def alike(programs: Mapping[str, CompiledProgram]) -> dict[str, CompiledProgram]:
+    """Those programs that compute the same: not one whose outputs are compared in another program only."""
+    uncompared = [program.uncompared for program in programs.values()]
     nowhere = frozenset[str].intersection(*uncompared) if uncompared else frozenset[str]()
-    return {name: program for name, program in on_mesh.items() if program.uncompared <= nowhere}
+    return {name: program for name, program in programs.items() if program.uncompared <= nowhere}
 
 
 @dataclass(frozen=True, kw_only=True)

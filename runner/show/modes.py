@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from runner.record.model import Mode, Record, alike
+from runner.record.model import Mode, Record, alike, compiled_on_mesh
 from runner.why.least import Gap
 from runner.words import bytes_text, listed
 
@@ -16,7 +16,8 @@ HEAD = ("program", "view", "who places", "who communicates", "each device sends"
 
 def compared(record: Record) -> str | None:
     """Return a line on what each program sends; None if all send the same, or too little is known."""
-    sent = {name: each.bytes_sent for name, each in alike(record.programs).items() if each.bytes_sent is not None}
+    same = alike(compiled_on_mesh(record.programs))
+    sent = {name: each.bytes_sent for name, each in same.items() if each.bytes_sent is not None}
     by_bytes: dict[str, list[str]] = {}
     for name, count in sorted(sent.items(), key=lambda pair: pair[1]):
         by_bytes.setdefault(bytes_text(count) if count else "nothing", []).append(name)

@@ -399,6 +399,11 @@ class _FunctionReader:
                 if spec is not None:
                     self.arrays[leaf]["spec"] = spec
 
+    @property
+    def _taken_inside(self) -> set[str]:
+        """The names that lines of a function may not have."""
+        return {*self.taken, *_OF_FUNCTIONS}
+
     def _require_memory(self, shapes: Any, key: Key) -> None:
         """Raise `InvalidExperiment` if the values of a tree take more memory than is free."""
         needed = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in calls.tree.leaves(shapes))
@@ -833,7 +838,7 @@ class _FunctionReader:
                 varying=varying,
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
-                taken={*self.taken, *_OF_FUNCTIONS},
+                taken=self._taken_inside,
                 marks=marks if not local and self._mapping("constraints") else None,
             )
             return lines, result[0]
@@ -877,7 +882,7 @@ class _FunctionReader:
     ) -> None:
         """Add the lines of a function that has a reference, if they contain a `shard_map` that can be read."""
         try:
-            lines = jaxprs.read(function, structs, mesh=self.probe.mesh, taken={*self.taken, *_OF_FUNCTIONS})
+            lines = jaxprs.read(function, structs, mesh=self.probe.mesh, taken=self._taken_inside)
         except CannotRead:
             # Its reference was read, which is why it has one.
             return

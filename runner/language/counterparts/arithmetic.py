@@ -11,13 +11,13 @@ import numpy as np
 from runner import dtypes
 from runner.language.counterparts.promotion import (
     array,
+    as_number,
     common,
     convert,
     floating,
     ieee_maximum,
     ieee_minimum,
     in_floats,
-    integer,
     promoted,
     unsettled,
 )
@@ -51,8 +51,7 @@ def _float_quotient(x: Any, y: Any) -> Any:
 @promoted
 def floor_divide(x: Any, y: Any) -> Any:
     """`jnp.floor_divide`: an integer divided by zero gives -1 or -2, not an error."""
-    if x.dtype.kind == "b":
-        x, y = x.astype(integer()), y.astype(integer())
+    x, y = as_number(x), as_number(y)
     if x.dtype.kind == "f":
         return _float_quotient(x, y)
     quotient, rest = _divided(x, y)
@@ -66,16 +65,14 @@ def floor_divide(x: Any, y: Any) -> Any:
 @promoted
 def remainder(x: Any, y: Any) -> Any:
     """`jnp.remainder`, `%`: an integer modulo zero gives 0."""
-    if x.dtype.kind == "b":
-        x, y = x.astype(integer()), y.astype(integer())
+    x, y = as_number(x), as_number(y)
     return np.remainder(x, y) if x.dtype.kind == "f" else np.remainder(x, dtypes.where(y == 0, np.ones_like(y), y))
 
 
 @promoted
 def fmod(x: Any, y: Any) -> Any:
     """`jnp.fmod`: the remainder has the dividend's sign; an integer modulo zero gives 0."""
-    if x.dtype.kind == "b":
-        x, y = x.astype(integer()), y.astype(integer())
+    x, y = as_number(x), as_number(y)
     return np.fmod(x, y) if x.dtype.kind == "f" else np.fmod(x, dtypes.where(y == 0, np.ones_like(y), y))
 
 
@@ -91,8 +88,7 @@ def power(x1: Any, x2: Any, /) -> Any:
         if x.dtype.kind in "fc":
             # For a scalar exponent of 0.5, NumPy computes the square root, which differs at -inf.
             return np.power(x, np.array(np.broadcast_to(y, np.broadcast_shapes(x.shape, y.shape))))
-        if x.dtype.kind == "b":
-            x, y = x.astype(integer()), y.astype(integer())
+        x, y = as_number(x), as_number(y)
         if isinstance(x2, int):
             return np.power(x, y)
         result = dtypes.where((x == 0) & (y != 0), np.zeros_like(x), np.ones_like(x))
@@ -107,7 +103,7 @@ def square(x: Any, /) -> Any:
     """`jnp.square`: booleans are converted to integers."""
     x = array(x)
     with np.errstate(all="ignore"):
-        return np.square(x.astype(integer()) if x.dtype.kind == "b" else x)
+        return np.square(as_number(x))
 
 
 @promoted
@@ -286,7 +282,8 @@ def random_gamma_grad(a: Any, x: Any) -> Any:
         tail = functions.gammaincc(np.asarray(a, np.float64), np.asarray(x, np.float64)) < _TAIL
         terms, harmonic = _gamma_sums(a, dtypes.where(tail, a, x))
         slope = (np.zeros_like(x) + harmonic) - (np.log(x) - functions.psi(a + 1.0)) * terms
-        slope = dtypes.where(tail & np.isfinite(x), _upper_slope(a, dtypes.where(tail, x, a + 1.0)), slope)
+        if tail.any():
+            slope = dtypes.where(tail & np.isfinite(x), _upper_slope(a, x, tail), slope)
         slope = dtypes.where(x == 0, np.zeros_like(slope), slope)
         return dtypes.where((a > 0) & (x >= 0), slope, np.nan)
 
@@ -309,15 +306,20 @@ _TAIL = 1e-3
 """The upper incomplete gamma function below which the series of its derivative has lost too many digits."""
 
 
-def _upper_slope(a: Any, x: Any) -> np.ndarray:
-    """The integral over s from 0 on of `(1 + s/x) ** (a - 1) * exp(-s) * (log(x + s) - digamma(a))`, for x above a."""
+def _upper_slope(a: Any, x: Any, tail: np.ndarray) -> np.ndarray:
+    """The integral over s from 0 on of `(1 + s/x) ** (a - 1) * exp(-s) * (log(x + s) - digamma(a))`, in the `tail`.
+
+    There x is above a; elsewhere it is 0.
+    """
     functions = importlib.import_module("scipy.special")
-    a, x = (np.asarray(each, np.float64)[..., None] for each in np.broadcast_arrays(a, x))
+    slope = np.zeros(tail.shape)
+    a, x = (np.broadcast_to(np.asarray(each, np.float64), tail.shape)[tail][..., None] for each in (a, x))
     nodes, weights = np.polynomial.legendre.leggauss(100)
     scale = 22.5 * x / (x - np.maximum(a - 1.0, 0.0))
     s = (nodes + 1.0) * scale
     factor = np.exp((a - 1.0) * np.log1p(s / x) - s)
-    return (weights * scale * factor * (np.log(x + s) - functions.psi(a))).sum(-1)
+    slope[tail] = (weights * scale * factor * (np.log(x + s) - functions.psi(a))).sum(-1)
+    return slope
 
 
 def _gamma_sums(a: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:

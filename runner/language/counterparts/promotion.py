@@ -40,6 +40,11 @@ def integer(*, unsigned: bool = False) -> np.dtype[Any]:
     return np.dtype((np.uint64 if wide else np.uint32) if unsigned else np.int64 if wide else np.int32)
 
 
+def as_number(x: Any) -> Any:
+    """An array as arithmetic reads it: booleans are integers."""
+    return x.astype(integer()) if x.dtype.kind == "b" else x
+
+
 class Weak(np.ndarray):
     """Integers of JAX's weak type, which take the dtype of what they are combined with, as a Python integer does."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.language.counterparts.promotion import array, convert, dtype_of, floating, ieee, integer
+from runner.language.counterparts.promotion import array, as_number, convert, dtype_of, floating, ieee, integer
 from runner.language.notation import spelled
 from runner.untyped import is_sequence, is_tuple
 
@@ -266,7 +266,7 @@ def percentile(a: Any, q: Any, axis: Any = None, *, method: Any = "linear", keep
 def _scanned(function: Callable[..., Any]) -> Callable[..., Any]:
     def scan(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
         a = array(a) if dtype is None else convert(a, dtype)
-        a = a.astype(integer()) if a.dtype.kind == "b" else a
+        a = as_number(a)
         with np.errstate(all="ignore"):
             return function(a, axis=axis, dtype=a.dtype)
 

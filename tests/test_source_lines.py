@@ -72,17 +72,17 @@ def test_an_instruction_without_a_source_has_no_line(lines: dict[str, SourceLine
 
 
 def test_callers_are_named_where_they_tell_calls_of_one_helper_apart(lines: dict[str, SourceLine]) -> None:
-    told = distinguishing(lines.values())
-    assert told[lines["q"]] == (("/home/me/train.py", 88),)
-    assert told[lines["k"]] == (("/home/me/train.py", 89),)
-    assert told[lines["old"]] == ()
+    paths = distinguishing(lines.values())
+    assert paths[lines["q"]] == (("/home/me/train.py", 88),)
+    assert paths[lines["k"]] == (("/home/me/train.py", 89),)
+    assert paths[lines["old"]] == ()
 
 
 def test_of_several_callers_those_that_differ_are_named() -> None:
     at, a, b, c, d, main = (("f.py", number) for number in (1, 2, 3, 4, 5, 6))
-    paths = [(a, c, main), (b, c, main), (a, d, main), (b, d, main)]
-    told = distinguishing(SourceLine(at, callers) for callers in paths)
-    assert [*told.values()] == [(a, c), (a, d), (b, c), (b, d)]
+    called_from = [(a, c, main), (b, c, main), (a, d, main), (b, d, main)]
+    paths = distinguishing(SourceLine(at, callers) for callers in called_from)
+    assert [*paths.values()] == [(a, c), (a, d), (b, c), (b, d)]
 
 
 def test_one_call_of_a_helper_needs_no_callers() -> None:
@@ -117,6 +117,6 @@ def test_a_module_that_jax_compiled_has_the_calls_of_a_helper() -> None:
     compiled = jax.jit(twice.called_twice).lower(np.ones((4, 4), np.float32)).compile().as_text()
     module = hlo.read(compiled or "")
     of = source_lines(module, lambda file: file == twice.__file__)
-    told = {spelled(line, callers) for line, callers in distinguishing(of.values()).items()}
+    paths = {spelled(line, callers) for line, callers in distinguishing(of.values()).items()}
     file = Path(twice.__file__).name
-    assert {f"{file}:14 q = halved(x @ x) → {file}:10", f"{file}:15 k = halved(q @ x) → {file}:10"} <= told
+    assert {f"{file}:14 q = halved(x @ x) → {file}:10", f"{file}:15 k = halved(q @ x) → {file}:10"} <= paths

@@ -90,26 +90,26 @@ def distinguishing(lines: Iterable[SourceLine]) -> dict[SourceLine, tuple[Locati
 
     A helper that is called once needs none; if a layer calls it twice, the two lines of the layer do.
     """
-    told: dict[SourceLine, tuple[Location, ...]] = {}
+    paths: dict[SourceLine, tuple[Location, ...]] = {}
 
-    def tell(alike: Sequence[SourceLine], depth: int, shown: Mapping[SourceLine, tuple[Location, ...]]) -> None:
+    def separate(alike: Sequence[SourceLine], depth: int, shown: Mapping[SourceLine, tuple[Location, ...]]) -> None:
         at: dict[Location | None, list[SourceLine]] = {}
         for line in alike:
             at.setdefault(line.callers[depth] if depth < len(line.callers) else None, []).append(line)
         for caller, below in at.items():
             more = () if len(at) == 1 or caller is None else (caller,)
-            known = {line: (*shown[line], *more) for line in below}
+            longer = {line: (*shown[line], *more) for line in below}
             if caller is None or len(below) == 1:
-                told.update(known)
+                paths.update(longer)
             else:
-                tell(below, depth + 1, known)
+                separate(below, depth + 1, longer)
 
     there: dict[Location, dict[SourceLine, None]] = {}
     for line in lines:
         there.setdefault(line.at, {})[line] = None
     for alike in there.values():
-        tell([*alike], 0, dict.fromkeys(alike, ()))
-    return told
+        separate([*alike], 0, dict.fromkeys(alike, ()))
+    return paths
 
 
 def frame(at: Location) -> Frame:

@@ -272,7 +272,8 @@ _NARROWED = {
 
 def machine(experiment: Experiment) -> Machine:
     """The rounding of an experiment's target."""
-    return Machine(_NARROWED.get(experiment.target.platform, {}).get(experiment.precision))
+    platform = experiment.target.platform
+    return Machine(_NARROWED.get(platform, {}).get(experiment.precision), platform=platform)
 
 
 def of_float64(

@@ -124,27 +124,36 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         return
     steps = [step for step in steps if step.supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is StepWork.RUN]
+    twins = [step.program for step in steps if step.work is StepWork.TWIN]
     phases.tell("the programs were written")
     traced = any(step.work is StepWork.TRACE for step in steps)
     trace = _prepare_trace(experiment, types, data_folder) if traced else None
     sources = _sources(experiment, programs, data_folder, types)
     if trace is not None and trace.refused is None:
         sources[StepWork.TRACE] = trace.source
-    for name, source in sources.items():
-        write_text(folder / f"program_{name}.py", source)
+    files = {name: (f"program_{name}.py", source) for name, source in sources.items()}
+    if twins:
+        # Few runs need any.
+        from runner.worker import twin
+
+        for program in twins:
+            written = WRITERS[program](experiment.alone(program.section), data_folder, types)
+            files[_twin(program)] = (f"twin_{program}.py", twin.source(written, experiment, program))
+    for file, source in files.values():
+        write_text(folder / file, source)
     if experiment.imports.modules:
         from runner.worker import functions
 
         functions.forget(experiment.imports.modules)
     # Every module is imported before a backend exists: each sets the number of simulated devices.
-    modules = {name: _load(folder / f"program_{name}.py") for name in sources}
+    modules = {name: _load(folder / file) for name, (file, _) in files.items()}
     try:
-        target = absent.describe() if absent else _devices_here(experiment, programs)
+        target = absent.describe() if absent else _devices_here(experiment, [*programs, *twins])
     except InvalidExperiment as error:
         emit(Invalid(fault=error.fault))
         return
     event = _types_event(types, target)
-    if experiment.grad and (absent is None or job.get("gradient")) and processes.ours.first:
+    if experiment.grad and not twins and (absent is None or job.get("gradient")) and processes.ours.first:
         phases.tell("JAX was differentiating the graph")
         event.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
     emit(event)
@@ -170,6 +179,10 @@ def _sources(
             keeping_types = replace(types, derived=kept) if program is Program.DERIVED else types
             sources[_keeping(program)] = WRITERS[program](kept, data_folder, keeping_types)
     return sources
+
+
+def _twin(program: Program) -> str:
+    return f"{program}_in_float64"
 
 
 def _probe(program: Program) -> str:
@@ -228,12 +241,15 @@ class _Doing:
                     return self._take_trace(step)
                 case StepWork.PROFILE:
                     return self._take_profile(step)
+                case StepWork.TWIN:
+                    return self._take_twin(step)
         except NotLowered as refused:
             return Finished(step=step, unsupported=str(refused))
         except Exception as error:  # JAX, XLA and the backend may raise anything; all of it is recorded.
             traceback.print_exc()
             name = StepWork.TRACE if step.work is StepWork.TRACE else step.program
-            return Finished(step=step, error=_error_text(error, self.folder / f"program_{name}.py"))
+            file = f"twin_{name}.py" if step.work is StepWork.TWIN else f"program_{name}.py"
+            return Finished(step=step, error=_error_text(error, self.folder / file))
 
     def _run(self, program: Program) -> Ran:
         module = self.modules[program]
@@ -270,6 +286,15 @@ class _Doing:
             return Finished(step=step, unsupported=self.trace.refused)
         phases.tell("the trace was running")
         return Finished(step=step, result=self.trace.take(self.modules[StepWork.TRACE], self.arrays))
+
+    def _take_twin(self, step: Step) -> Finished:
+        from runner.worker import twin
+
+        module = self.modules[_twin(step.program)]
+        try:
+            return Finished(step=step, result=twin.take(self._written(step.program), step.program, module, self.arrays))
+        except module.CannotWiden as refused:
+            return Finished(step=step, unsupported=f"it has {refused}")
 
     def _take_profile(self, step: Step) -> Finished:
         phases.tell(f"the profile of {step.program} was taken")

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import linecache
 import math
+import os
 import re
 import string
 import sys
@@ -45,7 +46,7 @@ from runner.language.python import OwnCall, PythonCall
 from runner.language.syntax import SyntaxFault, parse
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
-from runner.worker import calls, imported, jaxprs, phases, types, versions
+from runner.worker import calls, imported, jaxprs, own_files, phases, types, versions
 from runner.worker.jaxprs import CannotRead
 from runner.worker.specs import partition
 from runner.worker.versions import is_own
@@ -323,13 +324,15 @@ class _FunctionReader:
             name = file.stem
             if not name.isidentifier():
                 raise invalid(key, f"'{file.name}' cannot be imported by its name; a module's name is an identifier")
-            folder = str(file.parent)
-            lines = ["import sys", "", f"sys.path.insert(1, {folder!r})", ""]
-            if folder not in sys.path:
-                sys.path.insert(1, folder)
+            try:
+                lines = own_files.add(file)
+            except own_files.NameTaken as taken:
+                raise invalid(key, str(taken)) from None
             if name not in self.modules:
                 forget([name])
                 self.modules.append(name)
+        else:
+            own_files.beside(os.getcwd())
         try:
             importlib.invalidate_caches()
             return importlib.import_module(name), attribute or None, lines

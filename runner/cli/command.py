@@ -25,12 +25,6 @@ _MACHINE = 3
 """The exit status for a failure of the machine: a full disk, no permission, a library that is not installed."""
 
 
-def older(name: str) -> None:
-    """Run the command line of the deprecated `python -m runner.NAME`, after a line with its new spelling."""
-    _say(f"python -m runner.{name} is now: python -m runner {name}")
-    main(f"runner.cli.{name}")
-
-
 def main(module: str | None = None) -> None:
     """Run `main` of a module on this process's arguments; by default of the module that the arguments select.
 
@@ -84,6 +78,8 @@ def _run(module: str | None) -> int:
             except SystemExit as left:
                 # An argument parser has printed its help, or an error.
                 status = left.code if isinstance(left.code, int) else int(left.code is not None)
+            finally:
+                signals.leave_nothing()
             printable.require_written(sys.stdout)
             return status
     except signals.Ended as ended:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 _DTYPES = {
@@ -34,10 +34,19 @@ _DEFINITION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
 _OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _STACK_FRAME = re.compile(r"\bstack_frame_id=(\d+)")
+_SOURCE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)" source_line=(\d+)')
 _CALLED = re.compile(
     r"\b(to_apply|calls|body|condition|true_computation|false_computation|branch_computations|called_computations"
     r"|select|scatter|comparator)=(?:%?([\w.\-]+)|\{([^}]*)\})"
 )
+_CALLING_NOTHING = frozenset(
+    {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "broadcast", "reshape", "transpose"}
+    | {"add", "subtract", "multiply", "divide", "maximum", "minimum", "negate", "convert", "select", "compare", "dot"}
+    # They name the computation that their start runs.
+    | {"async-update", "async-done"}
+)
+"""Opcodes that run no computation; among them the most frequent ones."""
+
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
 
 
@@ -66,6 +75,7 @@ class StackFrames:
     """The tables at the head of a module, which map the number of a stack frame to lines of the user's files."""
 
     rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    _read: dict[int, tuple[Location, ...]] = field(default_factory=dict[int, tuple[Location, ...]], repr=False)
 
     @cached_property
     def _tables(self) -> dict[str, dict[int, Any]]:
@@ -77,8 +87,18 @@ class StackFrames:
                 tables[name][int(match[1])] = entries if text is None else text
         return tables
 
+    @property
+    def files(self) -> list[str]:
+        """The names of all files."""
+        return [*self._tables["FileNames"].values()]
+
     def of(self, number: int) -> tuple[Location, ...]:
         """The lines of a stack frame, those of the innermost call first."""
+        if number not in self._read:
+            self._read[number] = self._of(number)
+        return self._read[number]
+
+    def _of(self, number: int) -> tuple[Location, ...]:
         files, places, stack = (self._tables[name] for name in ("FileNames", "FileLocations", "StackFrames"))
         # The first frame has no parent: its parent's number is 0.
         none = stack.get(1, {}).get("parent_frame_id", 0)
@@ -99,7 +119,11 @@ NO_FRAMES = StackFrames()
 def metadata(attributes: str, stack_frames: StackFrames) -> Metadata:
     """Where JAX traced an operation with these attributes."""
     name, number = _OP_NAME.search(attributes), _STACK_FRAME.search(attributes)
-    return Metadata(name[1] if name else "", stack_frames.of(int(number[1])) if number else ())
+    frames = stack_frames.of(int(number[1])) if number else ()
+    if not frames and (source := _SOURCE.search(attributes)) is not None:
+        # A module of before JAX 0.7 has the innermost frame alone.
+        frames = ((source[1], int(source[2])),)
+    return Metadata(name[1] if name else "", frames)
 
 
 @dataclass(frozen=True)
@@ -153,8 +177,7 @@ class Instruction:
     def called(self) -> tuple[tuple[str, str], ...]:
         """The computations that it runs, as (role, name): `("calls", "fused_computation")`."""
         computations: list[tuple[str, str]] = []
-        if self.opcode in ("async-update", "async-done"):
-            # They name the computation that their start runs.
+        if self.opcode in _CALLING_NOTHING or _CALLED.search(self.attributes) is None:
             return ()
         # The metadata may hold anything in quotes.
         for role, single, several in _CALLED.findall(re.sub(r'"(?:[^"\\]|\\.)*"', '""', self.attributes)):
@@ -365,8 +388,9 @@ def _end(text: str, start: int, until: str) -> int:
     return len(text)
 
 
+@lru_cache(maxsize=1 << 14)
 def shapes(text: str) -> tuple[Shape, ...]:
-    """The arrays of a shape: one, or the leaves of a tuple."""
+    """The arrays of a shape: one, or the leaves of a tuple. Most shapes of a module are alike."""
     leaves: list[Shape] = []
     for dtype, dims, layout in _LEAF.findall(text):
         name, bits = _DTYPES.get(dtype, (dtype, 0))
@@ -374,6 +398,28 @@ def shapes(text: str) -> tuple[Shape, ...]:
         space = _SPACE.search(layout)
         leaves.append(Shape(name, sizes, bits, int(space[1]) if space else 0))
     return tuple(leaves)
+
+
+def calls_itself(module: Module) -> str | None:
+    """The name of a computation that calls itself, perhaps through others, as no module of XLA does; else None."""
+    left = {
+        name: {called for instruction in computation.instructions.values() for _, called in instruction.called}
+        & module.computations.keys()
+        for name, computation in module.computations.items()
+    }
+    leaves = [name for name, inner in left.items() if not inner]
+    callers: dict[str, list[str]] = {}
+    for name, inner in left.items():
+        for called in inner:
+            callers.setdefault(called, []).append(name)
+    while leaves:
+        leaf = leaves.pop()
+        del left[leaf]
+        for caller in callers.get(leaf, ()):
+            left[caller].discard(leaf)
+            if not left[caller]:
+                leaves.append(caller)
+    return next(iter(left), None)
 
 
 def trip_count(module: Module, loop: Instruction, computation: Computation) -> int | None:

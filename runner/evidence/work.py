@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from runner import executions
 from runner.evidence import custom_calls
+from runner.evidence.attribution import Attribution
 from runner.evidence.counts import Counts
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
-from runner.evidence.nodes import Origins
 from runner.evidence.opcodes import IDLE, kind_of, target_of
 from runner.executions import Range
 
@@ -62,13 +62,13 @@ class ModuleWork:
     ahead: float = 0.0
 
 
-def read(module: Module, origins: Origins) -> ModuleWork | None:
+def read(module: Module, origins: Attribution) -> ModuleWork | None:
     """What a module computes and moves; None where no entry computation could be read."""
     return None if module.entry is None else _WorkReader(module, origins).read(module.entry)
 
 
 class _WorkReader:
-    def __init__(self, module: Module, origins: Origins) -> None:
+    def __init__(self, module: Module, origins: Attribution) -> None:
         self._module = module
         self._origins = origins
         self._counts = Counts(module)

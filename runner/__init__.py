@@ -1,8 +1,8 @@
 """Shardproof runs a sharded JAX computation from one YAML file, checks every device's values, and explains collectives.
 
 `run` runs an experiment and returns its `Record`, `sweep` many of them and returns a table, `check` a function of your
-own; `explain` says what a step of yours was compiled to; `read` reads the record of a run folder, and the table of a sweep; `compose` and `validate` say what an experiment
-is. docs/api.md shows them.
+own; `explain` says what a step was compiled to; `read` reads the record of a run folder, and the table of a sweep;
+`compose` and `validate` say what an experiment is. docs/api.md shows them.
 """
 
 from __future__ import annotations

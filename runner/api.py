@@ -16,9 +16,9 @@ from runner.config import direct
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
 from runner.config.folders import InvalidName, added, conf_folder, located
-from runner.explaining import Explained, explain
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
+from runner.explaining import Explained, explain
 from runner.faults import InvalidExperiment
 from runner.printable import Page
 from runner.record import model

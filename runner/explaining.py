@@ -63,8 +63,8 @@ def explain(step: Any, *arguments: Any, mesh: Mapping[str, int] | Any = None) ->
 
     The step is lowered and compiled on the devices that are here, unless it is compiled already. Nothing runs.
 
-    Raises `TypeError` for anything else, `UnreadableModule` (a `ValueError`) for a file that is no module, `InvalidMesh`
-    (a `ValueError`) for a mesh of another size, and what JAX raises when it lowers and compiles.
+    Raises `TypeError` for anything else, `UnreadableModule` (a `ValueError`) for a file that is no module,
+    `InvalidMesh` (a `ValueError`) for a mesh of another size, and what JAX raises when it lowers and compiles.
     """
     axes = _axes(mesh)
     if isinstance(step, str | Path):

@@ -10,7 +10,7 @@ from runner.evidence.nodes import OperationOrigin
 
 
 class Attribution(Protocol):
-    """Names the lines of instructions: those of an experiment (`Origins`), or of the file that a module was traced from.
+    """Names the lines of instructions: those of an experiment (`Origins`), or of the files that were traced.
 
     The second needs nothing but the module (`runner.explanation.places`).
     """

@@ -83,6 +83,9 @@ class StackFrames:
         for name, rows in self.rows.items():
             for match in filter(None, map(_ROW.match, rows)):
                 text = match[2]
+                if (text is None) == name.endswith("Names"):
+                    # A broken table has rows of another one.
+                    continue
                 entries = {entry: int(number) for entry, number in _ENTRY.findall(match[3] or "")}
                 tables[name][int(match[1])] = entries if text is None else text
         return tables
@@ -103,7 +106,10 @@ class StackFrames:
         # The first frame has no parent: its parent's number is 0.
         none = stack.get(1, {}).get("parent_frame_id", 0)
         frames: list[Location] = []
-        while number in stack and len(frames) < len(stack):
+        # A broken table may go round.
+        for _ in range(len(stack)):
+            if number not in stack:
+                break
             place = places.get(stack[number].get("file_location_id"), {})
             file = files.get(place.get("file_name_id"))
             if file is not None:
@@ -336,7 +342,7 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
         return None
     close = _end(line, opcode.end(), ")")
     inside = line[opcode.end() : close]
-    return Instruction(
+    instruction = Instruction(
         name=match.group(2),
         opcode=opcode.group(1),
         shapes=shapes(line[start:end]),
@@ -346,6 +352,28 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
         position=position,
         stack_frames=stack_frames,
     )
+    return instruction if _complete(instruction) else None
+
+
+_WITHOUT_OPERANDS = frozenset(
+    {"parameter", "constant", "iota", "partition-id", "replica-id", "after-all", "tuple", "infeed", "rng", "fusion"}
+    | {"rng-get-and-update-state", "custom-call", "call", "async-start", "recv", "create-token", "conditional"}
+    | {"get-dimension-size", "map", "rng-bit-generator", "all-reduce", "all-gather", "all-to-all", "reduce-scatter"}
+)
+"""Opcodes whose instructions may have no operands."""
+
+
+def _complete(instruction: Instruction) -> bool:
+    """Whether an instruction has what later readers take from it: numbers, and the operands of its opcode."""
+    match instruction.opcode:
+        case "parameter":
+            return instruction.operands[:1] != () and instruction.operands[0].isdecimal()
+        case "get-tuple-element":
+            return len(instruction.operands) == 1 and (instruction.attribute("index") or "").isdecimal()
+        case "dynamic-update-slice" | "compare":
+            return len(instruction.operands) > 1
+        case opcode:
+            return bool(instruction.operands) or opcode in _WITHOUT_OPERANDS
 
 
 def _operands(opcode: str, text: str) -> tuple[str, ...]:
@@ -394,7 +422,7 @@ def shapes(text: str) -> tuple[Shape, ...]:
     leaves: list[Shape] = []
     for dtype, dims, layout in _LEAF.findall(text):
         name, bits = _DTYPES.get(dtype, (dtype, 0))
-        sizes = tuple(int(re.sub(r"\D", "", dim)) for dim in dims.split(",") if dim)
+        sizes = tuple(int(re.sub(r"\D", "", dim) or 0) for dim in dims.split(",") if dim)
         space = _SPACE.search(layout)
         leaves.append(Shape(name, sizes, bits, int(space[1]) if space else 0))
     return tuple(leaves)
@@ -420,6 +448,17 @@ def calls_itself(module: Module) -> str | None:
             if not left[caller]:
                 leaves.append(caller)
     return next(iter(left), None)
+
+
+def disordered(module: Module) -> str | None:
+    """A sentence about an operand that stands behind what reads it, which XLA never writes; None without one."""
+    for computation in module.computations.values():
+        for instruction in computation.instructions.values():
+            for name in instruction.operands if instruction.opcode not in ("parameter", "constant") else ():
+                operand = computation.instructions.get(name)
+                if operand is not None and operand.position >= instruction.position:
+                    return f"{instruction.name} reads {name}, which stands behind it"
+    return None
 
 
 def trip_count(module: Module, loop: Instruction, computation: Computation) -> int | None:

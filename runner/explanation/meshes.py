@@ -103,15 +103,16 @@ def _products(shape: Iterable[int], partitions: int) -> set[int]:
 def _strides(rows: np.ndarray, partitions: int) -> set[int]:
     """Between which distances the devices of a group lie, if they lie evenly along some axes."""
     first = np.sort(rows[0])
-    steps = np.diff(first)
-    if not steps.size or (steps <= 0).any():
+    first = first - first[0]
+    if first.size < 2:
         return set()
-    cuts: set[int] = set()
-    stride, count = int(steps[0]), 1
-    while count <= steps.size and steps[count - 1] == stride:
+    stride, count = int(first[1]), 1
+    while count < first.size and first[count] == stride * count:
         count += 1
-    cuts |= {stride, stride * count}
-    if count <= steps.size:
-        # Two axes that are not neighbours: the group goes on after a jump.
-        cuts |= {int(first[count] - first[0]), int(first[count] - first[0]) * (first.size // count)}
-    return {cut for cut in cuts if 0 < cut <= partitions and partitions % cut == 0}
+    # Along a second axis that is no neighbour of the first, the same again after a jump.
+    jump, again = int(first[count]) if count < first.size else 0, first.size // count
+    even = [far * jump + near * stride for far in range(again) for near in range(count)]
+    if stride < 1 or even != first.tolist():
+        return set()
+    cuts = [stride, stride * count, *([jump, jump * again] if jump else [])]
+    return {cut for cut in cuts if cut <= partitions and partitions % cut == 0}

@@ -60,8 +60,9 @@ class PlacedCollective(Collective):
 class MemoryUse:
     """The bytes that one device holds; null where not known.
 
-    - `peak`: the most at one time, arguments and outputs among them; `by`: whether the `compiler` reports the figures, or
-      they follow from the text: the arrays that are alive at once in its order of `schedule`, without padding.
+    - `peak`: the most at one time, arguments and outputs among them.
+    - `by`: whether the `compiler` reports the figures, or they follow from the text, from the arrays that are alive at
+      once in its `schedule`, without padding.
     """
 
     arguments: int | None
@@ -94,8 +95,8 @@ class Argument:
     """An argument of the program, as one device holds it.
 
     - `spec`: its layout; null where the module does not say, or no PartitionSpec expresses it.
-    - `output`: the result that reuses its memory, by its place in the tuple of results; null if none does. `must`:
-      whether the program relies on that.
+    - `donated`: whether a result may reuse its memory; `output`: the result that does, by its place among the results,
+      null if none does.
     """
 
     name: str
@@ -103,8 +104,8 @@ class Argument:
     shape: tuple[int, ...]
     bytes: int
     spec: Spec | None = None
+    donated: bool = False
     output: str | None = None
-    must: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,7 @@ class Explanation:
     - `lines`: for each line by the name that the others use, its place; `sources`: the text of the user's files, as far
       as they are here.
     - `computed`: what each line computes; null without an entry computation.
-    - `notes`: what a reader should know: unusable donations, state that changes its layout.
+    - `notes`: what else a reader should know, such as state that changes its layout.
     """
 
     schema: str = field(default=SCHEMA, metadata=ALWAYS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
@@ -11,8 +12,8 @@ from runner.evidence import collectives, hlo, work
 from runner.evidence.collectives import Collectives
 from runner.evidence.hlo import Instruction, Module
 from runner.explanation import arguments, living, meshes, places
-from runner.explanation.arguments import Taken
 from runner.explanation.model import (
+    Argument,
     Buffer,
     ComputedLine,
     ExplainedMesh,
@@ -24,8 +25,14 @@ from runner.explanation.places import Places
 from runner.explanation.texts import sources
 from runner.link.events import Memory
 
+_HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
+
 LARGEST = 20
 """The most buffers that an explanation lists."""
+
+
+DEVICES = 1 << 20
+"""The most devices that a module may run on."""
 
 
 class UnreadableModule(ValueError):
@@ -68,8 +75,17 @@ def explain(text: str, source: str, known: Known = NOTHING) -> Explanation:
 
 def read(text: str, source: str, known: Known = NOTHING) -> ReadModule:
     """Read a module. Raises `UnreadableModule` if the text is none, and `meshes.InvalidMesh`."""
-    with _uncollected():
-        return _read(text, source, known)
+    try:
+        with _uncollected():
+            return _read(text, source, known)
+    except (UnreadableModule, meshes.InvalidMesh):
+        raise
+    except (ArithmeticError, LookupError, ValueError, RecursionError) as error:
+        # A text that no compiler wrote may contradict itself in any place.
+        raise UnreadableModule(
+            f"{source}: the module contradicts itself ({type(error).__name__}: {error}); if a compiler wrote it as it "
+            "stands here, please report it"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -92,7 +108,8 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
     lines = places.of_module(module)
     communication = collectives.read(module, lines, grid)
     computed = work.read(module, lines)
-    taken = arguments.read(module, text.partition("\n")[0], grid)
+    head = _HEAD.search(text)
+    taken = arguments.read(module, "" if head is None else head[0], grid)
     placed = _placed(module, lines, communication)
     moment = living.Living(module).peak() if module.scheduled else None
     explanation = Explanation(
@@ -110,9 +127,9 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
         missing=list(dict.fromkeys(communication.missing)),
         memory=_memory(module, known.memory, taken, moment),
         buffers=_buffers(module, lines, taken, moment),
-        arguments=taken.arguments,
+        arguments=taken,
         computed=None if computed is None else _computed(computed),
-        notes=[*_notes(module, mesh), *taken.notes],
+        notes=_notes(module, mesh),
         lines=lines.lines,
         sources=sources(lines.lines.values()),
     )
@@ -120,12 +137,16 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
 
 
 def _module(text: str, source: str) -> Module:
-    if not text.lstrip().startswith("HloModule"):
-        raise UnreadableModule(f"{source}: this is no text of an HLO module: it does not begin with 'HloModule'")
+    if _HEAD.search(text) is None:
+        raise UnreadableModule(f"{source}: this is no text of an HLO module: no line of it begins with 'HloModule'")
     module = hlo.read(text)
-    cycle = hlo.calls_itself(module)
+    cycle, behind = hlo.calls_itself(module), hlo.disordered(module)
     if cycle is not None:
         raise UnreadableModule(f"{source}: the computation {cycle} calls itself, which no module of XLA's does")
+    if behind is not None:
+        raise UnreadableModule(f"{source}: {behind}, which no module of XLA's has")
+    if not 0 < module.partitions * module.replicas <= DEVICES:
+        raise UnreadableModule(f"{source}: the module runs on {module.partitions * module.replicas} devices")
     if module.entry is None:
         why = module.unread[0] if module.unread else "no computation is marked ENTRY"
         raise UnreadableModule(f"{source}: the module has no entry computation that could be read: {why[:200]}")
@@ -159,7 +180,7 @@ def _computed(computed: work.ModuleWork) -> list[ComputedLine]:
     ]
 
 
-def _memory(module: Module, reported: Memory | None, taken: Taken, moment: living.Moment | None) -> MemoryUse:
+def _memory(module: Module, reported: Memory | None, taken: list[Argument], moment: living.Moment | None) -> MemoryUse:
     if reported is not None:
         return MemoryUse(
             arguments=reported.argument_bytes,
@@ -169,22 +190,22 @@ def _memory(module: Module, reported: Memory | None, taken: Taken, moment: livin
             peak=reported.needed_bytes,
             by="compiler",
         )
-    given = sum(argument.bytes for argument in taken.arguments)
+    given = sum(argument.bytes for argument in taken)
+    aliased = sum(argument.bytes for argument in taken if argument.output is not None)
     returned = sum(shape.bytes for shape in arguments.results(module))
     temporaries = None if moment is None else moment.bytes
-    peak = None if temporaries is None else given + returned - taken.aliased + temporaries
+    peak = None if temporaries is None else given + returned - aliased + temporaries
     return MemoryUse(
-        arguments=given, outputs=returned, temporaries=temporaries, aliased=taken.aliased, peak=peak, by="schedule"
+        arguments=given, outputs=returned, temporaries=temporaries, aliased=aliased, peak=peak, by="schedule"
     )
 
 
-def _buffers(module: Module, lines: Places, taken: Taken, moment: living.Moment | None) -> list[Buffer]:
+def _buffers(module: Module, lines: Places, taken: list[Argument], moment: living.Moment | None) -> list[Buffer]:
     """The largest arrays at the moment when the most is alive, and of the arguments and results."""
     buffers = [
-        Buffer(what="argument", name=a.name, node=None, dtype=a.dtype, shape=a.shape, bytes=a.bytes)
-        for a in taken.arguments
+        Buffer(what="argument", name=a.name, node=None, dtype=a.dtype, shape=a.shape, bytes=a.bytes) for a in taken
     ]
-    aliased = {argument.output for argument in taken.arguments}
+    aliased = {argument.output for argument in taken}
     buffers += [
         Buffer(what="output", name=f"result {{{at}}}", node=None, dtype=s.dtype, shape=s.dims, bytes=s.bytes)
         for at, s in enumerate(arguments.results(module))
@@ -220,7 +241,5 @@ def _notes(module: Module, mesh: ExplainedMesh | None) -> list[str]:
         )
     if mesh is not None and mesh.source == "groups":
         sizes = ",".join(f"NAME={size}" for size in mesh.shape)
-        notes.append(
-            f"the module does not name its mesh axes; name them, from the slowest to the fastest: mesh {sizes}"
-        )
+        notes.append(f"the module does not name its mesh axes; name them, the slowest first: mesh {sizes}")
     return notes

@@ -55,7 +55,7 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
         print_table(Table(estimates.HEAD[1:], [row[1:]]))
         for line in estimates.beneath({"": explanation.estimate}, complete=False):
             say(line)
-    below = [*explanation.notes, *explanation.unknown]
+    below = notes(explanation)
     if below:
         say()
     for line in below:
@@ -225,10 +225,18 @@ def buffer_row(buffer: Buffer) -> tuple[str, ...]:
     return bytes_text(buffer.bytes), buffer.what, buffer.name, f"{buffer.dtype}{list(buffer.shape)}", where
 
 
-def donated(explanation: Explanation) -> list[str]:
-    """A sentence about the arguments whose memory results reuse."""
-    names = [argument.name for argument in explanation.arguments if argument.output is not None]
-    if not names:
+def donation(explanation: Explanation) -> list[str]:
+    """A sentence about donated arguments whose memory no result reuses."""
+    unused = [argument for argument in explanation.arguments if argument.donated and argument.output is None]
+    if not unused:
         return []
+    size = bytes_text(sum(argument.bytes for argument in unused))
+    names = [argument.name for argument in unused]
     shown = names[:_ARGUMENTS] + ([f"{len(names) - _ARGUMENTS} more"] if len(names) > _ARGUMENTS else [])
-    return [f"donated: {listed(shown)}"]
+    are = "is donated, but no result reuses its" if len(names) == 1 else "are donated, but no result reuses their"
+    return [f"{listed(shown)} {are} memory ({size} a device)"]
+
+
+def notes(explanation: Explanation) -> list[str]:
+    """What else a reader should know, a sentence each."""
+    return [*donation(explanation), *explanation.notes, *explanation.unknown]

@@ -7,12 +7,12 @@ caller's devices and under the caller's mesh context. Nothing runs, no array is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import metadata
 from typing import Any, cast
 
 import jax
-import jaxlib
 from jax.sharding import NamedSharding
 
 from runner.explanation import modules
@@ -20,14 +20,16 @@ from runner.explanation.model import Argument, Explanation
 from runner.explanation.modules import Known, ReadModule, UnreadableModule
 from runner.layout import Spec
 from runner.link.events import Memory
-from runner.words import bytes_text, listed
+from runner.words import listed
+
+stages, trees, util = cast("Any", jax.stages), cast("Any", jax.tree), cast("Any", jax.tree_util)
 
 _NAMED = 4
 """How many arguments a sentence names."""
 
 
 @dataclass(frozen=True)
-class Stages:
+class Staged:
     """A step as lowered, if it was lowered here or by the caller, and as compiled."""
 
     lowered: Any
@@ -41,35 +43,34 @@ def explained(step: Any, arguments: Sequence[Any], mesh: Mapping[str, int] | Non
     Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, and what JAX raises when it lowers
     and compiles.
     """
-    stages = staged(step, arguments)
-    return _with_layouts(read(stages, mesh).explanation, stages.compiled)
+    taken = staged(step, arguments)
+    return _with_layouts(read(taken, mesh).explanation, taken.compiled)
 
 
-def staged(step: Any, arguments: Sequence[Any]) -> Stages:
+def staged(step: Any, arguments: Sequence[Any]) -> Staged:
     """Lower and compile what is not yet. Raises as `explained` does."""
-    compiled = lowered = None
+    lowered: Any = None
     name = getattr(step, "__name__", type(step).__name__)
-    if isinstance(step, jax.stages.Compiled | jax.stages.Lowered | jax.stages.Traced):
+    if isinstance(step, (stages.Compiled, stages.Lowered, stages.Traced)):
         if arguments:
             raise TypeError(f"a {name} has its arguments already: runner.explain(step)")
-        if isinstance(step, jax.stages.Compiled):
-            return Stages(None, step, name)
-        lowered = step.lower() if isinstance(step, jax.stages.Traced) else step
+        if isinstance(step, stages.Compiled):
+            return Staged(None, step, name)
+        lowered = step.lower() if isinstance(step, stages.Traced) else step
     elif callable(step):
-        jitted: Any = step if hasattr(step, "lower") else jax.jit(cast("Callable[..., Any]", step))
+        jitted: Any = step if hasattr(step, "lower") else cast("Any", jax).jit(step)
         lowered = jitted.lower(*arguments)
     else:
         raise TypeError(f"{step!r} is neither a function nor what jit lowers or compiles")
-    compiled = lowered.compile()
-    return Stages(lowered, compiled, name)
+    return Staged(lowered, lowered.compile(), name)
 
 
-def read(stages: Stages, mesh: Mapping[str, int] | None) -> ReadModule:
+def read(step: Staged, mesh: Mapping[str, int] | None) -> ReadModule:
     """Read the compiled module of a step. Raises `UnreadableModule` and `meshes.InvalidMesh`."""
-    compiled = stages.compiled
+    compiled = step.compiled
     text = compiled.as_text()
     if not text:
-        raise UnreadableModule(f"{stages.name}: the backend does not show the compiled module")
+        raise UnreadableModule(f"{step.name}: the backend does not show the compiled module")
     shardings = [*_leaves(compiled.input_shardings), *_leaves(compiled.output_shardings)]
     device: Any = next((next(iter(sharding.device_set)) for sharding in shardings), None)
     known = Known(
@@ -77,13 +78,13 @@ def read(stages: Stages, mesh: Mapping[str, int] | None) -> ReadModule:
         memory=_memory(compiled, device),
         platform=device.platform if device else None,
         device=device.device_kind if device else None,
-        versions={"jax": jax.__version__, "jaxlib": jaxlib.__version__},
+        versions={"jax": jax.__version__, "jaxlib": metadata.version("jaxlib")},
     )
-    return modules.read(text, stages.name, known)
+    return modules.read(text, step.name, known)
 
 
 def _leaves(tree: Any) -> list[Any]:
-    return jax.tree.leaves(tree)
+    return trees.leaves(tree)
 
 
 def _axes(shardings: Sequence[Any]) -> dict[str, int] | None:
@@ -113,15 +114,14 @@ def _memory(compiled: Any, device: Any) -> Memory | None:
 
 
 def _with_layouts(explanation: Explanation, compiled: Any) -> Explanation:
-    shardings, donated = _leaves(compiled.input_shardings), _donated(compiled)
+    shardings = _leaves(compiled.input_shardings)
+    donated = [info.donated for info in _infos(compiled.args_info)]
     arguments = explanation.arguments
-    notes = list(explanation.notes)
-    if len(shardings) == len(arguments):
+    if len(shardings) == len(donated) == len(arguments):
         # An argument that the program does not use has no parameter; then which is which is not known.
-        arguments = [_laid_out(argument, sharding) for argument, sharding in zip(arguments, shardings, strict=True)]
-        given = zip(arguments, donated, strict=True) if len(donated) == len(arguments) else ()
-        notes += _unusable([argument for argument, gives in given if gives and argument.output is None])
-    return replace(explanation, arguments=arguments, notes=[*notes, *_moved(compiled)])
+        each = zip(arguments, shardings, donated, strict=True)
+        arguments = [replace(_laid_out(argument, lies), donated=gives) for argument, lies, gives in each]
+    return replace(explanation, arguments=arguments, notes=[*explanation.notes, *_moved(compiled)])
 
 
 def _laid_out(argument: Argument, sharding: Any) -> Argument:
@@ -130,71 +130,61 @@ def _laid_out(argument: Argument, sharding: Any) -> Argument:
     return replace(argument, spec=Spec.of(sharding.spec).padded(len(argument.shape)))
 
 
-def _donated(compiled: Any) -> list[bool]:
-    """Whether each argument is donated."""
-    return [info.donated for info in jax.tree.leaves(compiled.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
+@dataclass(frozen=True)
+class _Tree:
+    """An argument or a result: the shardings of its leaves, by their paths, and their shapes and dtypes."""
+
+    shape: Any
+    paths: list[str]
+    shardings: list[Any]
+    types: list[tuple[Any, Any]]
+
+    def alike(self, other: _Tree) -> bool:
+        """Whether both have one structure, and arrays of the same shapes and dtypes."""
+        return bool(self.types) and (self.shape, self.types) == (other.shape, other.types)
 
 
-def _unusable(arguments: Sequence[Argument]) -> list[str]:
-    if not arguments:
-        return []
-    size = bytes_text(sum(argument.bytes for argument in arguments))
-    are = "is donated, but no result reuses its" if len(arguments) == 1 else "are donated, but no result reuses their"
-    return [f"{_listed([argument.name for argument in arguments])} {are} memory ({size} a device)"]
+def _tree(shardings: Any, infos: Any) -> _Tree:
+    paths = [util.keystr(path) for path, _ in util.tree_leaves_with_path(shardings)]
+    types = [(info.shape, info.dtype) for info in _infos(infos)]
+    return _Tree(trees.structure(shardings), paths, _leaves(shardings), types)
 
 
 def _moved(compiled: Any) -> list[str]:
     """A sentence for each argument that is returned in another layout than it was given.
 
-    A result is taken for the new state of an argument if it has its tree, and arrays of its shapes and dtypes.
+    A result is taken for the new state of an argument if it has its structure, and arrays of its shapes and dtypes.
     """
-    given = compiled.input_shardings[0]
-    infos = compiled.args_info[0] if isinstance(compiled.args_info, tuple) else ()
-    outputs = compiled.output_shardings
-    avals: Any = getattr(compiled, "out_info", None)
-    if not isinstance(outputs, tuple):
-        outputs, avals = (outputs,), (avals,)
+    outputs, infos = compiled.output_shardings, compiled.out_info
+    single = not isinstance(outputs, tuple)
+    given = list(map(_tree, compiled.input_shardings[0], compiled.args_info[0]))
+    returned = [_tree(outputs, infos)] if single else list(map(_tree, cast("tuple[Any, ...]", outputs), infos))
     sentences: list[str] = []
-    for number, (layouts, info) in enumerate(zip(given, infos, strict=False)):
-        for place, result in enumerate(outputs):
-            if not _alike(info, layouts, avals[place] if avals is not None else None, result):
-                continue
-            names = [
-                _change(path, before, after, leaf)
-                for (path, before), after, leaf in zip(
-                    jax.tree_util.tree_leaves_with_path(layouts), _leaves(result), _infos(info), strict=True
-                )
-                if not before.is_equivalent_to(after, len(leaf.shape))
-            ]
-            if names:
-                where = f"argument {number} comes back as result {place} in another layout"
-                sentences.append(f"{where}: {_listed(names)}")
-            break
+    for number, before in enumerate(given):
+        place = next((place for place, after in enumerate(returned) if before.alike(after)), None)
+        if place is None:
+            continue
+        leaves = zip(before.paths, before.shardings, returned[place].shardings, before.types, strict=True)
+        changes = [
+            f"{path or 'the array'} from {_spelled(was, len(kind[0]))} to {_spelled(now, len(kind[0]))}"
+            for path, was, now, kind in leaves
+            if not was.is_equivalent_to(now, len(kind[0]))
+        ]
+        if changes:
+            shown = changes[:_NAMED] + ([f"{len(changes) - _NAMED} more"] if len(changes) > _NAMED else [])
+            sentences.append(f"argument {number} comes back as result {place} in another layout: {listed(shown)}")
     return sentences
 
 
 def _infos(tree: Any) -> list[Any]:
-    return jax.tree.leaves(tree, is_leaf=lambda leaf: hasattr(leaf, "donated"))
+    return trees.leaves(tree, is_leaf=_typed)
 
 
-def _alike(info: Any, layouts: Any, avals: Any, result: Any) -> bool:
-    """Whether a result has the tree, the shapes and the dtypes of an argument."""
-    before, after = _infos(info), _leaves(avals)
-    if not before or len(before) != len(after) or jax.tree.structure(layouts) != jax.tree.structure(result):
-        return False
-    return all((a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(before, after, strict=True))
+def _typed(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype")
 
 
-def _change(path: Any, before: Any, after: Any, leaf: Any) -> str:
-    name = jax.tree_util.keystr(path) or "the array"
-    return f"{name} from {_spelled(before, leaf)} to {_spelled(after, leaf)}"
-
-
-def _spelled(sharding: Any, leaf: Any) -> str:
+def _spelled(sharding: Any, rank: int) -> str:
     if isinstance(sharding, NamedSharding):
-        return str(Spec.of(sharding.spec).padded(len(leaf.shape)))
+        return str(Spec.of(sharding.spec).padded(rank))
     return str(sharding)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return listed([*names[:_NAMED], *([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])])

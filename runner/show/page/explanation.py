@@ -43,7 +43,7 @@ def _parts(explanation: Explanation) -> Iterator[Part]:
         shown: list[Inside] = [table(estimates.head(estimate)[0], Table(estimates.HEAD[1:], [row[1:]]))]
         shown += [tag("p", line) for line in estimates.beneath(estimate, complete=True)]
         yield Part("estimate", "Estimate", shown)
-    sentences = [*explanation.notes, *explanation.unknown]
+    sentences = explained.notes(explanation)
     if sentences:
         yield Part("notes", "Notes", tag("ul", [tag("li", sentence) for sentence in sentences]))
 

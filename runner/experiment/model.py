@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from runner import dtypes
+from runner import codec, dtypes
 from runner.experiment import checkpoints, definition, expect, graphs, imported
 from runner.experiment.forms import AS_WRITTEN
 from runner.experiment.hardware import Derive, Hardware
@@ -207,7 +207,11 @@ class Experiment:
 
         Raises `InvalidExperiment`.
         """
-        changed = definition.with_line(self.definition, section, key, text)
+        if key[0] == "functions" and key[1] in self.imports.functions:
+            imports = self.imports.with_line(key, text)
+            changed = None if imports is None else {**self.definition, imported.KEY: codec.plain(imports)}
+        else:
+            changed = definition.with_line(self.definition, section, key, text)
         return None if changed is None else self.reader(changed)
 
     def alone(self, section: Section) -> Experiment:

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import io
 import keyword
+import os
 import sys
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from pathlib import Path
@@ -218,7 +219,9 @@ def experiment(
         message = f"{_name(function)} cannot be pickled for the worker process: {type(error).__name__}: {error}"
         raise Unpicklable(message) from error
     folders = [str(Path(each).resolve()) for each in sys.path]
-    (folder / f"{MODULE}.pkl").write_bytes(pickled)
+    # Whoever can read it sees what the function refers to, and whoever can write it runs code in the programs.
+    with open(folder / f"{MODULE}.pkl", "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.write(pickled)
     write_text(folder / CALLED, _SOURCE.replace("FOLDERS", repr(folders)))
     own = _name(function)
     names = _names(function, len(operands), {own, "result", MODULE})

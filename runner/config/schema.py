@@ -211,7 +211,7 @@ class PlanConfig:
     """How many plans to compile, the best predicted first; 0: none."""
     seconds: Annotated[float, "seconds-of-a-plan"] = 30.0
     """The time limit in seconds, tables of costs included; the best plan so far is then taken, with a bound."""
-    competitors: Annotated[list[Any] | None, "texts"] = None
+    competitors: Annotated[list[Any] | None, "files"] = None
     """Files of hand-written layouts to compile beside the plans: `[megatron.yaml]`."""
 
 

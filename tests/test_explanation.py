@@ -140,7 +140,7 @@ def test_the_sizes_of_axes_without_names_follow_from_groups() -> None:
     assert (str(explanation.mesh), explanation.mesh.source) == ("axis_0=4 × axis_1=2", "groups")
     assert [entry.axes for entry in explanation.moving] == [["axis_0"], ["axis_1"]]
     assert explanation.notes == [
-        "the module does not name its mesh axes; name them, the slowest first: mesh NAME=4,NAME=2"
+        "the module does not name its mesh axes; name them, the slowest first: --mesh NAME=4,NAME=2"
     ]
 
 

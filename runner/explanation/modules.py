@@ -25,7 +25,7 @@ from runner.explanation.places import Places
 from runner.explanation.texts import sources
 from runner.link.events import Memory
 
-_HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
+HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
 
 LARGEST = 20
 """The most buffers that an explanation lists."""
@@ -102,13 +102,16 @@ def _uncollected() -> Generator[None]:
 
 def _read(text: str, source: str, known: Known) -> ReadModule:
     module = _module(text, source)
+    if module.partitions * module.replicas == 1:
+        # A serialized module has lost the number.
+        module.partitions = meshes.devices_of(text)
     devices = module.partitions * module.replicas
     mesh = meshes.mesh_of(text, devices, known.mesh)
     grid = meshes.layout_mesh(mesh, devices)
     lines = places.of_module(module)
     communication = collectives.read(module, lines, grid)
     computed = work.read(module, lines)
-    head = _HEAD.search(text)
+    head = HEAD.search(text)
     taken = arguments.read(module, "" if head is None else head[0], grid)
     placed = _placed(module, lines, communication)
     moment = living.Living(module).peak() if module.scheduled else None
@@ -137,7 +140,7 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
 
 
 def _module(text: str, source: str) -> Module:
-    if _HEAD.search(text) is None:
+    if HEAD.search(text) is None:
         raise UnreadableModule(f"{source}: this is no text of an HLO module: no line of it begins with 'HloModule'")
     module = hlo.read(text)
     cycle, behind = hlo.calls_itself(module), hlo.disordered(module)
@@ -241,5 +244,5 @@ def _notes(module: Module, mesh: ExplainedMesh | None) -> list[str]:
         )
     if mesh is not None and mesh.source == "groups":
         sizes = ",".join(f"NAME={size}" for size in mesh.shape)
-        notes.append(f"the module does not name its mesh axes; name them, the slowest first: mesh {sizes}")
+        notes.append(f"the module does not name its mesh axes; name them, the slowest first: --mesh {sizes}")
     return notes

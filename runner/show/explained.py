@@ -8,6 +8,7 @@ from runner import executions
 from runner.evidence.model import Collective
 from runner.evidence.words import NOBODY, because
 from runner.executions import Count, Part, Range
+from runner.explanation.dumps import DumpedModule
 from runner.explanation.model import Buffer, Explanation, PlacedCollective
 from runner.show import estimates
 from runner.show.console import print_table, say
@@ -60,6 +61,13 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
         say()
     for line in below:
         say(line)
+
+
+def modules(there: Sequence[DumpedModule]) -> None:
+    """Print the modules of a folder, and how one is chosen."""
+    rows = [(m.name, bytes_text(m.bytes), "compiled" if m.compiled else "not compiled", m.file.name) for m in there]
+    print_table(Table(("module", "size", "stage", "file"), rows))
+    say(f"{len(rows)} modules: --module {there[0].name} explains one, by its name or a part of its file's")
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]], most: int | None) -> None:

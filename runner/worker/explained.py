@@ -15,7 +15,7 @@ from typing import Any, cast
 import jax
 from jax.sharding import NamedSharding
 
-from runner.explanation import modules
+from runner.explanation import estimating, modules
 from runner.explanation.model import Argument, Explanation
 from runner.explanation.modules import Known, ReadModule, UnreadableModule
 from runner.layout import Spec
@@ -37,14 +37,32 @@ class Staged:
     name: str
 
 
-def explained(step: Any, arguments: Sequence[Any], mesh: Mapping[str, int] | None = None) -> Explanation:
+def explained(
+    step: Any, arguments: Sequence[Any], mesh: Mapping[str, int] | None = None, hardware: str | None = None
+) -> Explanation:
     """The explanation of a step: a function, jitted or not, with its arguments, a `Lowered` or a `Compiled`.
 
-    Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, and what JAX raises when it lowers
-    and compiles.
+    - `hardware`: the file of the hardware for an estimate; None: that of the step's devices, if there is one.
+
+    Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, `estimating.InvalidHardware`, and
+    what JAX raises when it lowers and compiles.
     """
     taken = staged(step, arguments)
-    return _with_layouts(read(taken, mesh).explanation, taken.compiled)
+    module = read(taken, mesh)
+    name = hardware or estimating.hardware_of(module.explanation.device)
+    explanation = module.explanation
+    if name is not None:
+        explanation = estimating.estimated(module, name, None if hardware else _coordinates(taken.compiled))
+    return _with_layouts(explanation, taken.compiled)
+
+
+def _coordinates(compiled: Any) -> list[tuple[int, ...]] | None:
+    """The places of the devices of a TPU in the mesh's order: slice, chip in the torus, core."""
+    meshes = [s.mesh for s in _leaves(compiled.input_shardings) if isinstance(s, NamedSharding)]
+    devices = list(meshes[0].devices.flat) if meshes else []
+    if not devices or not all(hasattr(device, "coords") for device in devices):
+        return None
+    return [(getattr(device, "slice_index", 0), *device.coords, device.core_on_chip) for device in devices]
 
 
 def staged(step: Any, arguments: Sequence[Any]) -> Staged:

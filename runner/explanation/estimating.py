@@ -53,7 +53,7 @@ def estimated(
     if taken.work is None:
         return explanation
     there = _hardware(name, mesh, coordinates, folder)
-    notes = []
+    notes: list[str] = []
     if explanation.platform not in (None, there.platform):
         notes.append(f"compiled for {explanation.platform}: here the compiler may fuse and overlap differently")
     least = estimate(

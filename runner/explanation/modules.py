@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from runner.evidence import collectives, hlo, work
@@ -66,6 +66,16 @@ class ReadModule:
     places: Places
     communication: Collectives
     work: work.ModuleWork | None
+
+    def instructions(self, names: Iterable[str]) -> dict[str, Instruction]:
+        """Instructions of any computation, by their names."""
+        wanted = set(names)
+        return {
+            name: instruction
+            for computation in self.module.computations.values()
+            for name, instruction in computation.instructions.items()
+            if name in wanted
+        }
 
 
 def explain(text: str, source: str, known: Known = NOTHING) -> Explanation:

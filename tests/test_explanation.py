@@ -392,7 +392,7 @@ def test_hardware_gives_an_estimate_of_the_least_time(tmp_path: Path) -> None:
     assert estimate is not None
     gathered, reduced = estimate.collectives
     # Twelve all-gathers over four of eight GPUs take the latency of the switch.
-    assert gathered.seconds == pytest.approx(12 * reduced.seconds / 2)
+    assert (gathered.seconds or 0) == pytest.approx(12 * (reduced.seconds or 0) / 2)
     assert [line.nodes for line in estimate.lines if line.flops] == [["model.py:7"]]
     with pytest.raises(ValueError, match=r"^there is no hardware 'h10'; did you mean 'h100'\?$"):
         runner.explain(tmp_path / "step.txt", hardware="h10")

@@ -86,9 +86,9 @@ def head(explanation: Explanation) -> list[str]:
     device = explanation.device or (explanation.platform or "").upper()
     what = "compiled" if explanation.stage == "compiled" else "lowered, not compiled"
     made_for = f", {what} for {device}" if device else f", {what}"
-    return [
-        f"{explanation.module}: {where}{made_for}; {explanation.instructions:,} instruction{'s' if explanation.instructions != 1 else ''}"
-    ]
+    count = explanation.instructions
+    size = f"{count:,} instruction{'s' if count != 1 else ''}"
+    return [f"{explanation.module}: {where}{made_for}; {size}"]
 
 
 def collectives(explanation: Explanation) -> list[tuple[str, ...]]:

@@ -55,10 +55,10 @@ def modules(folder: Path) -> list[DumpedModule]:
     return sorted((module for _, module in best.values()), key=lambda module: (-module.bytes, module.file.name))
 
 
-def chosen(found_modules: Sequence[DumpedModule], name: str) -> list[DumpedModule]:
+def chosen(there: Sequence[DumpedModule], name: str) -> list[DumpedModule]:
     """The modules with this name, or else those whose name or file has it as a part."""
-    exact = [module for module in found_modules if name in (module.name, module.file.name)]
-    return exact or [module for module in found_modules if name in module.file.name]
+    exact = [module for module in there if name in (module.name, module.file.name)]
+    return exact or [module for module in there if name in module.file.name]
 
 
 def memory(file: Path) -> Memory | None:

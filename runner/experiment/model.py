@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from runner import dtypes
+from runner import codec, dtypes
 from runner.experiment import checkpoints, definition, expect, graphs, imported
 from runner.experiment.forms import AS_WRITTEN
 from runner.experiment.hardware import Derive, Hardware
@@ -134,6 +134,7 @@ class Experiment:
     programs: tuple[Program, ...]
     seed: int = field(metadata=AS_WRITTEN)
     precision: str = field(metadata=AS_WRITTEN)
+    verify: str = field(metadata=AS_WRITTEN)
     check_vma: bool = field(metadata=AS_WRITTEN)
     trace: bool = field(metadata=AS_WRITTEN)
     profile: bool = field(metadata=AS_WRITTEN)
@@ -207,7 +208,11 @@ class Experiment:
 
         Raises `InvalidExperiment`.
         """
-        changed = definition.with_line(self.definition, section, key, text)
+        if key[0] == "functions" and key[1] in self.imports.functions:
+            imports = self.imports.with_line(key, text)
+            changed = None if imports is None else {**self.definition, imported.KEY: codec.plain(imports)}
+        else:
+            changed = definition.with_line(self.definition, section, key, text)
         return None if changed is None else self.reader(changed)
 
     def alone(self, section: Section) -> Experiment:
@@ -393,7 +398,11 @@ class Experiment:
 
     def array(self, name: str) -> Array:
         """The input array called `name`."""
-        return next(array for array in self.arrays if array.name == name)
+        return self._named[name]
+
+    @cached_property
+    def _named(self) -> Mapping[str, Array]:
+        return {array.name: array for array in self.arrays}
 
     @property
     def layout_keys(self) -> list[str]:
@@ -408,7 +417,7 @@ class Experiment:
 
     def key_of_layout(self, name: str) -> str:
         """The key of the file that sets the layout of an array or an output; by default a gradient has its array's."""
-        if any(array.name == name for array in self.arrays):
+        if name in self._named:
             return f"arrays.{name}.spec"
         return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
 

@@ -14,7 +14,7 @@ from runner.experiment import auto, divergence, expect, extent, hardware, topolo
 from runner.experiment.checkpoints import check_names
 from runner.experiment.forms import PLATFORMS, as_written, check, choices
 from runner.experiment.functions import read_functions
-from runner.experiment.imported import constrained, frames, read_imported
+from runner.experiment.imported import KEY, constrained, frames, read_imported
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.lines import Flat, flat
 from runner.experiment.model import (
@@ -68,7 +68,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
 
     Raises `InvalidExperiment` with the first fault, in the order of the keys.
     """
-    check_text(config)
+    # What a worker adds has no text of a file.
+    check_text({key: value for key, value in config.items() if key != KEY})
     named = config.get("program", "all")
     config = schema.whole(config) | {"program": named}
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
@@ -88,7 +89,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     specs = Specs(mesh, read_rules(config["rules"], mesh))
     arrays = tuple(read_array(array, config["arrays"][array], specs, dims) for array in config["arrays"])
     taken = _distinct_names(config, arrays, dims)
-    functions = read_functions(config["functions"], taken, [array.name for array in arrays])
+    imports = read_imported(config)
+    functions = read_functions(config["functions"], taken, [array.name for array in arrays]) | imports.defined
     automatic = read_manual(config["manual"], mesh)
     manual = mesh.without(automatic)
     counts = {section: extent.check_functions(functions, section) for section in SECTIONS}
@@ -110,7 +112,6 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = read_specs(config["outputs"], "outputs", specs)
     grad = read_gradient(config["grad"], arrays, outputs, sections)
-    imports = read_imported(config)
     generated = {str(line) for section in SECTIONS for line in frames(statements[section], imports)}
     check_outputs(outputs, sections, grad, generated)
     check_gradients(grad, sections)

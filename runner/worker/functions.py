@@ -36,6 +36,7 @@ from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
+from runner.experiment.traced import TracedLoop
 from runner.experiment.written import BOTH, WrittenLine, all_names, is_choice, spread, targets
 from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.graph.source import SECTIONS, Section
@@ -607,7 +608,8 @@ class _FunctionReader:
         statics: dict[str, str] = {}
         trees: dict[str, _Tree] = {}
         hidden = {leaf for name in function.own & self.operands.keys() for leaf in self.operands[name].leaves}
-        self.paths, self.scope = {}, {*self.fixed, *self.functions, *self.arrays, *function.own} - hidden
+        known = {*self.fixed, *self.functions, *self.imported, *self.arrays, *function.own}
+        self.paths, self.scope = {}, known - hidden
         for parameter in function.signature.parameters.values():
             text = bound.arguments.get(parameter.name, repr(parameter.default))
             of = self.trees.get(text)
@@ -889,7 +891,7 @@ class _FunctionReader:
         except CannotRead:
             # Its reference was read, which is why it has one.
             return
-        regions = (line for line in lines.lines.values() if is_mapping(line) and "shard_map" in line)
+        regions = (line for line in lines.lines.values() if isinstance(line, TracedLoop) and line.region is not None)
         if next(regions, None) is not None and not lines.arrays:
             own = free(f"{reference.partition('(')[0]}_written", self.taken)
             self.written[reference], _ = self._function(call, own, reads, structs, lines, gives, where)
@@ -909,7 +911,8 @@ class _FunctionReader:
         result: Any,
         where: str,
     ) -> tuple[str, _Tree]:
-        self.taken |= {name for name, _ in all_names(lines.lines, ())} | {*lines.arrays}
+        traced = lines.traced(structs)
+        self.taken |= {*traced.named, *lines.arrays}
         for name, value in lines.arrays.items():
             self.arrays[name] = {
                 "shape": list(value.shape),
@@ -918,13 +921,7 @@ class _FunctionReader:
                 "spec": [],
             }
             self.paths[name] = name
-        parameters = [*structs, *lines.arrays]
         results = lines.results
-        self.functions[own] = {
-            "of": parameters,
-            **lines.lines,
-            "result": _tuple_of(results),
-        }
         texts = {name: self._text(name) for name in reads}
         returned = call.filled({**self._texts(), **texts})
         single = isinstance(result, int)
@@ -932,12 +929,12 @@ class _FunctionReader:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
         constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
         self.imported[own] = Imported(
-            call.function, returned, lines.frames, lines.differentiated, lines.marked, constraints, lines.spelled,
-            lines.rules,
+            call.function, returned, traced, lines.frames, lines.differentiated, lines.marked, constraints,
+            lines.spelled, lines.rules,
         )  # fmt: skip
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
-        return f"{own}({', '.join(parameters)})", tree
+        return f"{own}({', '.join(traced.parameters)})", tree
 
     def _text(self, name: str) -> str:
         """The Python expression of a value that a call reads."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from runner import dtypes, executions
 from runner.estimate.links import GROUPS, Coordinates, Links, TransferTime
 from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof, bottleneck
+from runner.estimate.narrow import NarrowFloats, of_collective, of_work
 from runner.evidence.model import Collective
 from runner.evidence.work import IN_BRANCHES, LineWork, ModuleWork
 from runner.executions import Range
@@ -30,6 +32,7 @@ def estimate(
     needed_bytes: int | None = None,
     compiled_for: str | None = None,
     notes: Iterable[str] = (),
+    narrow_lines: Mapping[str, NarrowFloats] = MappingProxyType({}),
 ) -> Estimate:
     """A lower bound on the time of one run on one device, for a program `compiled_for` this hardware or another.
 
@@ -37,7 +40,10 @@ def estimate(
     - `coordinates`: the coordinates of the mesh's devices, if known.
     - `needed_bytes`: the memory that a device needs, in bytes.
     - `notes`: what the compiled module does not specify, in words.
+    - `narrow_lines`: the lines whose floats have fewer bits in the file than in the module.
     """
+    work = of_work(work, narrow_lines)
+    collectives = None if collectives is None else [of_collective(each, narrow_lines) for each in collectives]
     unknown = list(dict.fromkeys((*notes, *work.unknown)))
     lines = [_line(hardware, line, unknown) for line in work.lines]
     links = Links(hardware, mesh, coordinates)
@@ -90,7 +96,7 @@ def doubts(experiment: Experiment) -> list[str]:
         reasons.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap differently")
         kinds = [dtypes.dtype(array.dtype) for array in experiment.arrays]
         if any(kind.kind == "float" and kind.numpy.itemsize < 4 for kind in kinds):
-            reasons.append("compiled for CPUs, which multiply and send narrow floats as float32")
+            reasons.append("CPUs multiply and send narrow floats as float32: here they count as in the file")
     generation = None if target.topology is None else target.topology.generation
     if hardware is not None and generation is not None and _short(hardware.name) != _short(generation):
         reasons.append(

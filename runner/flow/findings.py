@@ -43,6 +43,7 @@ from runner.why.reasons import explained
 
 if TYPE_CHECKING:
     from runner.checks.diagnosis import Refused
+    from runner.estimate.narrow import NarrowFloats
     from runner.evidence import planes
 
 
@@ -302,7 +303,18 @@ class Findings:
             needed_bytes=None if memory is None else memory.needed_bytes,
             compiled_for=estimate.compiled_for(self._experiment),
             notes=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
+            narrow_lines=self._narrow(run),
         )
+
+    def _narrow(self, run: ProgramRun) -> dict[str, NarrowFloats]:
+        """The lines of a program whose floats have fewer bits in the file than in a module compiled for CPUs."""
+        from runner.estimate.narrow import narrow
+
+        target = self._experiment.target
+        if self._context is None or target.platform != "cpu" or target.topology is not None:
+            return {}
+        section = Program.DERIVED if run.program is Program.DERIVED else run.program.lines
+        return narrow(self._written(run), run.program.lines, self._context.floats.get(section, {}))
 
     def _explained(self, run: ProgramRun, listed: list[Collective] | None) -> list[Collective] | None:
         """The collectives with their reasons; on one device there are none."""

@@ -31,6 +31,8 @@ LEAST = ("bytes", "time", "memory")
 COSTS = ("bytes", "time")
 """What `derived` may choose by."""
 
+VERIFY = ("auto", "twin", "rounding")
+
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 
 AXIS_TYPES = ("explicit", "auto")
@@ -314,6 +316,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "seed": Form("integer", "the seed must not be negative", least=0),
     "precision": Form("text", "no precision '{value}'", choices=PRECISIONS),
+    "verify": Form("text", "no way to verify '{value}'", choices=VERIFY),
     "seconds": Form("number", "the timeout is a number of seconds above 0, and not infinite", above=0),
     "boolean": Form("flag"),
     "at-least-1": _AT_LEAST_1,

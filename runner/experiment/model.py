@@ -134,6 +134,7 @@ class Experiment:
     programs: tuple[Program, ...]
     seed: int = field(metadata=AS_WRITTEN)
     precision: str = field(metadata=AS_WRITTEN)
+    verify: str = field(metadata=AS_WRITTEN)
     check_vma: bool = field(metadata=AS_WRITTEN)
     trace: bool = field(metadata=AS_WRITTEN)
     profile: bool = field(metadata=AS_WRITTEN)
@@ -397,7 +398,11 @@ class Experiment:
 
     def array(self, name: str) -> Array:
         """The input array called `name`."""
-        return next(array for array in self.arrays if array.name == name)
+        return self._named[name]
+
+    @cached_property
+    def _named(self) -> Mapping[str, Array]:
+        return {array.name: array for array in self.arrays}
 
     @property
     def layout_keys(self) -> list[str]:
@@ -412,7 +417,7 @@ class Experiment:
 
     def key_of_layout(self, name: str) -> str:
         """The key of the file that sets the layout of an array or an output; by default a gradient has its array's."""
-        if any(array.name == name for array in self.arrays):
+        if name in self._named:
             return f"arrays.{name}.spec"
         return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
 

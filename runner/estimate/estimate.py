@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from runner import dtypes, executions
 from runner.estimate.links import GROUPS, Coordinates, Links, TransferTime
 from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof, bottleneck
-from runner.estimate.narrow import NarrowFloats, of_collective, of_work
 from runner.evidence.model import Collective
+from runner.evidence.narrow import WIDE, NarrowFloats, share
 from runner.evidence.work import IN_BRANCHES, LineWork, ModuleWork
 from runner.executions import Range
 from runner.experiment.hardware import Hardware
@@ -42,8 +43,7 @@ def estimate(
     - `notes`: what the compiled module does not specify, in words.
     - `narrow_lines`: the lines whose floats have fewer bits in the file than in the module.
     """
-    work = of_work(work, narrow_lines)
-    collectives = None if collectives is None else [of_collective(each, narrow_lines) for each in collectives]
+    collectives = None if collectives is None else [_as_in_the_file(each, narrow_lines) for each in collectives]
     unknown = list(dict.fromkeys((*notes, *work.unknown)))
     lines = [_line(hardware, line, unknown) for line in work.lines]
     links = Links(hardware, mesh, coordinates)
@@ -155,6 +155,16 @@ def _line(hardware: Hardware, line: LineWork, unknown: list[str]) -> LineTime:
         seconds=seconds,
         bound=None if not seconds else "flops" if bound == "flops" else "memory",
     )
+
+
+def _as_in_the_file(collective: Collective, narrow_lines: Mapping[str, NarrowFloats]) -> Collective:
+    """A collective with the bytes that the file's floats have."""
+    part = share(collective.nodes, narrow_lines)
+    if collective.dtype != WIDE or part == 1:
+        return collective
+    sizes = (None if size is None else int(size * part) for size in (collective.bytes_in, collective.bytes_out))
+    bytes_in, bytes_out = sizes
+    return replace(collective, bytes_in=bytes_in, bytes_out=bytes_out)
 
 
 def _collective(

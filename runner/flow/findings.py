@@ -43,8 +43,8 @@ from runner.why.reasons import explained
 
 if TYPE_CHECKING:
     from runner.checks.diagnosis import Refused
-    from runner.estimate.narrow import NarrowFloats
     from runner.evidence import planes
+    from runner.evidence.narrow import NarrowFloats
     from runner.flow.twins import Twins
 
 
@@ -289,8 +289,9 @@ class Findings:
         profiled = self._profiles.get(run.program)
         written, ran = self._written(run), run.ran
         gathered = gather(
-            written, run.program, folder, ran.stderr, ran.unreadable, profiled, ran.reshards, ran.device_ids
-        )
+            written, run.program, folder, ran.stderr, ran.unreadable, profiled, ran.reshards, ran.device_ids,
+            self._narrow(run),
+        )  # fmt: skip
         evidence = gathered.evidence
         evidence = replace(evidence, collectives=self._explained(run, evidence.collectives))
         if evidence.profile is not None and not evidence.profile.devices:
@@ -333,10 +334,15 @@ class Findings:
 
     def _narrow(self, run: ProgramRun) -> dict[str, NarrowFloats]:
         """The lines of a program whose floats have fewer bits in the file than in a module compiled for CPUs."""
-        from runner.estimate.narrow import narrow
+        from runner.evidence.narrow import narrow
 
         target = self._experiment.target
-        if self._context is None or target.platform != "cpu" or target.topology is not None:
+        if (
+            self._experiment.hardware is None
+            or self._context is None
+            or target.platform != "cpu"
+            or target.topology is not None
+        ):
             return {}
         section = Program.DERIVED if run.program is Program.DERIVED else run.program.lines
         return narrow(self._written(run), run.program.lines, self._context.floats.get(section, {}))

@@ -6,12 +6,10 @@ XLA for CPUs multiplies and sends bfloat16 and other narrow floats as float32; t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from runner import dtypes
-from runner.evidence.model import Collective
-from runner.evidence.work import Kind, LineWork, ModuleWork
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Graph, Ref
 from runner.graph.source import Section
@@ -82,37 +80,13 @@ def _widest(names: list[str]) -> str | None:
     return max(names, key=lambda name: dtypes.dtype(name).itemsize, default=None)
 
 
-def of_work(work: ModuleWork, lines: Mapping[str, NarrowFloats]) -> ModuleWork:
-    """The work of a module compiled for CPUs, with the bits that the file's floats have.
-
-    What belongs to no line is what converts them, and is not counted.
-    """
-    if not lines:
-        return work
-    return replace(work, lines=[_of_line(line, lines) for line in work.lines if line.nodes or line.flops])
-
-
-def of_collective(collective: Collective, lines: Mapping[str, NarrowFloats]) -> Collective:
-    """A collective with the bytes that the file's floats have."""
-    share = _share(collective.nodes, lines)
-    if collective.dtype != WIDE or share == 1:
-        return collective
-    sizes = (None if size is None else int(size * share) for size in (collective.bytes_in, collective.bytes_out))
-    bytes_in, bytes_out = sizes
-    return replace(collective, bytes_in=bytes_in, bytes_out=bytes_out)
-
-
-def _of_line(line: LineWork, lines: Mapping[str, NarrowFloats]) -> LineWork:
-    products = [lines[node].products for node in line.nodes if node in lines]
-    narrow_products = [name for name in products if name is not None]
-    flops: dict[Kind, float] = {}
-    for (dtype, precision), many in line.flops.items():
-        all_narrow = bool(products) and len(narrow_products) == len(line.nodes)
-        kind = (_widest(narrow_products) or dtype) if dtype == WIDE and all_narrow else dtype
-        flops[kind, precision] = flops.get((kind, precision), 0.0) + many
-    return replace(line, flops=flops, bytes=line.bytes * _share(line.nodes, lines))
-
-
-def _share(nodes: Sequence[str], lines: Mapping[str, NarrowFloats]) -> float:
+def share(nodes: Sequence[str], lines: Mapping[str, NarrowFloats]) -> float:
     """The bytes of the values of some lines, as a share of those in float32."""
     return max((lines[node].share if node in lines else 1.0 for node in nodes), default=1.0)
+
+
+def product(nodes: Sequence[str], lines: Mapping[str, NarrowFloats]) -> str | None:
+    """The dtype of the products of some lines, if all are narrow."""
+    names = [lines[node].products for node in nodes if node in lines]
+    every = [name for name in names if name is not None]
+    return _widest(every) if nodes and len(every) == len(nodes) else None

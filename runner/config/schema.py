@@ -100,6 +100,8 @@ class SwitchConfig:
     devices: Things = None
     bandwidth: Rate = None
     """Bytes a second of one device, one way."""
+    sharp: Rate = None
+    """The bus bandwidth of an all-reduce that the switches sum (NVLink SHARP), bytes a second; null: they do not."""
     latency: Latency = None
 
 

@@ -118,6 +118,10 @@ class Imports:
       that contains a `shard_map`.
     - `referred`: the functions of which only their references were read.
     - `x64`: `jax_enable_x64` as it was when the functions were traced; the user's files may set it.
+    - `within`: whether the functions are called within `jax.set_mesh`, since JAX accepts what they do only there.
+    - `held`: the outputs whose layouts the caller of `runner.check` asked for, which every program gives them; `open`:
+      those whose layouts nobody asked for, which the compiler or the types choose.
+    - `donated`: the arrays whose memory the outputs may take.
     """
 
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
@@ -128,6 +132,10 @@ class Imports:
     written: Mapping[str, str] = field(default_factory=dict[str, str])
     referred: tuple[str, ...] = ()
     x64: bool = False
+    within: bool = False
+    held: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    donated: tuple[str, ...] = ()
 
     def source_text(self, call: FunctionCall) -> SourceText:
         """How the user's Python spells the values of a called function, in the function's names."""

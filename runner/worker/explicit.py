@@ -8,12 +8,13 @@ data, from which `runner/programs/explicit.py` writes `out_sharding=` and `resha
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import jax
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 
 from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment
@@ -25,7 +26,7 @@ from runner.layout import Spec
 from runner.programs.types import Repairs
 from runner.sharding.repairs import Repair, candidates
 from runner.sharding.results import OperandLayout
-from runner.worker import calls
+from runner.worker import calls, setting
 from runner.worker.gradient import places
 from runner.worker.imported import called, raised_in
 from runner.worker.refusing import refusal as describe
@@ -40,7 +41,10 @@ def repairs(experiment: Experiment) -> Repairs:
     JAX builds some operations from others only during lowering; if the types refuse these, `runner/worker/execute.py`
     reports it.
     """
+    imports = experiment.imports
     mesh = abstract_mesh(experiment.mesh, experiment.mesh.explicit)
+    # The meshes that a user's function holds have devices.
+    mesh = setting.mesh(experiment, explicit=True) if imports.functions else mesh
     chosen: dict[str, dict[int, Repair]] = {}
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
@@ -80,12 +84,14 @@ def repairs(experiment: Experiment) -> Repairs:
         if experiment.reads_gradients:
             outputs = after(arrays, outputs)
         for name, value in outputs.items():
+            if name in imports.open:
+                continue
             padded = _wanted(experiment, experiment.outputs[name], value)
             if _typed(value) != padded:
                 returned[name] = padded
         return list(outputs.values())
 
-    with jax.sharding.use_abstract_mesh(mesh):
+    with setting.within(mesh if imports.within else getattr(mesh, "abstract_mesh", mesh)):
         traced = calls.jit(whole).trace(*structs(experiment, mesh))
     return Repairs(chosen, reshard, returned, gathered, makes=bool(created), constant=not _depends(traced.jaxpr.jaxpr))
 
@@ -152,7 +158,7 @@ def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:
 
 @dataclass
 class _Explicit(Walker):
-    mesh: AbstractMesh = field(kw_only=True)
+    mesh: Any = field(kw_only=True)
     chosen: dict[str, dict[int, Repair]] = field(kw_only=True)
     reshard: dict[str, Spec] = field(kw_only=True)
     gathered: dict[str, Spec] = field(kw_only=True)
@@ -201,8 +207,10 @@ class _Explicit(Walker):
         imports = self.experiment.imports
         if call.function not in imports.functions:
             return super().inside(call, body, arguments)
+        context = contextlib.nullcontext() if imports.within else setting.without()
         try:
-            given = called(imports, call.function, {v.name: a for v, a in zip(body.inputs, arguments, strict=True)})
+            with context:
+                given = called(imports, call.function, {v.name: a for v, a in zip(body.inputs, arguments, strict=True)})
         except REFUSALS as refusal:
             self._refuse_inside(imports.functions[call.function], refusal, body)
         values = (given,) if len(body.outputs) == 1 else tuple(given)

@@ -20,17 +20,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import ismodule
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from runner import codec, dtypes
 from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
-from runner.experiment.imported import KEY, Imported, Imports, skeleton
+from runner.experiment.imported import CALLED, KEY, Imported, Imports, skeleton
 from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
@@ -42,10 +42,12 @@ from runner.language import python, python_source
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.python import OwnCall, PythonCall
 from runner.language.syntax import SyntaxFault, parse
+from runner.layout import Spec
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
-from runner.worker import calls, imported, jaxprs, phases, types, versions
+from runner.worker import calls, imported, jaxprs, phases, setting, types, versions
 from runner.worker.jaxprs import CannotRead
+from runner.worker.setting import Setting
 from runner.worker.specs import partition
 from runner.worker.versions import is_own
 
@@ -54,6 +56,14 @@ _OF_FUNCTIONS = ("of", "result", "checkpoint")
 
 _KEYS = {"key": "jax.random.key"}
 """The names that Python expressions may use besides imports, with their names in programs."""
+
+_Result = TypeVar("_Result")
+
+_BUILTINS: dict[str, Any] = {"__builtins__": {"__import__": __import__}}
+"""The builtins of an evaluated expression, which can name none: JAX's extensions import what they need by this one."""
+
+_PLAIN = Setting(explicit=False, within=False)
+"""How a device's code is traced: the mesh is that of the `shard_map` around it."""
 
 _RAISED = (Exception, SystemExit, KeyboardInterrupt)
 """The exceptions of the user's code that are reported: all of them."""
@@ -137,6 +147,15 @@ class _Probing:
     functions: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Compilable:
+    """A call of arrays: its function, the types of its operands by name, and how it was traced."""
+
+    function: Callable[..., Any]
+    structs: Mapping[str, Any]
+    how: Setting
+
+
 def traced(
     definition: Mapping[str, Any], folder: Path, into: Path, *, values: bool = True, apart: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -171,10 +190,15 @@ class _FunctionReader:
     """The paths inside calls that constraints may name."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by name."""
-    compilable: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = field(
-        default_factory=dict[str, tuple[Callable[..., Any], dict[str, Any]]]
-    )
-    """For each line that is a call: the function, and the types of its array operands by name."""
+    compilable: dict[str, _Compilable] = field(default_factory=dict[str, "_Compilable"])
+    """For each line that is a call of arrays: what is compiled to ask for the layouts of its results."""
+    meshes: dict[bool, Any] = field(default_factory=dict[bool, Any])
+    """JAX's mesh of the experiment, with its Explicit axes or with all of them Auto."""
+    within: bool = False
+    """Whether a function was traced within `jax.set_mesh`, since JAX accepts it only there."""
+    held: list[str] = field(default_factory=list[str])
+    open: list[str] = field(default_factory=list[str])
+    """The outputs whose layouts the caller of `runner.check` asked for, and those whose layouts nobody asked for."""
     modules: list[str] = field(default_factory=list[str])
     """The names of the modules that are the user's files."""
     references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
@@ -235,9 +259,22 @@ class _FunctionReader:
         paths = {name: path for name, path in self.paths.items() if name != path}
         referred = () if self.written else tuple(self.references)
         changed[KEY] = codec.plain(
-            Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, referred, x64)
-        )
+            Imports(
+                self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, referred, x64,
+                self.within, tuple(self.held), tuple(self.open), self._donated(),
+            )
+        )  # fmt: skip
         return changed
+
+    @cached_property
+    def call(self) -> Any:
+        """The module with the arguments of `runner.check`; None for an experiment of a file."""
+        called = (name for name, source in self.definition["imports"].items() if Path(source).name == CALLED)
+        return self.objects.get(next(called, ""))
+
+    def _donated(self) -> tuple[str, ...]:
+        """The arrays whose memory the outputs may take."""
+        return () if self.call is None else tuple(self._leaves(self.call.donated))
 
     def _changed(self) -> dict[str, Any]:
         """The definition with the lines of the functions that it calls."""
@@ -331,7 +368,8 @@ class _FunctionReader:
                 self.modules.append(name)
         try:
             importlib.invalidate_caches()
-            return importlib.import_module(name), attribute or None, lines
+            with setting.unset():
+                return importlib.import_module(name), attribute or None, lines
         except _RAISED as error:
             raise self._raised(error, f"importing {source}", key) from None
 
@@ -370,7 +408,7 @@ class _FunctionReader:
         self._known(call, space, key)
 
         def make() -> Any:
-            return eval(code, {"__builtins__": {}}, space)
+            return eval(code, _BUILTINS, space)
 
         try:
             shapes = calls.eval_shape(make)
@@ -418,7 +456,7 @@ class _FunctionReader:
         space = {**self.objects, **self.probe.dims}
         self._known(call, space, key)
         try:
-            specs = eval(call.text, {"__builtins__": {}}, space)
+            specs = eval(call.text, _BUILTINS, space)
         except _RAISED as error:
             raise self._raised(error, "making the specs", key, call.text) from None
         leaves = calls.tree.unflatten(tree.structure, tree.leaves)
@@ -789,7 +827,7 @@ class _FunctionReader:
         reads = [name for name in call.names if name in self.trees or name in self.values or name in self.arrays]
         self._known(call, {**space, **dict.fromkeys(reads)}, key)
         operands = self._leaves(reads)
-        structs, varying = self._types(section, operands)
+        structs, varying, layouts = self._types(section, operands)
         wide = [f"{name} is {struct.dtype}" for name, struct in structs.items() if str(struct.dtype) in dtypes.WIDE]
         if wide and not calls.x64():
             message = (
@@ -804,15 +842,15 @@ class _FunctionReader:
             def function(*leaves: Any) -> list[Any]:
                 values = dict(zip(structs, leaves, strict=True))
                 read = {name: self.trees[name].made(values) if name in self.trees else values[name] for name in reads}
-                given = eval(code, {"__builtins__": {}}, {**space, **read})
+                given = eval(code, _BUILTINS, {**space, **read})
                 leaves_of, structure = calls.tree.flatten(given)
                 result[:] = [calls.tree.unflatten(structure, range(len(leaves_of)))]
                 return leaves_of
 
             return function
 
-        def shapes(function: Callable[..., list[Any]]) -> Any:
-            leaves = calls.eval_shape(function, *structs.values())
+        def shapes(function: Callable[..., list[Any]], how: Setting) -> Any:
+            leaves = calls.eval_shape(function, *self._typed(structs, layouts, how).values())
             return calls.tree.map(leaves.__getitem__, result[0])
 
         where = "/".join([*(around.name for around in self.around), *([] if line == RESULT else [line])])
@@ -824,31 +862,39 @@ class _FunctionReader:
 
         reference = self.references.get(call.function)
         read_in = space if reference is None else self._referring(reference, call, space)
+        # A reference may have the name of what it stands for.
+        inside = {name.rpartition(".")[2]: each for name, each in self.references.items() if name != call.function}
         self.taken |= self.visible
         own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
         local = section == "per_device"
 
-        def reading() -> tuple[jaxprs.FunctionLines, Any]:
+        def reading(how: Setting) -> tuple[jaxprs.FunctionLines, Any]:
             # JAX caches traces by function, so each reading needs a new one.
-            lines = jaxprs.read(
-                in_space(read_in),
-                structs,
-                mesh=self.probe.mesh,
-                manual=self.probe.manual.axes if local else (),
-                varying=varying,
-                check_vma=self.probe.check_vma,
-                references={name.rpartition(".")[2]: each for name, each in self.references.items()},
-                taken=self._taken_inside,
-                marks=marks if not local and self._mapping("constraints") else None,
-            )
+            with self._set(how):
+                lines = jaxprs.read(
+                    in_space(read_in),
+                    self._typed(structs, layouts, how),
+                    mesh=self.probe.mesh,
+                    manual=self.probe.manual.axes if local else (),
+                    varying=varying,
+                    check_vma=self.probe.check_vma,
+                    references=inside,
+                    taken=self._taken_inside,
+                    marks=marks if not local and self._mapping("constraints") else None,
+                )
             return lines, result[0]
+
+        def referred(how: Setting) -> None:
+            with self._set(how):
+                given, expected = shapes(in_space(space), how), shapes(in_space(read_in), how)
+            if calls.tree.flatten(given) != calls.tree.flatten(expected):
+                raise CannotRead(f"{call.function} gives {_typed(given)}, and its reference {_typed(expected)}")
 
         try:
             if reference is not None and not local:
-                given, referred = shapes(in_space(space)), shapes(in_space(read_in))
-                if calls.tree.flatten(given) != calls.tree.flatten(referred):
-                    raise CannotRead(f"{call.function} gives {_typed(given)}, and its reference {_typed(referred)}")
-            (lines, gives), (again, gives_again) = reading(), reading()
+                self._as_called(referred)
+            (lines, gives), how = (reading(_PLAIN), _PLAIN) if local else self._as_called(reading)
+            again, gives_again = reading(how)
             if not _alike(lines, again) or calls.tree.flatten(gives) != calls.tree.flatten(gives_again):
                 raise CannotRead(
                     f"{call.function or call.text} returns different values when it is called again: it depends on "
@@ -864,11 +910,53 @@ class _FunctionReader:
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
-            self.compilable[line] = (in_space(space), structs)
+            self.compilable[line] = _Compilable(in_space(space), self._typed(structs, layouts, how), how)
         text, tree = self._function(call, own, reads, structs, lines, gives, where)
         if reference is not None and not local and not self.around:
-            self._write(text, call, reads, structs, in_space(space), gives, where)
+            with self._set(how):
+                self._write(text, call, reads, self._typed(structs, layouts, how), in_space(space), gives, where)
         return text, tree
+
+    def _as_called(self, trace: Callable[[Setting], _Result]) -> tuple[_Result, Setting]:
+        """Trace a function as the programs call it; return the result and the setting in which JAX accepts it.
+
+        Raises what JAX raises as the first program calls it.
+        """
+        refused: dict[bool, BaseException] = {}
+        ambient = self.call is not None and self.call.context
+        for how, wanting in setting.settings(self.probe.programs, ambient):
+            if wanting and not setting.wants_mesh(refused[how.explicit]):
+                continue
+            try:
+                traced = trace(how)
+            except (CannotRead, InvalidExperiment):
+                raise
+            except Exception as error:
+                refused[how.explicit] = error
+                continue
+            self.within |= how.within
+            return traced, how
+        raise next(iter(refused.values()))
+
+    def _set(self, how: Setting) -> contextlib.AbstractContextManager[Any]:
+        """The context in which a function is called."""
+        return setting.within(self._mesh(how.explicit)) if how.within else contextlib.nullcontext()
+
+    def _typed(self, structs: Mapping[str, Any], layouts: Mapping[str, Spec], how: Setting) -> dict[str, Any]:
+        """The types of operands: with their layouts, if the axes are Explicit."""
+        if not how.explicit:
+            return {**structs}
+        mesh = self._mesh(True)
+        return {
+            name: setting.typed(struct, mesh, layouts[name]) if name in layouts else struct
+            for name, struct in structs.items()
+        }
+
+    def _mesh(self, explicit: bool) -> Any:
+        """JAX's mesh of the experiment."""
+        if explicit not in self.meshes:
+            self.meshes[explicit] = setting.mesh(self.probe, explicit=explicit)
+        return self.meshes[explicit]
 
     def _write(
         self,
@@ -887,7 +975,7 @@ class _FunctionReader:
             # Its reference was read, which is why it has one.
             return
         regions = (line for line in lines.lines.values() if is_mapping(line) and "shard_map" in line)
-        if next(regions, None) is not None and not lines.arrays:
+        if next(regions, None) is not None:
             own = free(f"{reference.partition('(')[0]}_written", self.taken)
             self.written[reference], _ = self._function(call, own, reads, structs, lines, gives, where)
 
@@ -946,8 +1034,10 @@ class _FunctionReader:
             raise invalid((), message)
         return text
 
-    def _types(self, section: Section, operands: Sequence[str]) -> tuple[dict[str, Any], dict[str, frozenset[str]]]:
-        """The types of a call's operands in its section, and the mesh axes over which they vary."""
+    def _types(
+        self, section: Section, operands: Sequence[str]
+    ) -> tuple[dict[str, Any], dict[str, frozenset[str]], dict[str, Spec]]:
+        """The types of a call's operands in its section, the mesh axes over which they vary, and arrays' layouts."""
         computed = [name for name in operands if name not in self.arrays or name in self.local]
         names = {name: f"probe{i}_" if self.around else name for i, name in enumerate(computed)}
         probing = _Probing({}, {probe: name for name, probe in names.items()}, {})
@@ -988,7 +1078,7 @@ class _FunctionReader:
                 shape = typed.shape[stacks:]
                 structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(typed.dtype).numpy)
                 varying[name] = differing.get(names[name], frozenset())
-        return structs, varying
+        return structs, varying, {name: array.layout.spec for name, array in given.items() if name in structs}
 
     def _python(self, text: Any, key: Key) -> PythonCall:
         if not isinstance(text, str):
@@ -1019,11 +1109,8 @@ class _FunctionReader:
             if isinstance(spec, str):
                 tree = self.trees.get(name) or self._tree(name, 0, None)
                 of_leaves = self._specs(spec, tree, (section, name))
-                if section == "outputs" and None in of_leaves.values():
-                    chosen = self._chosen(name, tree, (section, name))
-                    of_leaves = {
-                        leaf: chosen[leaf] if entries is None else entries for leaf, entries in of_leaves.items()
-                    }
+                if section == "outputs":
+                    of_leaves = self._of_outputs(name, tree, of_leaves)
                 specs |= of_leaves
                 continue
             if name not in self.trees:
@@ -1078,32 +1165,53 @@ class _FunctionReader:
                 raise invalid(("constraints", pattern), message)
         return specs | self._of_trees("constraints")
 
-    def _chosen(self, name: str, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
-        """The specs that the compiler chooses for the leaves of a call's result."""
+    def _of_outputs(
+        self, name: str, tree: _Tree, asked: Mapping[str, list[Any] | None]
+    ) -> Mapping[str, list[Any] | None]:
+        """The specs of the leaves of a call's result; what nobody asked for is as the compiler or the types choose."""
+        missing = [leaf for leaf, entries in asked.items() if entries is None]
+        self.open += missing
+        if self.call is not None:
+            self.held += [leaf for leaf in asked if leaf not in missing]
+        return self._chosen(name, tree, asked, ("outputs", name)) if missing else asked
+
+    def _chosen(
+        self, name: str, tree: _Tree, asked: Mapping[str, list[Any] | None], key: Key
+    ) -> dict[str, list[Any] | None]:
+        """The specs of the leaves of a call's result, with those that were asked for."""
         made = self.compilable.get(name)
-        topology = self.probe.target.topology
-        if made is None or topology is not None:
-            why = "the line calls no function of arrays alone" if made is None else f"{topology} is not here"
+        if made is None:
+            why = "the line calls no function of arrays alone"
             raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot choose one: {why}")
-        phases.tell("the compiler was asked for the layouts of results")
-        function, structs = made
-        alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
-        specs = {array.name: array.layout.spec for array in read({**skeleton(self.definition), **alone}).arrays}
-        axes = self.probe.mesh
-        mesh = calls.make_mesh(
-            axes.shape,
-            axes.axes,
-            axis_types=(AxisType.Auto,) * len(axes.axes),
-            devices=calls.devices(self.probe.target.platform)[: axes.size],
-        )
-        shardings = [NamedSharding(mesh, partition(specs[operand])) for operand in structs]
+        if self.probe.target.topology is not None and not made.how.explicit:
+            # The compiled module says what its compiler chose; nothing runs that a layout here would matter to.
+            return {leaf: [] if entries is None else entries for leaf, entries in asked.items()}
+        phases.tell("the layouts of results were asked for")
+        mesh = self._mesh(made.how.explicit)
+        shardings = [
+            None if entries is None else NamedSharding(mesh, PartitionSpec(*map(_entry, entries)))
+            for entries in (asked[leaf] for leaf in tree.leaves)
+        ]
         try:
-            compiled = calls.jit(function, in_shardings=shardings).lower(*structs.values()).compile()
+            with self._set(made.how):
+                if made.how.explicit:
+                    specs = [
+                        aval.sharding.spec
+                        for aval in calls.jit(made.function).trace(*made.structs.values()).jaxpr.out_avals
+                    ]
+                else:
+                    alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
+                    layouts = {a.name: a.layout.spec for a in read({**skeleton(self.definition), **alone}).arrays}
+                    given = [NamedSharding(mesh, partition(layouts[operand])) for operand in made.structs]
+                    jitted = calls.jit(made.function, in_shardings=given, out_shardings=shardings)
+                    compiled = jitted.lower(*made.structs.values()).compile()
+                    # A result that depends on no array is on a single device and has no PartitionSpec.
+                    of_results = calls.tree.leaves(compiled.output_shardings)
+                    specs = [getattr(sharding, "spec", PartitionSpec()) for sharding in of_results]
         except _RAISED as error:
             raise self._raised(error, f"compiling '{name}'", key) from None
-        given = dict(zip(tree.leaves, calls.tree.leaves(compiled.output_shardings), strict=True))
-        # A result that depends on no array is on a single device and has no PartitionSpec.
-        return {leaf: _entries(getattr(sharding, "spec", PartitionSpec())) for leaf, sharding in given.items()}
+        chosen = dict(zip(tree.leaves, map(_entries, specs), strict=True))
+        return {leaf: chosen[leaf] if entries is None else entries for leaf, entries in asked.items()}
 
     def _grad(self) -> Any:
         grad = self.definition["grad"]
@@ -1201,6 +1309,11 @@ def _entries(spec: Any) -> list[Any] | None:
         return None
     entries = spec.spec if isinstance(spec, NamedSharding) else spec
     return [list(cast("tuple[str, ...]", entry)) if isinstance(entry, tuple) else entry for entry in entries]
+
+
+def _entry(entry: Any) -> Any:
+    """An entry of a spec in the YAML as one of a PartitionSpec."""
+    return tuple(cast("list[str]", entry)) if isinstance(entry, list) else entry
 
 
 def _part(part: Any) -> str:

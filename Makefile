@@ -4,6 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
+# JAX=0.11.2 takes that version in place of the one that constraints.txt has for this Python; give it a VENV of its own.
+JAX ?=
+CONSTRAINTS = $(if $(JAX),$(VENV)/constraints.txt,constraints.txt)
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 # The tests start hundreds of processes, each of which would compile the runner anew.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
 FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py tests/test_bad_records.py
@@ -60,11 +64,12 @@ studies: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(if $(JAX),sed -E 's/^(jax|jaxlib)==[^ ]*/\1==$(JAX)/' constraints.txt > $(CONSTRAINTS))
+	$(PIP) -e .
 	touch $@
 
 $(VENV)/.tests: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs,aot,joblib,submitit,mlflow,wandb]'
+	$(PIP) -e '.[test,lint,docs,aot,joblib,submitit,mlflow,wandb]'
 	touch $@
 
 clean:

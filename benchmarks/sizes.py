@@ -69,7 +69,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
     own = ["--config-dir", str(folder)]
     return {
         "lines": ["runner", *own, "+experiment=lines"],
-        "chips": ["runner.derive", *own, "+experiment=chips"],
+        "chips": ["runner", "derive", *own, "+experiment=chips"],
         "sweep": ["runner", *SWEEP],
         "llama": ["runner", "+experiment=llama_block_adamw"],
     }

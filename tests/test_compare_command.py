@@ -297,8 +297,8 @@ def test_the_command_imports_no_jax(here: Path) -> None:
     write("b", programs={"shard_map": program(collective(), GATHER)})
     script = (
         "import runpy, sys\n"
-        "sys.argv = ['compare', 'a', 'b']\n"
-        "try:\n    runpy.run_module('runner.compare', run_name='__main__')\n"
+        "sys.argv = ['runner', 'compare', 'a', 'b']\n"
+        "try:\n    runpy.run_module('runner', run_name='__main__')\n"
         "except SystemExit as end:\n    print(end.code, 'jax' in sys.modules)\n"
     )
     result = subprocess.run(

@@ -310,7 +310,6 @@ def test_the_number_of_operations_is_what_the_readme_says() -> None:
 
 
 def test_the_commands_in_the_readme_exist() -> None:
-    """`runner.mutate` is the command; `runner.cli.mutate` is its module."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     for page in pages:
         # `python -m benchmarks.` stands for all of them.

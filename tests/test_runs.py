@@ -1,4 +1,4 @@
-"""`python -m runner runs` and `runner.report`: their arguments, their output, and the files that they leave alone."""
+"""`python -m runner runs` and `report`: their arguments, their output, and the files that they leave alone."""
 
 from __future__ import annotations
 

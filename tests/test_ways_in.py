@@ -33,22 +33,13 @@ def test_every_command_begins_in_one_place(file: Path) -> None:
     (begins,) = (node for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))
     *imports, call = begins.body
     imported = [ast.unparse(node) for node in [*tree.body, *imports] if isinstance(node, ast.ImportFrom)]
-    ways = (
-        "from runner.cli.command import main",
-        "from runner.cli.command import older",
-        "from runner.cli import command",
-    )
-    assert set(ways) & {*imported}
-    assert ast.unparse(call).startswith(("main(", "command.main(", "older("))
+    assert {"from runner.cli.command import main", "from runner.cli import command"} & {*imported}
+    assert ast.unparse(call).startswith(("main(", "command.main("))
 
 
 def test_the_list_of_commands_is_complete() -> None:
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for file in MODULES}
-    assert names == {"runner", "runner.language", "runner.record", *(f"runner.{name}" for name in OLDER)}
-
-
-OLDER = {"compare", "derive", "editor", "measure", "mutate", "plan", "runs", "report", "catalogue"}
-"""The subcommands that remain available as modules for one release."""
+    assert names == {"runner", "runner.language", "runner.record"}
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
@@ -59,15 +50,6 @@ def test_each_subcommand_has_help_of_one_screen_with_an_example(tmp_path: Path, 
     assert f"\nexample:\n  python -m runner {name} " in outcome.stdout
     assert len(outcome.stdout.splitlines()) <= 32
     assert not outcome.jax
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", sorted(OLDER))
-def test_the_older_spelling_runs_and_says_the_new_one(tmp_path: Path, name: str) -> None:
-    older = done(tmp_path, "--help", module=f"runner.{name}")
-    newer = done(tmp_path, "--help", module=f"runner {name}")
-    assert older.stderr == f"python -m runner.{name} is now: python -m runner {name}\n"
-    assert (older.returncode, older.stdout) == (newer.returncode, newer.stdout)
 
 
 def test_the_help_of_all_fits_a_screen_and_says_where_the_names_are(tmp_path: Path) -> None:

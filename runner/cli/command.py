@@ -25,12 +25,6 @@ _MACHINE = 3
 """The exit status for a failure of the machine: a full disk, no permission, a library that is not installed."""
 
 
-def older(name: str) -> None:
-    """Run the command line of the deprecated `python -m runner.NAME`, after a line with its new spelling."""
-    _say(f"python -m runner.{name} is now: python -m runner {name}")
-    main(f"runner.cli.{name}")
-
-
 def main(module: str | None = None) -> None:
     """Run `main` of a module on this process's arguments; by default of the module that the arguments select.
 

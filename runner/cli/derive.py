@@ -36,6 +36,8 @@ def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
     experiment = read(config).at(program=Program.DERIVED.value)
     types = types_of(workers, experiment, job.folder, job.folder)
     if types.derivation is None:
+        if Program.DERIVED in types.unwritten:
+            raise RuntimeError(types.unwritten[Program.DERIVED])
         reason = types.unsupported[Program.DERIVED]
         raise invalid(("program",), f"no per_device can be derived from the graph: {reason}")
     print(text(types.derivation, manual=experiment.definition["manual"] is not None))

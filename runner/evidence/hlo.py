@@ -34,6 +34,7 @@ _DEFINITION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
 _OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _STACK_FRAME = re.compile(r"\bstack_frame_id=(\d+)")
+_SOURCE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)" source_line=(\d+)')
 _CALLED = re.compile(
     r"\b(to_apply|calls|body|condition|true_computation|false_computation|branch_computations|called_computations"
     r"|select|scatter|comparator)=(?:%?([\w.\-]+)|\{([^}]*)\})"
@@ -99,7 +100,11 @@ NO_FRAMES = StackFrames()
 def metadata(attributes: str, stack_frames: StackFrames) -> Metadata:
     """Where JAX traced an operation with these attributes."""
     name, number = _OP_NAME.search(attributes), _STACK_FRAME.search(attributes)
-    return Metadata(name[1] if name else "", stack_frames.of(int(number[1])) if number else ())
+    frames = stack_frames.of(int(number[1])) if number else ()
+    if not frames and (source := _SOURCE.search(attributes)) is not None:
+        # A module of before JAX 0.7 has the innermost frame alone.
+        frames = ((source[1], int(source[2])),)
+    return Metadata(name[1] if name else "", frames)
 
 
 @dataclass(frozen=True)

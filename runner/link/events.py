@@ -275,6 +275,7 @@ class Types:
     """The results of JAX's abstract evaluation.
 
     - `unsupported`: the programs that JAX cannot express, with the reason.
+    - `unwritten`: the programs that the runner itself failed to write, with what it raised.
     - `outputs`, `nodes`: shapes and dtypes of the outputs, and of every line of each section.
     - `floats`: the dtypes in the expressions of each section, and of `derived`, of floats that are neither float32 nor
       complex64, and of values of a weak type (`weak int32`).
@@ -291,6 +292,7 @@ class Types:
     jaxlib: str
     gradient: GradientFile | None = None
     derivation: Derivation | None = None
+    unwritten: dict[str, str] = field(default_factory=dict[str, str])
     advice: list[str] = field(default_factory=list[str])
 
 

@@ -45,6 +45,7 @@ class InferredTypes:
     - `nodes`: those of every named value of each section (in `per_device` as one device sees it).
     - `repairs`: the changes that explicit sharding requires.
     - `unsupported`: the programs that JAX cannot express, with the reason.
+    - `unwritten`: the programs that the runner itself failed to write, with what it raised.
     - `floats`: for each section, and for `derived`, the dtypes in its expressions.
     - `differing`: for the values that a program's lines pass across its gradients, the mesh axes over which each may
       differ between devices.
@@ -64,3 +65,4 @@ class InferredTypes:
     derived: Experiment | None = None
     derivation: Derivation | None = None
     not_derived: str | None = None
+    unwritten: Mapping[Program, str] = field(default_factory=dict[Program, str])

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,6 +50,7 @@ from runner.worker.compilation import NotLowered
 from runner.worker.execute import Execution, execute
 from runner.worker.keeping import keeping
 from runner.worker.layouts import layouts
+from runner.worker.raising import raised
 from runner.worker.setting import unset
 from runner.worker.types import infer
 
@@ -127,19 +128,20 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     steps = [step for step in steps if step.supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is StepWork.RUN]
     phases.tell("the programs were written")
+    written = _Written({program.value: reason for program, reason in types.unwritten.items()})
     traced = any(step.work is StepWork.TRACE for step in steps)
-    trace = _prepare_trace(experiment, types, data_folder) if traced else None
-    sources = _sources(experiment, programs, data_folder, types)
-    if trace is not None and trace.refused is None:
-        sources[StepWork.TRACE] = trace.source
-    for name, source in sources.items():
+    trace = _trace_of(experiment, types, data_folder, written) if traced else None
+    for program in programs:
+        if program.value not in written.failed:
+            written.add(program.value, lambda program=program: _sources(experiment, program, data_folder, types))
+    for name, source in written.sources.items():
         write_text(folder / f"program_{name}.py", source)
     if experiment.imports.modules:
         from runner.worker import functions
 
         functions.forget(experiment.imports.modules)
     # Every module is imported before a backend exists: each sets the number of simulated devices.
-    modules = {name: _load(folder / f"program_{name}.py") for name in sources}
+    modules = {name: _load(folder / f"program_{name}.py") for name in written.sources}
     try:
         target = absent.describe() if absent else _devices_here(experiment, programs)
     except InvalidExperiment as error:
@@ -150,28 +152,55 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         phases.tell("JAX was differentiating the graph")
         event.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
     emit(event)
-    doing = _Doing(experiment, types.derived, absent, trace, modules, folder, arrays, profiled=_profiled(steps))
+    doing = _Doing(
+        experiment, types.derived, absent, trace, modules, folder, arrays, written.failed, profiled=_profiled(steps)
+    )
     for step in steps:
         emit(Started(step=step))
         emit(doing.done(step))
 
 
-def _sources(
-    experiment: Experiment, programs: list[Program], data_folder: Path, types: InferredTypes
-) -> dict[str, str]:
-    """The sources of the programs and of those that show the layouts of intermediate values, by name."""
-    sources: dict[str, str] = {}
-    for program in programs:
-        own = experiment.alone(program.section)
-        sources[program.value] = WRITERS[program](own, data_folder, types)
-        probing = own.probing(program)
-        if probing is not None:
-            sources[_probe(program)] = WRITERS[program](probing, data_folder, types)
-        kept = (types.derived or own if program is Program.DERIVED else own).keeping(program)
-        if kept is not None:
-            keeping_types = replace(types, derived=kept) if program is Program.DERIVED else types
-            sources[_keeping(program)] = WRITERS[program](kept, data_folder, keeping_types)
+@dataclass
+class _Written:
+    """The sources of the programs and the trace, by name; and what the runner raised while it wrote the others."""
+
+    failed: dict[str, str]
+    sources: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, name: str, write: Callable[[], Mapping[str, str]]) -> None:
+        """Write the sources of a program; whatever that raises costs this program alone."""
+        try:
+            self.sources |= write()
+        except Exception as error:
+            self.failed[name] = raised(f"writing {name}", error)
+
+
+def _sources(experiment: Experiment, program: Program, data_folder: Path, types: InferredTypes) -> dict[str, str]:
+    """The sources of a program and of those that show the layouts of its intermediate values, by name."""
+    own = experiment.alone(program.section)
+    sources = {program.value: WRITERS[program](own, data_folder, types)}
+    probing = own.probing(program)
+    if probing is not None:
+        sources[_probe(program)] = WRITERS[program](probing, data_folder, types)
+    kept = (types.derived or own if program is Program.DERIVED else own).keeping(program)
+    if kept is not None:
+        keeping_types = replace(types, derived=kept) if program is Program.DERIVED else types
+        sources[_keeping(program)] = WRITERS[program](kept, data_folder, keeping_types)
     return sources
+
+
+def _trace_of(
+    experiment: Experiment, types: InferredTypes, data_folder: Path, written: _Written
+) -> TraceProgram | None:
+    """The tracing program, whose source is added to `written` unless it is refused; None if that failed."""
+    prepared: list[TraceProgram] = []
+
+    def write() -> dict[str, str]:
+        prepared.append(_prepare_trace(experiment, types, data_folder))
+        return {} if prepared[0].refused is not None else {StepWork.TRACE: prepared[0].source}
+
+    written.add(StepWork.TRACE, write)
+    return prepared[0] if prepared else None
 
 
 def _probe(program: Program) -> str:
@@ -186,6 +215,7 @@ def _types_event(types: InferredTypes, target: Devices) -> events.Types:
     """The event with the types."""
     return events.Types(
         unsupported={program.value: reason for program, reason in types.unsupported.items()},
+        unwritten={program.value: reason for program, reason in types.unwritten.items()},
         outputs=types.outputs,
         nodes=types.nodes,
         floats=dict(types.floats),
@@ -205,7 +235,7 @@ def _profiled(steps: list[Step]) -> frozenset[Program]:
 class _Doing:
     """Runs one job's steps; keeps the `executions` of programs until they are `profiled`.
 
-    `derived` is the experiment with the derived lines.
+    `derived` is the experiment with the derived lines; `failed` has the programs that could not be written, with why.
     """
 
     experiment: Experiment
@@ -215,6 +245,7 @@ class _Doing:
     modules: dict[str, ModuleType]
     folder: Path
     arrays: Path
+    failed: Mapping[str, str]
     profiled: frozenset[Program]
     executions: dict[Program, Execution] = field(default_factory=dict[Program, Execution])
 
@@ -222,6 +253,9 @@ class _Doing:
         """Run a step; return its event `finished`."""
         if not step.program.on_mesh and not processes.ours.first:
             return Finished(step=step)
+        name = StepWork.TRACE if step.work is StepWork.TRACE else step.program
+        if name in self.failed:
+            return Finished(step=step, error=self.failed[name])
         try:
             with self._context(step.program):
                 return self._done(step)
@@ -229,7 +263,6 @@ class _Doing:
             return Finished(step=step, unsupported=str(refused))
         except Exception as error:  # JAX, XLA and the backend may raise anything; all of it is recorded.
             traceback.print_exc()
-            name = StepWork.TRACE if step.work is StepWork.TRACE else step.program
             return Finished(step=step, error=_error_text(error, self.folder / f"program_{name}.py"))
 
     def _context(self, program: Program) -> AbstractContextManager[Any]:

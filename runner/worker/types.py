@@ -28,6 +28,7 @@ from runner.programs.types import Floats, InferredTypes, Repairs
 from runner.untyped import is_sequence
 from runner.words import listed, quoted
 from runner.worker import calls, explicit, gradient, limits
+from runner.worker.raising import raised
 from runner.worker.refusing import refusal
 from runner.worker.requested import Requested, requested
 from runner.worker.specs import partition
@@ -50,6 +51,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
     for name in experiment.grad.names if experiment.grad else ():
         _fits_array(experiment, name)
     unsupported: dict[Program, str] = {}
+    unwritten: dict[Program, str] = {}
     repairs = Repairs()
     graph, own = experiment.alone("graph"), experiment.alone("per_device")
     if experiment.graph:
@@ -74,15 +76,20 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
                 repairs = explicit.repairs(graph)
             except InvalidExperiment as fault:
                 unsupported[Program.EXPLICIT] = _reason(fault)
+            except Exception as error:
+                unwritten[Program.EXPLICIT] = raised("repairing the types of explicit sharding", error)
     deriving: dict[str, Any] = {}
     if derives or Program.DERIVED in experiment.programs:
         # Imported here: it lowers the graph, which few other evaluations need.
         from runner.worker import derive
 
-        derivation = derive.derived(graph, derive.Judge(_refused_lines, _requested))
+        try:
+            derivation = derive.derived(graph, derive.Judge(_refused_lines, _requested))
+        except Exception as error:
+            unwritten[Program.DERIVED] = derivation = raised("deriving the lines of one device", error)
         if isinstance(derivation, str):
             deriving = {"not_derived": derivation}
-            if Program.DERIVED in experiment.programs:
+            if Program.DERIVED in experiment.programs and Program.DERIVED not in unwritten:
                 unsupported[Program.DERIVED] = derivation
         else:
             deriving = {"derived": derivation[0], "derivation": derivation[1]}
@@ -116,7 +123,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
     if not experiment.chosen and all(program in unsupported for program in experiment.programs):
         of_lines = limits.not_here(experiment) is not None or not experiment.grad
         raise invalid(("per_device",) if of_lines else ("grad", "of"), unsupported[experiment.programs[0]])
-    return InferredTypes(outputs, nodes, repairs, unsupported, floats, differing, **deriving)
+    return InferredTypes(outputs, nodes, repairs, unsupported, floats, differing, unwritten=unwritten, **deriving)
 
 
 def _place(experiment: Experiment, output: str) -> str:

@@ -6,7 +6,6 @@ import functools
 import importlib
 import inspect
 import os
-import sysconfig
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from jax._src import api, core
 from jax.sharding import AbstractMesh, AxisType
 
 from runner.config.folders import conf_folder
+from runner.evidence.source_lines import is_users as is_own
 from runner.experiment.imported import CALLED
 from runner.layout import Mesh
 from runner.worker import calls
@@ -199,17 +199,6 @@ def leave_out_own_frames() -> None:
 
 _HOUSE = str(Path(__file__).parents[1])
 _SHIPPED = str(conf_folder())
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_SITES = {"site-packages", "dist-packages"}
-"""The folders of libraries: a user's and the system's are not those of a virtual environment that borrows them."""
-
-
-def is_own(file: str) -> bool:
-    """Whether a file is the user's own, rather than a library's, Shardproof's, or evaluated text."""
-    if file.startswith(_SHIPPED):
-        return True
-    ours = file.startswith(_HOUSE) or file.endswith(f"/{CALLED}") or (file.startswith("<") and "ipython" not in file)
-    return not ours and not file.startswith(_INSTALLED) and _SITES.isdisjoint(Path(file).parts)
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:

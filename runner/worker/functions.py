@@ -45,7 +45,7 @@ from runner.language.syntax import SyntaxFault, parse
 from runner.layout import Spec
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
-from runner.worker import calls, imported, jaxprs, phases, setting, types, versions
+from runner.worker import calls, imported, jaxprs, phases, setting, states, types, versions
 from runner.worker.jaxprs import CannotRead
 from runner.worker.setting import Setting
 from runner.worker.specs import partition
@@ -154,6 +154,8 @@ class _Compilable:
     function: Callable[..., Any]
     structs: Mapping[str, Any]
     how: Setting
+    gives: Any
+    """The tree of its results, with their numbers."""
 
 
 def traced(
@@ -199,6 +201,8 @@ class _FunctionReader:
     held: list[str] = field(default_factory=list[str])
     open: list[str] = field(default_factory=list[str])
     """The outputs whose layouts the caller of `runner.check` asked for, and those whose layouts nobody asked for."""
+    state: dict[str, str] = field(default_factory=dict[str, str])
+    """The arrays of which outputs are the next values, by the names of these."""
     modules: list[str] = field(default_factory=list[str])
     """The names of the modules that are the user's files."""
     references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
@@ -261,7 +265,7 @@ class _FunctionReader:
         changed[KEY] = codec.plain(
             Imports(
                 self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, referred, x64,
-                self.within, tuple(self.held), tuple(self.open), self._donated(),
+                self.within, tuple(self.held), tuple(self.open), self._donated(), self.state,
             )
         )  # fmt: skip
         return changed
@@ -910,7 +914,7 @@ class _FunctionReader:
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
-            self.compilable[line] = _Compilable(in_space(space), self._typed(structs, layouts, how), how)
+            self.compilable[line] = _Compilable(in_space(space), self._typed(structs, layouts, how), how, gives)
         text, tree = self._function(call, own, reads, structs, lines, gives, where)
         if reference is not None and not local and not self.around:
             with self._set(how):
@@ -1171,9 +1175,45 @@ class _FunctionReader:
         """The specs of the leaves of a call's result; what nobody asked for is as the compiler or the types choose."""
         missing = [leaf for leaf, entries in asked.items() if entries is None]
         self.open += missing
+        specs = self._chosen(name, tree, asked, ("outputs", name)) if missing else asked
         if self.call is not None:
             self.held += [leaf for leaf in asked if leaf not in missing]
-        return self._chosen(name, tree, asked, ("outputs", name)) if missing else asked
+            self._find_state(name, tree, specs)
+        return specs
+
+    def _find_state(self, name: str, tree: _Tree, specs: Mapping[str, list[Any] | None]) -> None:
+        """Find the outputs that are the next values of operands."""
+        made = self.compilable.get(name)
+        if made is None:
+            return
+        types: list[Any] = []
+
+        def alike(array: str, number: int) -> bool:
+            if not types:
+                with self._set(made.how):
+                    types.extend(calls.eval_shape(made.function, *made.structs.values()))
+            own, other = made.structs.get(array), types[number]
+            return own is not None and (own.shape, own.dtype) == (other.shape, other.dtype)
+
+        operands = {each: (of.structure, of.leaves) for each, of in self.operands.items()}
+        pairs = [*states.candidates(operands, made.gives, alike, self._donated())]
+        moved = [pair for pair in pairs if self._moves(self.arrays[pair[0]]["spec"], specs[tree.leaves[pair[1]]])]
+        is_next: Callable[[str, int], bool] | None = None
+        if moved:
+            with self._set(made.how):
+                is_next = states.updates(made.function, made.structs)
+        for array, number in pairs:
+            # One that lies as its operand needs no proof that it is its next value.
+            if (array, number) not in moved or (is_next is not None and is_next(array, number)):
+                self.state[tree.leaves[number]] = array
+
+    def _moves(self, before: Any, after: Any) -> bool:
+        """Whether two specs are of different layouts."""
+        sizes = self.probe.mesh.sizes
+        pair = [Spec.of(each or ()) for each in (before, after)]
+        rank = max(map(len, pair))
+        kept = [[[axis for axis in axes if sizes.get(axis, 2) > 1] for axes in spec.padded(rank)] for spec in pair]
+        return kept[0] != kept[1]
 
     def _chosen(
         self, name: str, tree: _Tree, asked: Mapping[str, list[Any] | None], key: Key

@@ -135,9 +135,7 @@ def test_the_callers_meshes_devices_and_shardings_are_recreated(tmp_path: Path) 
     assert (record.status, record.collectives) == ("passed", {"all-reduce": 2})
     assert str(record.arrays["a"].spec) == "P('data', 'model')"
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        record = check(
-            tmp_path / "context", jitted, X, mesh=AbstractMesh((2, 2), ("data", "model")), in_specs=P("data")
-        )
+        record = check(tmp_path / "context", jitted, X, mesh=None, in_specs=P("data"))
     assert record.status == "passed", record.error
     shape = jax.ShapeDtypeStruct((8, 4), np.float32)
     assert check(tmp_path / "shape", jnp.cos, shape, mesh=mesh, in_specs=[P("data")]).status == "passed"

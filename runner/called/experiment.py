@@ -126,7 +126,7 @@ def _arguments(
     function: Callable[..., Any], names: Sequence[str], places: Sequence[str], leaves: Sequence[Sequence[Any]]
 ) -> dict[Key, str]:
     """What the caller wrote for each key of the experiment; longer keys count first."""
-    call = f"runner.check({_name(function)}, …)"
+    call = f"runner.check({getattr(function, '__name__', type(function).__name__)}, …)"
     arguments: dict[Key, str] = {("graph",): call, ("functions",): call, ("mesh",): "mesh", ("outputs",): "out_specs"}
     arguments |= {("imports",): call, ("references",): "reference", ("target",): "target"}
     for at, (name, place) in enumerate(zip(names, places, strict=True)):

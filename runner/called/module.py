@@ -15,8 +15,8 @@ MODULE = Path(CALLED).stem
 
 _SOURCE = '''"""The arguments of runner.check: a function, its operands, and the specs of its operands and results.
 
-The mesh of the call has the axes AXES of these TYPES; context: whether it is made within jax.set_mesh; donated: the
-operands whose memory the results may take.
+name: the function's. The mesh of the call has the axes AXES of these TYPES; context: whether it is made within
+jax.set_mesh; donated: the operands whose memory the results may take.
 """
 
 import functools
@@ -239,6 +239,7 @@ def write(
     content = [pickle.dumps(settings), pickle.dumps(arrays, pickle.HIGHEST_PROTOCOL), objects]
     (folder / f"{MODULE}.pkl").write_bytes(b"".join(content))
     values = {
+        "name": getattr(call[0], "__name__", type(call[0]).__name__),
         "FOLDERS": [*folders],
         "AXES": axes,
         "TYPES": tuple("Explicit" if axis in set(explicit) else "Auto" for axis in axes),

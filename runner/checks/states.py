@@ -60,8 +60,8 @@ def kept(experiment: Experiment, program: Program, outputs: Mapping[str, Spec | 
         arrays, results = ([pair[at] for pair in pairs] for at in (0, 1))
         verb, value = ("is", "value of") if len(pairs) == 1 else ("are", "values of")
         sentences.append(
-            f"{program}: {_some(results)}, the next {value} {_some(arrays)}, {verb} laid out as {after}, and the "
-            f"operand{'s' if len(pairs) > 1 else ''} as {before}: another step moves the state, or compiles anew; out_specs hold it"
+            f"{program}: {_some(results)}, the next {value} {_some(arrays)}, {verb} laid out as {after}, not as "
+            f"{before}: another step moves the state, or compiles anew; out_specs hold it"
         )
     return sentences
 

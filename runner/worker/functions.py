@@ -45,11 +45,12 @@ from runner.language.syntax import SyntaxFault, parse
 from runner.layout import Spec
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
-from runner.worker import calls, imported, jaxprs, phases, setting, states, types, versions
+from runner.worker import calls, explicit, imported, jaxprs, phases, remedies, setting, states, types, versions
 from runner.worker.jaxprs import CannotRead
 from runner.worker.setting import Setting
 from runner.worker.specs import partition
 from runner.worker.versions import is_own
+from runner.worker.walk import REFUSALS
 
 _OF_FUNCTIONS = ("of", "result", "checkpoint")
 """The keys of a function's mapping, beside its lines."""
@@ -64,6 +65,8 @@ _BUILTINS: dict[str, Any] = {"__builtins__": {"__import__": __import__}}
 
 _PLAIN = Setting(explicit=False, within=False)
 """How a device's code is traced: the mesh is that of the `shard_map` around it."""
+
+_TYPED = Setting(explicit=True, within=False)
 
 _RAISED = (Exception, SystemExit, KeyboardInterrupt)
 """The exceptions of the user's code that are reported: all of them."""
@@ -385,7 +388,7 @@ class _FunctionReader:
             value = getattr(value, part)
         return value
 
-    def _raised(self, error: BaseException, what: str, key: Key, call: str = "") -> InvalidExperiment:
+    def _raised(self, error: BaseException, what: str, key: Key, call: str = "", remedy: str = "") -> InvalidExperiment:
         """The report of an exception of the user's code, with its line if known."""
         lines = [line.strip() for line in str(error).split("\n") if line.strip()]
         # JAX says of out_specs what is wrong with them in the lines after a colon.
@@ -393,6 +396,7 @@ class _FunctionReader:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
         where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
         message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")
+        message += f"\n{remedy}" if remedy else ""
         return InvalidExperiment(Fault(key, message, call or None, 0, len(call)))
 
     # Arrays, and the leaves of trees.
@@ -853,10 +857,6 @@ class _FunctionReader:
 
             return function
 
-        def shapes(function: Callable[..., list[Any]], how: Setting) -> Any:
-            leaves = calls.eval_shape(function, *self._typed(structs, layouts, how).values())
-            return calls.tree.map(leaves.__getitem__, result[0])
-
         where = "/".join([*(around.name for around in self.around), *([] if line == RESULT else [line])])
 
         def marks(path: str) -> bool:
@@ -888,17 +888,18 @@ class _FunctionReader:
                 )
             return lines, result[0]
 
-        def referred(how: Setting) -> None:
-            with self._set(how):
-                given, expected = shapes(in_space(space), how), shapes(in_space(read_in), how)
-            if calls.tree.flatten(given) != calls.tree.flatten(expected):
-                raise CannotRead(f"{call.function} gives {_typed(given)}, and its reference {_typed(expected)}")
-
         try:
-            if reference is not None and not local:
-                self._as_called(referred)
-            (lines, gives), how = (reading(_PLAIN), _PLAIN) if local else self._as_called(reading)
-            again, gives_again = reading(how)
+            if reference is None or local:
+                (lines, gives), how = (reading(_PLAIN), _PLAIN) if local else self._as_called(reading)
+                read_as = how
+            else:
+                given, how = self._as_called(lambda how: self._shapes(in_space(space), structs, layouts, how, result))
+                (lines, gives), read_as = self._as_called(reading, of_reference=True)
+                expected = self._shapes(in_space(read_in), structs, layouts, read_as, result)
+                if calls.tree.flatten(given) != calls.tree.flatten(expected):
+                    message = f"{call.function} gives {_typed(given)}, and its reference {_typed(expected)}"
+                    raise CannotRead(message)
+            again, gives_again = reading(read_as)
             if not _alike(lines, again) or calls.tree.flatten(gives) != calls.tree.flatten(gives_again):
                 raise CannotRead(
                     f"{call.function or call.text} returns different values when it is called again: it depends on "
@@ -909,7 +910,11 @@ class _FunctionReader:
         except InvalidExperiment:
             raise
         except _RAISED as error:
-            raise self._raised(error, f"tracing {call.function or call.text}", key, call.text) from None
+            hint = ""
+            if self.probe.programs[0].typed and not local and isinstance(error, REFUSALS):
+                hint = self._remedy(error, self._typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
+            name = (call.function or call.text) if self.call is None else self.call.name
+            raise self._raised(error, f"tracing {name}", key, call.text, hint) from None
         self.called |= {call.function, *lines.called} - {""}
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
@@ -921,14 +926,32 @@ class _FunctionReader:
                 self._write(text, call, reads, self._typed(structs, layouts, how), in_space(space), gives, where)
         return text, tree
 
-    def _as_called(self, trace: Callable[[Setting], _Result]) -> tuple[_Result, Setting]:
+    def _shapes(
+        self,
+        function: Callable[..., list[Any]],
+        structs: Mapping[str, Any],
+        layouts: Mapping[str, Spec],
+        how: Setting,
+        result: list[Any],
+    ) -> Any:
+        """The types of a function's results, in the tree that it leaves in `result`."""
+        with self._set(how):
+            leaves = calls.eval_shape(function, *self._typed(structs, layouts, how).values())
+        # The layouts in the types of a function and its reference may differ.
+        types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        return calls.tree.map(types.__getitem__, result[0])
+
+    def _as_called(self, trace: Callable[[Setting], _Result], *, of_reference: bool = False) -> tuple[_Result, Setting]:
         """Trace a function as the programs call it; return the result and the setting in which JAX accepts it.
 
-        Raises what JAX raises as the first program calls it.
+        A reference is called by no program, and traced without types if JAX accepts that. Raises what JAX raises in
+        the first setting.
         """
         refused: dict[bool, BaseException] = {}
         ambient = self.call is not None and self.call.context
-        for how, wanting in setting.settings(self.probe.programs, ambient):
+        programs = self.probe.programs
+        ways = setting.of_reference(programs) if of_reference else setting.settings(programs, ambient)
+        for how, wanting in ways:
             if wanting and not setting.wants_mesh(refused[how.explicit]):
                 continue
             try:
@@ -938,9 +961,56 @@ class _FunctionReader:
             except Exception as error:
                 refused[how.explicit] = error
                 continue
-            self.within |= how.within
+            self.within |= how.within and not of_reference
             return traced, how
         raise next(iter(refused.values()))
+
+    def _remedy(
+        self, error: BaseException, typed: Mapping[str, Any], plain: Callable[[], jaxprs.FunctionLines]
+    ) -> str | None:
+        """What to write where JAX's types refuse a line; `plain` reads the function without types."""
+        if self.around:
+            return None
+        if (hint := remedies.of_in_specs(error, typed)) is not None:
+            return hint
+        place = remedies.refused_at(error)
+        try:
+            lines = plain()
+        except Exception:
+            # It is refused without types too, for which there is no remedy.
+            return None
+        if place is None:
+            return None
+        name, arrays = free("refused", self.taken), {**self.arrays}
+        for captured, value in lines.arrays.items():
+            arrays[captured] = {"shape": list(value.shape), "dtype": str(value.dtype), "spec": [], "init": 0}
+        operands = [*typed, *lines.arrays]
+        function = {"of": operands, **lines.lines, "result": _tuple_of(lines.results)}
+        given = [f"{name}_{number}" for number in range(len(lines.results))]
+        whole: dict[str, Any] = {
+            **skeleton(self.definition),
+            "arrays": arrays,
+            "functions": {**self.plain, **self.functions, name: function},
+            "graph": {", ".join(given): f"{name}({', '.join(operands)})"},
+            "outputs": {each: [] for each in given},
+            "per_device": {},
+            "expect": {},
+            "grad": {},
+            KEY: codec.plain(Imports(x64=calls.x64())),
+        }
+        try:
+            chosen = explicit.repairs(read(whole).alone("graph")).calls
+        except InvalidExperiment:
+            return None
+        for path, repairs in chosen.items():
+            # The path of a line of a call ends with the line's own name.
+            own = max((label for label in lines.frames if path.endswith(label)), key=len, default="")
+            frame = lines.frames.get(own)
+            if frame is None or (frame.file, frame.line) != (place.filename, place.lineno):
+                continue
+            texts = [text for repair in repairs.values() if (text := remedies.written(repair, place)) is not None]
+            return f"write {texts[0]}, which JAX's types accept" if len(texts) == 1 else None
+        return None
 
     def _set(self, how: Setting) -> contextlib.AbstractContextManager[Any]:
         """The context in which a function is called."""

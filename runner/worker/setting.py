@@ -58,6 +58,15 @@ def settings(programs: Sequence[Program], ambient: bool) -> Iterator[tuple[Setti
         yield Setting(explicit, within=True), not ambient
 
 
+def of_reference(programs: Sequence[Program]) -> Iterator[tuple[Setting, bool]]:
+    """The settings in which a reference may be traced, which computes the same on whole arrays: first without types."""
+    yield Setting(explicit=False, within=False), False
+    yield Setting(explicit=False, within=True), True
+    if any(program.typed for program in programs):
+        yield Setting(explicit=True, within=False), False
+        yield Setting(explicit=True, within=True), True
+
+
 def mesh(experiment: Experiment, *, explicit: bool) -> Any:
     """The mesh of an experiment on the devices here; without devices if there are too few, or it is for others.
 

@@ -1,8 +1,8 @@
 """Shardproof runs a sharded JAX computation from one YAML file, checks every device's values, and explains collectives.
 
 `run` runs an experiment and returns its `Record`, `sweep` many of them and returns a table, `check` a function of your
-own; `read` reads the record of a run folder, and the table of a sweep; `compose` and `validate` say what an experiment
-is. docs/api.md shows them.
+own; `explain` says what a step was compiled to; `read` reads the record of a run folder, and the table of a sweep;
+`compose` and `validate` say what an experiment is. docs/api.md shows them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from runner.api import (
         Configuration,
         Experiment,
+        Explained,
         InvalidConfiguration,
         InvalidExperiment,
         Record,
         check,
         compose,
+        explain,
         read,
         run,
         sweep,
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Configuration",
     "Experiment",
+    "Explained",
     "InvalidConfiguration",
     "InvalidExperiment",
     "Record",
     "__version__",
     "check",
     "compose",
+    "explain",
     "read",
     "run",
     "sweep",

@@ -19,6 +19,7 @@ from runner.config.compose import compose as _compose
 from runner.config.folders import InvalidName, added, conf_folder, located
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
+from runner.explaining import Explained, explain
 from runner.faults import InvalidExperiment, Key
 from runner.printable import Page
 from runner.record import model
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Configuration",
     "Experiment",
+    "Explained",
     "InvalidConfiguration",
     "InvalidExperiment",
     "Record",
     "check",
     "compose",
+    "explain",
     "read",
     "run",
     "sweep",

@@ -62,10 +62,10 @@ _AS_IT_IS = frozenset({str, int, bool, types.NoneType})
 @functools.cache
 def _writer(kind: type[Any]) -> Callable[[Any], Any]:
     """The function that converts the values of a type."""
-    if is_dataclass(kind):
-        return functools.partial(_members, _written(kind))
     if hasattr(kind, "json"):
         return lambda value: plain(value.json())
+    if is_dataclass(kind):
+        return functools.partial(_members, _written(kind))
     if issubclass(kind, Mapping):
         return lambda value: {key: plain(item) for key, item in value.items()}
     if issubclass(kind, list | tuple):

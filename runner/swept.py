@@ -5,20 +5,23 @@ The table is a `DataFrame` if pandas is installed; else `Rows`, which has the sa
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from runner.config.compose import InvalidConfiguration
-from runner.config.folders import InvalidName, located
+from runner.config.folders import InvalidName, folder_name, located
 from runner.config.quoting import for_hydra
 from runner.config.shape import GROUPS
+from runner.link import lifeline
+from runner.link.process import ISOLATED
 from runner.record import plain
 from runner.record.record import UnreadableRecord
 from runner.show.console import captured, print_table
@@ -27,6 +30,9 @@ from runner.untyped import is_dict, is_mapping, is_tuple
 
 TABLE = "results.jsonl"
 """The file with the rows in the folder of a sweep."""
+
+_GRACE = 3.0
+"""Seconds in which an interrupted sweep may end in order."""
 
 Overrides: TypeAlias = "str | Sequence[str] | Mapping[str, Any]"
 """Overrides as text, one or several, or a mapping from keys of an experiment to values."""
@@ -119,19 +125,44 @@ def sweep(
     An error in a point is in its row. Raises `InvalidConfiguration` if there is no point to run.
     """
     where = Path(folder) if folder is not None else dated(name_of(experiment))
-    with tempfile.TemporaryDirectory(prefix="shardproof-") as scratch:
-        if isinstance(experiment, Mapping):
-            experiment = written(experiment, name_of(experiment), Path(scratch))
-        arguments = _named(experiment, config_dir)
-        command = [sys.executable, "-m", "runner", "-m", *arguments, *texts(overrides, keys)]
-        command.append(f"hydra.sweep.dir={for_hydra(str(where))}")
-        here = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": here}
-        )
+    arguments = [*texts(overrides, keys), f"hydra.sweep.dir={for_hydra(str(where))}"]
+    if isinstance(experiment, Mapping):
+        name = name_of(experiment)
+        request = {"name": name, "text": text_of(experiment, name), "config_dir": config_dir and str(config_dir)}
+    else:
+        arguments, request = [*_named(experiment, config_dir), *arguments], None
+    message = _ended(arguments, json.dumps(request))
     if not (where / TABLE).is_file():
-        raise InvalidConfiguration(done.stderr.strip() or done.stdout.strip())
+        raise InvalidConfiguration(message)
     return read(where)
+
+
+def _ended(arguments: Sequence[str], request: str) -> str:
+    """Run a sweep's command line to its end, and return what it said; it ends with this process, however that ends.
+
+    `request` goes to its standard input: the experiment, if it has no file.
+    """
+    here = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with subprocess.Popen(
+        [*ISOLATED, "runner.cli.of_caller", lifeline.owner(), "-m", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PYTHONPATH": here},
+    ) as process:
+        try:
+            out, err = process.communicate(request)
+        except BaseException:
+            # An orderly end removes its temporary files.
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
+            process.kill()
+            raise
+    return err.strip() or out.strip()
 
 
 def dated(name: str) -> Path:
@@ -146,17 +177,22 @@ def content(experiment: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
     """Write an experiment that was given as a mapping into the run folder, so that the command can run it too."""
-    import yaml
-
     # A shipped experiment may have the same name.
     file = folder / "conf" / "experiment" / f"{name}_.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text_of(experiment, name), encoding="utf-8")
+    return file
+
+
+def text_of(experiment: Mapping[str, Any], name: str) -> str:
+    """Return the text of the file of an experiment that was given as a mapping."""
+    import yaml
+
     try:
         text = yaml.safe_dump(content(experiment, name), sort_keys=False, allow_unicode=True)
     except yaml.representer.RepresenterError as error:
         raise ValueError(f"{error.args[1]!r} cannot be written to an experiment's file") from None
-    file.write_text(f"# @package _global_\n{text}", encoding="utf-8")
-    return file
+    return f"# @package _global_\n{text}"
 
 
 def _plain(value: Any) -> Any:
@@ -175,10 +211,10 @@ def _is_spec(value: object) -> bool:
 
 
 def name_of(experiment: str | Path | Mapping[str, Any]) -> str:
-    """Return the name of an experiment that is given by its name, its file, or as a mapping."""
+    """Return the name of an experiment's files, where it is given by its name, its file, or as a mapping."""
     if isinstance(experiment, Mapping):
-        return str(experiment.get("name") or "experiment")
-    return Path(experiment).stem
+        return folder_name(experiment.get("name"))
+    return folder_name(Path(experiment).stem)
 
 
 def _named(experiment: str | Path, config_dir: str | Path | None) -> list[str]:

@@ -149,7 +149,11 @@ def configured(experiment: Experiment):
 
 def types(text: Text, **changes: Any) -> InferredTypes:
     """Return the types from JAX's abstract evaluation."""
-    checked = experiment(text, **changes)
+    return inferred(experiment(text, **changes))
+
+
+def inferred(checked: Experiment) -> InferredTypes:
+    """Return the types from JAX's abstract evaluation of an experiment."""
     with configured(checked):
         return infer(checked)
 

@@ -33,21 +33,17 @@ def functions(
     preamble = ("import sys", f"sys.path.append({str(FOLDER)!r})", f"import {module}")
     space: dict[str, Any] = {}
     exec("\n".join(preamble), space)
-    written: dict[str, Any] = {}
     imported: dict[str, Imported] = {}
     for name, text in texts.items():
         structs = {operand: _struct(shape) for operand, shape in operands[name].items()}
         called = eval(f"lambda {', '.join(structs)}: {text}", space)
         graph = jaxprs.read(called, structs)
         assert not graph.arrays
-        result = ", ".join(graph.results)
-        result = f"({result})" if len(graph.results) > 1 else result
-        written[name] = {"of": list(structs), **graph.lines, "result": result}
         returned = text
         for operand in structs:
             returned = _filled(returned, operand)
-        imported[name] = Imported(text.partition("(")[0], returned, graph.frames)
-    return {"functions": written, KEY: codec.plain(Imports(imported, preamble, ("sys", module)))}
+        imported[name] = Imported(text.partition("(")[0], returned, graph.traced(structs), graph.frames)
+    return {"functions": {}, KEY: codec.plain(Imports(imported, preamble, ("sys", module)))}
 
 
 def _filled(text: str, operand: str) -> str:

@@ -281,7 +281,7 @@ def _be_worker(parent: int, stdin: int, stdout: int, asked: socket.socket) -> No
     from runner.link import lifeline
 
     try:
-        lifeline.die_with(parent)
+        lifeline.die_with(str(parent))
         message, descriptors, _, _ = socket.recv_fds(asked, 4096, 1)
         if not message:
             os._exit(0)

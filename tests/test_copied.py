@@ -93,7 +93,7 @@ sys.path.insert(0, {str(ROOT)!r})
 import jax
 from runner.link import copied
 from runner.link.process import COMMAND, Worker
-worker = Worker((*COMMAND[:2], "runner.absent"), start=copied.started)
+worker = Worker((*COMMAND[:-1], "runner.absent"), start=copied.started)
 print(worker.ended("it"))
 worker.close()
 worker = copied.worker()

@@ -987,10 +987,18 @@ def test_a_collective_without_metadata_belongs_to_the_line_that_reads_it(experim
     assert gathered.between == Between(source=["A"], to=["D"])
 
 
-def test_a_module_that_breaks_the_reader_is_reported(experiment, tmp_path: Path):
+def test_an_element_without_a_number_is_a_line_that_could_not_be_read(experiment):
     merged = f"%t = (f32[2,4], f32[2,4]) all-reduce(%A, %A), {OVER_X}"
-    text = entry(merged, "ROOT %g = f32[2,4] get-tuple-element(%t), index=one")
-    (tmp_path / "hlo_shard_map.txt").write_text(text)
+    result = collectives_in(entry(merged, "ROOT %g = f32[2,4] get-tuple-element(%t), index=one"), experiment)
+    assert len(result.entries) == 1
+    assert result.missing == [
+        "1 line of the module could not be read, the first: ROOT %g = f32[2,4] get-tuple-element(%t), index=one"
+    ]
+
+
+def test_a_module_that_breaks_the_reader_is_reported(experiment, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(hlo, "_instruction", lambda *_: int("one"))
+    (tmp_path / "hlo_shard_map.txt").write_text(entry("ROOT %n = f32[2,4] negate(%A)"))
     reason = "the module could not be read: ValueError: invalid literal for int() with base 10: 'one'"
     assert gather(experiment, Program.SHARD_MAP, tmp_path, None).evidence == Evidence(
         collectives=None, collectives_unknown=[reason], collectives_missing=[reason], compiler_warnings=None

@@ -25,11 +25,12 @@ FLOORS = (
     ("derivation",),
     ("why", "planning"),
     ("record",),
+    ("explanation",),
     ("show", "track"),
     ("checks", "worker"),
     ("flow",),
     ("cli", "testing"),
-    ("called", "swept"),
+    ("called", "swept", "explaining"),
     ("__main__", "api", "conf"),
     ("fixtures",),
 )

@@ -21,8 +21,10 @@ from runner.evidence.model import Collective
 from runner.evidence.nodes import OperationOrigin, Origins
 from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
+from runner.experiment.traced import TracedLines
 from runner.flow import run as flow
 from runner.graph.source import Frame
+from runner.language.syntax import parse
 from runner.link.workers import Workers
 from runner.programs.names import Identifiers
 from runner.record.model import Mode, Record
@@ -295,7 +297,7 @@ def test_explicit_repairs_what_is_outside_of_the_users_function(tmp_path: Path) 
 DEVICE = imported.FOLDER / "device.py"
 
 
-def written(function: str, lines: dict[str, str], result: str, of: str) -> tuple[dict[str, Any], Imported]:
+def written(function: str, lines: dict[str, str], results: tuple[str, ...], of: str) -> Imported:
     """Return a function of `device.py` as a worker reads it; `of` maps names to the beginnings of its lines."""
     file = DEVICE.read_text().splitlines()
     start = file.index(f"def {function}(x, w1, w2):")
@@ -303,22 +305,22 @@ def written(function: str, lines: dict[str, str], result: str, of: str) -> tuple
     for name, begins in (each.split(": ", 1) for each in of.split("; ")):
         (at,) = [i for i, text in enumerate(file) if i > start and text.strip().startswith(begins)][:1]
         frames[name] = Frame(str(DEVICE), at + 1, file[at].strip())
-    called = Imported(f"device.{function}", f"device.{function}($x, $w1, $w2)", frames)
-    return {"of": ["x", "w1", "w2"], **lines, "result": result}, called
+    terms = {name: parse(text).term for name, text in lines.items()}
+    traced = TracedLines(("x", "w1", "w2"), terms, results)
+    return Imported(f"device.{function}", f"device.{function}($x, $w1, $w2)", traced, frames)
 
 
 BLOCK = written(
-    "block", {"h": "tanh(x @ w1)", "y": "h @ w2", "total": "psum(y, 'y')"}, "total", "h: h =; y: y =; total: return"
+    "block", {"h": "tanh(x @ w1)", "y": "h @ w2", "total": "psum(y, 'y')"}, ("total",), "h: h =; y: y =; total: return"
 )
-BOTH = written("both", {"h": "tanh(x @ w1)", "product": "h @ w2", "sums": "sum(h, axis=1)"}, "(product, sums)",
+BOTH = written("both", {"h": "tanh(x @ w1)", "product": "h @ w2", "sums": "sum(h, axis=1)"}, ("product", "sums"),
                "h: h =; product: return; sums: return")  # fmt: skip
 
 
 def of_device() -> dict[str, Any]:
     preamble = ("import sys", f"sys.path.append({str(imported.FOLDER)!r})", "import device")
-    functions = {"block": BLOCK, "both": BOTH}
-    imports = Imports({name: called for name, (_, called) in functions.items()}, preamble, ("sys", "device"))
-    return {"functions": {name: lines for name, (lines, _) in functions.items()}, KEY: codec.plain(imports)}
+    imports = Imports({"block": BLOCK, "both": BOTH}, preamble, ("sys", "device"))
+    return {"functions": {}, KEY: codec.plain(imports)}
 
 
 MLP = """
@@ -367,7 +369,7 @@ def test_a_collective_that_a_devices_function_asks_for_belongs_to_its_line(of_ml
     assert not any(each.inserted for each in listed)
     psum = asked["b_total"]
     assert psum.why is not None
-    number = BLOCK[1].frames["total"].line
+    number = BLOCK.frames["total"].line
     assert psum.why.text.startswith(f"device.py:{number} asks for it: psum(b_y, 'y')")
     assert psum.why.keys == ["per_device.b"]
 
@@ -378,7 +380,7 @@ def test_each_call_of_a_function_has_lines_of_its_own(of_mlp: tuple[Record, Path
     nodes = {node for each in listed for node in each.nodes}
     assert {"b_s_2_product", "c_both_product"} <= nodes
     texts = {node for each in collectives(of_mlp[0], "auto") for node in each.nodes}
-    assert f"device.py:{BOTH[1].frames['product'].line} return h @ w2, h.sum(axis=1)" in texts
+    assert f"device.py:{BOTH.frames['product'].line} return h @ w2, h.sum(axis=1)" in texts
 
 
 AROUND = """
@@ -411,7 +413,7 @@ def test_functions_are_called_in_repeats_and_in_choices(tmp_path: Path) -> None:
     nodes = {node for each in listed for node in each.nodes}
     assert "ring.h_both_product" in nodes
     assert any(node.startswith("c_true_first") and node.endswith("product") for node in nodes)
-    where = f"device.py:{BOTH[1].frames['product'].line} return h @ w2, h.sum(axis=1)"
+    where = f"device.py:{BOTH.frames['product'].line} return h @ w2, h.sum(axis=1)"
     assert where in {node for each in collectives(record, "auto") for node in each.nodes}
 
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import yaml
 from jax.experimental import pallas
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -19,7 +18,8 @@ from runner.reference.arithmetic import Arithmetic
 from runner.reference.interpreter import interpret
 from runner.worker import calls, jaxprs
 from runner.worker.versions import abstract_mesh
-from tests import harness, here, written
+from tests import harness, here, traced, written
+from tests.traced import loop, texts
 
 FUNCTIONS: written.Functions = {}
 function = written.trying(FUNCTIONS)
@@ -556,23 +556,16 @@ def llama(e, wq, wk, wv, wo, w1, w2, w3, g1, g2, tokens):
 
 def held(read: jaxprs.FunctionLines, given: dict[str, np.ndarray], called: Callable[..., Any]) -> None:
     """Compare lines on whole arrays, and their types, with JAX."""
-    results = list(dict.fromkeys(read.results))
     arrays = {**given, **read.arrays}
-    config = {
-        "arrays": {a: {"shape": list(v.shape), "dtype": str(v.dtype), "spec": []} for a, v in arrays.items()},
-        "graph": dict(read.lines),
-        "outputs": {result: [] for result in results},
-    }
-    text = yaml.safe_dump(config, sort_keys=False, width=10**6)
-    inferred = harness.types(text, program="auto")
+    declared = {a: {"shape": list(v.shape), "dtype": str(v.dtype), "spec": []} for a, v in arrays.items()}
+    experiment, results = traced.experiment(read.traced(given), "graph", declared, program="auto")
+    inferred = harness.inferred(experiment)
     types, floats = inferred.outputs, inferred.floats["graph"]
-    values = interpret(
-        harness.experiment(text, program="auto"), "graph", arrays, keep=results, arithmetic=Arithmetic(floats)
-    ).values
+    values = interpret(experiment, "graph", arrays, keep=results, arithmetic=Arithmetic(floats)).values
     with here.configurable():
         wanted = jax.tree.leaves(jax.jit(called)(*map(jnp.asarray, given.values())))
-    assert len(wanted) == len(read.results)
-    for result, want in zip(read.results, wanted, strict=True):
+    assert len(wanted) == len(results)
+    for result, want in zip(results, wanted, strict=True):
         assert (types[result].shape, types[result].dtype) == (want.shape, str(want.dtype)), result
         exact = np.asarray(want, float)
         most = np.abs(exact[np.isfinite(exact)]).max(initial=1.0)
@@ -636,22 +629,18 @@ def test_the_lines_of_a_device_compute_what_its_code_does(name: str, check_vma: 
     outs = jax.tree.leaves(out, is_leaf=lambda each: isinstance(each, jax.P))
     arrays = {a: {"shape": list(v.shape), "dtype": str(v.dtype), "spec": Spec.of(spec).json()}
               for (a, v), spec in zip(given.items(), specs, strict=True)}  # fmt: skip
-    config = {
-        "arrays": arrays,
-        "per_device": dict(read.lines),
-        "outputs": {result: Spec.of(spec).json() for result, spec in zip(read.results, outs, strict=True)},
-        "check_vma": check_vma,
-    }
-    text = yaml.safe_dump(config, sort_keys=False, width=10**6)
-    experiment = harness.experiment(text, program="shard_map")
-    values = interpret(experiment, "per_device", given, keep=list(read.results)).values
-    types = harness.types(text, program="shard_map").outputs
+    specs_out = [Spec.of(spec).json() for spec in outs]
+    experiment, results = traced.experiment(
+        read.traced(given), "per_device", arrays, specs_out, check_vma=check_vma, program="shard_map"
+    )
+    values = interpret(experiment, "per_device", given, keep=results).values
+    types = harness.inferred(experiment).outputs
     mesh = calls.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     mapped = jax.shard_map(called, mesh=mesh, in_specs=specs, out_specs=out, check_vma=check_vma)
     with here.configurable():
         wanted = jax.tree.leaves(jax.jit(mapped)(*map(jnp.asarray, given.values())))
     devices = [*mesh.devices.flat]
-    for result, want in zip(read.results, wanted, strict=True):
+    for result, want in zip(results, wanted, strict=True):
         assert (types[result].shape, types[result].dtype) == (want.shape, str(want.dtype)), result
         for shard in want.addressable_shards:
             np.testing.assert_allclose(
@@ -662,14 +651,14 @@ def test_the_lines_of_a_device_compute_what_its_code_does(name: str, check_vma: 
 def test_casts_are_only_in_initial_carries() -> None:
     called, shapes, specs, _ = written.DEVICES["pipeline"]
     read = of_device(called, operands(shapes), specs)
-    lines = yaml.safe_dump(dict(read.lines))
-    assert lines.count("pcast(") == len(read.lines["scan"]["carry"]) == 2
-    assert "pcast(" not in yaml.safe_dump(dict(of_device(called, operands(shapes), specs, check_vma=False).lines))
+    lines = texts(read.lines)
+    assert str(lines).count("pcast(") == len(lines["scan"]["carry"]) == 2
+    assert "pcast(" not in str(texts(of_device(called, operands(shapes), specs, check_vma=False).lines))
 
 
 def test_draws_under_vmap_equal_draws_with_one_key() -> None:
-    lines = yaml.safe_dump(dict(jaxprs.read(noise_of_keys, operands(((4, 8),))).lines))
-    assert "drawn: uniform(key_2, (8,), minval=-2.0" in lines
+    lines = str(texts(jaxprs.read(noise_of_keys, operands(((4, 8),))).lines))
+    assert "'drawn': 'uniform(key_2, (8,), minval=-2.0" in lines
     assert "normal(key_3, (8,))" in lines
     assert "bits(" not in lines
 
@@ -782,7 +771,7 @@ def test_a_check_of_equinox_is_read_as_one_that_passes() -> None:
     given = operands(((4, 3),))
     read = jaxprs.read(checked, given)
     held(read, given, lambda x: 2 * x)
-    assert "100" not in yaml.safe_dump(dict(read.lines))
+    assert "100" not in str(texts(read.lines))
 
 
 def test_the_counter_of_a_fori_loop_has_no_line_of_the_users() -> None:
@@ -790,11 +779,11 @@ def test_the_counter_of_a_fori_loop_has_no_line_of_the_users() -> None:
         return jax.lax.fori_loop(0, 3, lambda i, total: total + i * x, x)
 
     read = jaxprs.read(summing, operands(((4, 3),)))
-    (loop,) = (line for line in read.lines.values() if isinstance(line, dict))
-    counters = [name for name, line in loop["body"].items() if line.endswith(" + 1")]
+    body = loop(read.lines).body
+    counters = [name for name, line in texts(body).items() if line.endswith(" + 1")]
     assert len(counters) == 1
     assert read.frames.keys().isdisjoint(counters)
-    assert {*loop["body"]} - {*counters} - {"i", "total"} <= read.frames.keys()
+    assert {*body} - {*counters} - {"i", "total"} <= read.frames.keys()
 
 
 SUM = jax.jit(lambda x, w: x @ w)
@@ -831,9 +820,9 @@ def test_an_unfit_reference_is_refused(case: str) -> None:
 
 def test_a_while_with_a_constant_trip_count_has_no_condition_in_its_lines() -> None:
     called, shapes = written.FUNCTIONS["power_iteration"]
-    (loop,) = (line for line in jaxprs.read(called, operands(shapes)).lines.values() if isinstance(line, dict))
-    assert loop["repeat"] == 6
-    assert "where" not in yaml.safe_dump(loop)
+    lines = jaxprs.read(called, operands(shapes)).lines
+    assert loop(lines).steps == 6
+    assert "where" not in str(texts(lines))
 
 
 def test_an_unread_value_has_no_line() -> None:
@@ -841,13 +830,13 @@ def test_an_unread_value_has_no_line() -> None:
         jnp.linalg.eigh(x)
         return jax.jit(lambda x: (x + 1, jnp.nextafter(x, x)))(x)[0]
 
-    assert list(jaxprs.read(called, operands(((3, 3),))).lines.values()) == ["a + 1.0"]
+    assert list(texts(jaxprs.read(called, operands(((3, 3),))).lines).values()) == ["a + 1.0"]
 
 
 def test_lines_have_the_names_and_the_places_of_the_users_own() -> None:
     called, shapes = FUNCTIONS["mlp"]
     read = jaxprs.read(called, operands(shapes))
-    assert read.lines["h"] == "a @ b"
+    assert texts(read.lines)["h"] == "a @ b"
     assert read.frames["h"].text == "h = jax.nn.gelu(x @ w1)"
 
 
@@ -857,6 +846,6 @@ def test_a_named_call_is_an_operation_only_if_it_computes_the_same() -> None:
 
     given = operands(((3, 3), (3, 3)))
     forward = jaxprs.read(jnp.linalg.solve, given)
-    assert list(forward.lines.values()) == ["solve(a, b)"]
+    assert list(texts(forward.lines).values()) == ["solve(a, b)"]
     # The transposed function has the same name and operands of the same shapes, and solves with the transpose.
-    assert list(jaxprs.read(through, given).lines.values())[-1].startswith("solve(matrix_transpose(a), ")
+    assert list(texts(jaxprs.read(through, given).lines).values())[-1].startswith("solve(matrix_transpose(a), ")

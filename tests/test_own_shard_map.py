@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import yaml
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
@@ -20,12 +19,14 @@ import runner
 from runner import api
 from runner.checks import diagnosis
 from runner.experiment import naming
+from runner.experiment.model import Experiment
 from runner.flow import revising
-from runner.layout import Mesh
+from runner.graph.term import Name
+from runner.layout import Mesh, Spec
 from runner.reference.interpreter import interpret
 from runner.worker import jaxprs
 from runner.worker.versions import abstract_mesh
-from tests import harness
+from tests import harness, traced
 
 MESH = Mesh(("x", "y"), (2, 2))
 over = partial(jax.shard_map, mesh=abstract_mesh(MESH))
@@ -199,17 +200,18 @@ def read(function: Callable[..., Any], *operands: Any) -> tuple[jaxprs.FunctionL
 def held(function: Callable[..., Any], *operands: Any) -> list[np.ndarray]:
     """Return what NumPy has for a function that is read as the lines of a graph."""
     lines, given = read(function, *operands)
-    config = {
-        "arrays": {name: {"shape": list(v.shape), "spec": []} for name, v in given.items()},
-        "graph": dict(lines.lines),
-        "outputs": {name: [] for name in lines.results},
-    }
-    text = yaml.safe_dump(config, sort_keys=False, width=10**6)
-    experiment, types = harness.experiment(text, program="auto"), harness.types(text, program="auto").outputs
+    experiment, results = calling(lines, given)
+    types = harness.inferred(experiment).outputs
     wanted = jax.tree.leaves(jax.eval_shape(function, *operands))
-    assert [types[name].shape for name in lines.results] == [each.shape for each in wanted]
-    values = interpret(experiment, "graph", given, keep=lines.results).values
-    return [np.asarray(values[name][0]) for name in lines.results]
+    assert [types[name].shape for name in results] == [each.shape for each in wanted]
+    values = interpret(experiment, "graph", given, keep=results).values
+    return [np.asarray(values[name][0]) for name in results]
+
+
+def calling(lines: jaxprs.FunctionLines, given: dict[str, np.ndarray]) -> tuple[Experiment, list[str]]:
+    """Return an experiment whose graph calls a function with these lines, and the names of its outputs."""
+    arrays = {name: {"shape": list(v.shape), "spec": []} for name, v in given.items()}
+    return traced.experiment(lines.traced(given), "graph", arrays, program="auto")
 
 
 @pytest.mark.parametrize(
@@ -246,10 +248,11 @@ def test_numpy_computes_on_all_devices_what_the_function_without_shard_map_does(
 
 def test_lines_of_a_region_have_the_places_of_the_device_code() -> None:
     lines, _ = read(fsdp, array(8, 4), array(4, 8), array(8, 4))
-    (region,) = (line for line in lines.lines.values() if isinstance(line, dict))
-    assert region["shard_map"]["in_specs"] == [["x"], ["x", "y"], ["y", "x"]]
-    assert region["shard_map"]["check_vma"] is True
-    gathered = next(name for name, text in region["body"].items() if text.startswith("all_gather("))
+    region = traced.loop(lines.lines)
+    assert region.region is not None
+    assert [spec.json() for spec in region.region.in_specs] == [["x"], ["x", "y"], ["y", "x"]]
+    assert region.region.check_vma is True
+    gathered = next(name for name, text in traced.texts(region.body).items() if text.startswith("all_gather("))
     assert lines.frames[gathered].text == 'up = lax.all_gather(up, "x", axis=0, tiled=True)'
 
 
@@ -266,10 +269,11 @@ def test_an_array_that_a_reference_captures_is_an_operand_of_the_shard_map() -> 
         mesh=MESH,
         references={"kernel": lambda _: table + 0},
     )
-    (region,) = (line for line in lines.lines.values() if isinstance(line, dict))
+    region = traced.loop(lines.lines)
     (captured,) = lines.arrays
-    assert region["over"][captured] == captured
-    assert region["shard_map"]["in_specs"][-1] == []
+    assert region.over[captured] == Name(captured)
+    assert region.region is not None
+    assert region.region.in_specs[-1] == Spec()
 
 
 def doubled(mesh: Mesh) -> Callable[..., Any]:
@@ -347,21 +351,12 @@ def _line_of(text: str) -> int:
 def test_a_trace_takes_a_loop_inside_whole_if_it_has_too_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     operands = (array(8, 4),) * 3
     lines, given = read(ring, *operands)
-    text = yaml.safe_dump(
-        {
-            "arrays": {name: {"shape": [8, 4], "spec": []} for name in given},
-            "graph": dict(lines.lines),
-            "outputs": {name: [] for name in lines.results},
-        },
-        sort_keys=False,
-        width=10**6,
-    )
-    experiment = harness.experiment(text, program="auto")
+    experiment, results = calling(lines, given)
     monkeypatch.setattr(naming, "VALUES", 12)
-    traced = naming.inside(experiment)
-    assert traced.whole == (("shard_map.scan", "with them the trace would have more than 12 values"),)
-    values = interpret(traced.experiment, "per_device", given).values
-    (result,) = (values[traced.results[name]] for name in lines.results)
+    named = naming.inside(experiment)
+    assert named.whole == (("result_0_shard_map.result_0_scan", "with them the trace would have more than 12 values"),)
+    values = interpret(named.experiment, "per_device", given).values
+    (result,) = (values[named.results[name]] for name in results)
     np.testing.assert_allclose(result[0], attention(*operands), rtol=2e-5, atol=2e-6)
 
 

@@ -293,7 +293,7 @@ def test_a_small_batch_on_many_devices_shards_weights_by_rows_and_columns() -> N
     # Partial sums of h are reduced over a, and those of y over b; weights are not sent.
     sums = 2 * 3 / 4 * (2 * 256 * 4 / 16) + 2 * 15 / 16 * (2 * 64 * 4 / 4)
     assert best_plan.best.sent == pytest.approx(sums)
-    assert any(sentence.startswith("2-D weight-stationary: 'h' and 'y'") for sentence in best_plan.parallelism)
+    assert any(sentence.startswith("2-D weight-stationary: 'w1' and 'w2'") for sentence in best_plan.parallelism)
 
 
 def test_between_blocks_the_sequence_is_sharded() -> None:
@@ -311,7 +311,8 @@ def test_between_blocks_the_sequence_is_sharded() -> None:
         ("all-gather", 3 / 4 * (16 * 8 * 4)),
         ("reduce-scatter", 3 / 4 * (16 * 8 * 4)),
     ]
-    assert "sequence parallelism over model: 'y' sharded along the sequence between products" in best_plan.parallelism
+    between = "over model 'y' and 'm' sharded along dimension 1 between products, as in sequence parallelism"
+    assert between in best_plan.parallelism
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -323,7 +324,7 @@ def test_a_vocabulary_is_sharded_for_the_loss(backward: bool) -> None:
     best_plan = planned(experiment({"model": 4}, {"B": 3, "D": 8, "V": 64}, arrays, graph, {"loss": []}, **grad))
     assert layouts(best_plan) == {"w": [None, "model"]}
     assert best_plan.best.sent == 2 * (2 * 3 / 4 * (3 * 4))
-    assert "vocabulary sharded over model: 'loss'" in best_plan.parallelism
+    assert "vocabulary sharded over model: dimension V of w" in best_plan.parallelism
 
 
 @pytest.mark.parametrize(
@@ -363,9 +364,7 @@ def test_experts_are_sharded_and_tokens_are_sent_to_them() -> None:
     assert [(each.kind, each.bytes, each.count) for each in best_plan.axes] == [
         ("all-to-all", 2 * 3 / 4 * (4 * 8 * 8 * 4) / 4, 2)
     ]
-    assert best_plan.parallelism == (
-        "expert parallelism over model: each device has experts of its own in 'h' and 'y'",
-    )
+    assert best_plan.parallelism == ("expert parallelism over model: dimension E of w1 and w2",)
 
 
 # Exact plans.
@@ -862,7 +861,7 @@ def test_a_run_finds_the_layouts_that_are_auto_and_says_which(tmp_path: Path) ->
     done = _command(tmp_path, mlp(3, {"model": 4}, x=[]), "program=auto", module="runner")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "layouts planned, for the least bytes (144 B): w1: [null, model]; w2: [model, null]" in done.stdout
-    assert "tensor parallelism (Megatron) over model: by columns in 'h', by rows in 'y'" in done.stdout
+    assert "tensor parallelism (Megatron) over model: w1 by columns, w2 by rows" in done.stdout
     record = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert record["programs"]["auto"]["bytes_sent"] == 144
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
@@ -988,8 +987,8 @@ def test_two_plans_are_compared_in_words(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"arrays.x.spec +\[null, null\] +\[model, null\]", done.stdout)
     assert "large/plan.json costs " in done.stdout
-    assert "only small: tensor parallelism (Megatron) over model: by columns in 'h', by rows in 'y'" in done.stdout
-    assert "only large/plan.json: data parallelism over model: the batch is sharded in 'h' and 'y'" in done.stdout
+    assert "only small: tensor parallelism (Megatron) over model: w1 by columns, w2 by rows" in done.stdout
+    assert "only large/plan.json: data parallelism over model: dimension B of x" in done.stdout
     for arguments, message in (
         (("small",), "it takes two run folders, or two plan.json files"),
         (("small", "nowhere"), "nowhere: No such file or directory"),
@@ -1038,7 +1037,7 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     line = re.escape("model.py:9 y = jnp.tanh(x @ params['up']) @ params['down']")
     assert re.search(rf"params/down +\[null, null\] .*'{line}' would cost more: (partial sums of )?matmul", done.stdout)
-    assert "data parallelism over data: the batch is sharded in 'model.py:9'" in done.stdout
+    assert "data parallelism over data: dimension B of x" in done.stdout
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     assert "params/up" in written["labels"].values()
     assert {split["line"].split(" ")[0] for split in written["plan"]["splits"]} <= {"model.py:9", "model.py:10"}

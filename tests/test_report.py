@@ -140,10 +140,10 @@ def test_a_failed_run_names_the_culprit_then_the_reason_then_the_place(capsys: p
     out = printed(capsys, record(status="failed", programs={"shard_map": FAILED}))
     assert out.splitlines()[-7:] == [
         "shard_map: value failed",
-        "  auto and the oracle agree, shard_map alone is wrong: the compiler",
         "  C differs from graph's oracle at 9 of 64 elements, on devices 0-19; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
         "  D: it is 1.1 times the reference on average",
+        "  auto and the oracle agree, shard_map alone is wrong: the compiler",
         "shard_map: replicas failed",
         "  C[0:2] on device 3 differs from device 1",
         "failed: 0 of 1 programs passed; /runs/mine/0/result.json",
@@ -264,9 +264,9 @@ def test_known_failures_and_programs_left_out_of_agreement_are_reported(
     programs = {"auto": passed(status="known", checks={"value": KNOWN}), "vmap": passed(checks=other)}
     assert printed(capsys, record(status="known", programs=programs)).splitlines()[-5:] == [
         "auto: value failed, as expect.wrong says",
-        "  vmap and the oracle agree, auto alone is wrong: the compiler",
         "  C differs from graph's oracle at 9 of 64 elements, on device 2; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
+        "  vmap and the oracle agree, auto alone is wrong: the compiler",
         "agreement does not compare the outputs in expect.wrong: C of auto",
         "known: 1 of 2 programs passed, 1 is wrong as expect.wrong says; /runs/mine/0/result.json",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,6 +71,33 @@ def test_the_folder_of_a_killed_process_is_removed_by_a_later_one(
     scratch.remove_abandoned.cache_clear()
     scratch.Folder().remove()
     assert not held.exists()
+
+
+def test_a_folder_that_was_not_made_here_stays_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ours = scratch.Folder("ours")
+    # A copy of one, with what somebody put there.
+    copy = tmp_path / f"{scratch.PREFIX}copy"
+    shutil.copytree(ours.path, copy)
+    thesis = tmp_path / f"{scratch.PREFIX}thesis"
+    thesis.mkdir()
+    for folder in (copy, thesis):
+        (folder / "chapter.tex").write_text("mine")
+        os.utime(folder, (1, 1))
+    scratch.remove_abandoned.cache_clear()
+    ours.remove()
+    assert {path.name for path in tmp_path.iterdir()} == {copy.name, thesis.name}
+    assert (thesis / "chapter.tex").read_text() == (copy / "chapter.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("purpose", ["a/b", "..", "x" * 300, "é[1-2]\0"])
+def test_a_purpose_may_be_any_text(purpose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with scratch.Folder(purpose) as own:
+        assert own.path.parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_kept_and_new_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

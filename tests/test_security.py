@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
+import runner
 from runner.cli.sweep import clear
 from runner.config.compose import InvalidConfiguration, compose
 from runner.config.folders import conf_folder
@@ -20,6 +25,7 @@ from runner.faults import InvalidExperiment
 from runner.record import manifest
 from tests import swept
 from tests.command import ROOT, recorded, run_command, run_whole
+from tests.server import command
 
 HEAD = "# @package _global_\n"
 BODY = """name: mine
@@ -221,6 +227,34 @@ def test_a_repeated_point_does_not_delete_foreign_files(left: str) -> None:
     assert sorted(path.name for path in point.iterdir()) == before
 
 
+@pytest.mark.parametrize("how", [["++imports.m=theirs.py"], ["--config-dir=.", "+experiment=mine"]])
+def test_a_resumed_folder_names_python_only_where_the_user_trusts_it(how: list[str]) -> None:
+    written({"experiment/mine.yaml": f"{HEAD}{IMPORTING}", "experiment/theirs.py": "open('called', 'w')"})
+    written({"theirs.py": "open('called', 'w')"})
+    arguments = ["-m", *([] if "+experiment=mine" in how else ["+experiment=case3_allreduce"]), *how, "seed=1,2"]
+    written({"out/sweep.json": json.dumps({"arguments": arguments}), "out/manifest.json": '{"kind": "sweep"}'})
+    done = run_command("resume=out", folder=Path.cwd())
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        "  the folder of the sweep names this Python, which would be run; if you trust out, say so: "
+        "resume=out trust=true\n"
+    )
+    assert "imports.m\n" in done.stderr
+    assert not Path("called").exists()
+    run_command("resume=out", "trust=true", folder=Path.cwd())
+    assert Path("called").exists()
+
+
+def test_a_resumed_sweep_names_all_settings_that_it_wants() -> None:
+    arguments = ["-m", "+experiment=case3_allreduce", "hydra/launcher=joblib", "hydra.launcher.n_jobs=4"]
+    written({"out/sweep.json": json.dumps({"arguments": arguments})})
+    done = run_command("resume=out", folder=Path.cwd())
+    assert done.stderr == (
+        "command line: resume=out\n  out/sweep.json sets Hydra's hydra/launcher, hydra.launcher.n_jobs, and a sweep's "
+        "folder may not; to set them again, type them too:\n    hydra/launcher=joblib hydra.launcher.n_jobs=4\n"
+    )
+
+
 def test_a_repeated_point_begins_with_an_empty_folder() -> None:
     point = swept.write(Path("out"), 2)[1]
     clear(point)
@@ -228,15 +262,103 @@ def test_a_repeated_point_begins_with_an_empty_folder() -> None:
     assert not point.exists()
 
 
-def test_no_module_of_the_folder_is_read_where_the_command_is_a_script() -> None:
+CANARY = "import os\nopen(os.environ['CALLED'], 'a').write(__name__)\n"
+REPLACED = ("runner/__init__", "hydra_plugins/theirs/__init__", "jax", "jaxlib", "ml_dtypes", "numpy", "hydra", "types")
+"""Modules of a folder that would replace what a command needs, were they imported."""
+
+
+def with_canaries(*names: str) -> dict[str, str]:
+    """Write modules that leave a file where they are imported; return an environment that does not name the folder."""
+    written({f"{name}.py": CANARY for name in (*names, "json", "signal", "queue", "random", "scipy", "cloudpickle")})
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**inherited, "CALLED": str(Path("called").absolute())}
+
+
+def test_no_module_of_the_folder_is_imported_where_the_command_is_a_script() -> None:
     import sysconfig
 
+    environment = with_canaries(*REPLACED)
     script = Path(sysconfig.get_path("scripts")) / "shardproof"
-    written({"runner/__init__.py": "open('called', 'w')", "hydra_plugins/theirs/__init__.py": "open('called', 'w')"})
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([script, "--help"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [script, "case3_allreduce", "program=derived"], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert not Path("called").exists()
+
+
+def test_python_m_runner_imports_modules_of_the_folder_after_libraries_only() -> None:
+    # Python itself imports a `types.py` of the folder, and a `runner.py` is what the command then names.
+    environment = with_canaries("jax", "jaxlib", "ml_dtypes", "numpy", "hydra")
+    command = [sys.executable, "-m", "runner", "case3_allreduce", "program=auto"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not Path("called").exists()
+
+
+@pytest.mark.whole
+def test_a_sweep_from_python_imports_no_module_of_the_folder() -> None:
+    environment = with_canaries(*REPLACED)
+    code = "import sys, runner\nrunner.sweep('case3_allreduce', ['program=auto'], folder='out')"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path("out/results.jsonl").exists()
+    assert not Path("called").exists()
+
+
+IMPORTING = """name: importing
+mesh: {axes: [x], shape: [2]}
+imports: {m: theirs.py}
+arrays: {A: {shape: [4], spec: [x]}}
+graph: {C: m.twice(A)}
+outputs: {C: [x]}
+program: auto
+"""
+
+
+def test_what_lies_beside_an_imported_file_replaces_no_library(tmp_path: Path) -> None:
+    written(
+        {
+            "experiment/mine.yaml": f"{HEAD}{IMPORTING}",
+            "experiment/theirs.py": "import beside, queue\ndef twice(x): return beside.two * x",
+            "experiment/beside.py": "two = 2",
+            "experiment/queue.py": CANARY,
+        }
+    )
+    done = run_whole("experiment/mine.yaml", "hydra.run.dir=out", folder=tmp_path, CALLED=str(tmp_path / "called"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not Path("called").exists()
+
+
+@pytest.mark.parametrize(("name", "whose"), [("types", "Python"), ("jax", "a library")])
+def test_an_imported_file_has_no_name_of_a_module_that_programs_need(name: str, whose: str) -> None:
+    written({"experiment/mine.yaml": HEAD + IMPORTING.replace("theirs", name), f"experiment/{name}.py": CANARY})
+    done = run_command("experiment/mine.yaml", "hydra.run.dir=out", folder=Path.cwd(), CALLED="called")
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        f"  '{name}.py' has the name of a module of {whose}, which programs may need: rename the file\n"
+    )
+    assert not Path("called").exists()
+
+
+# What names make paths of.
+
+
+@pytest.mark.parametrize("name", ["{home}/VICTIM", "../../../y", "..", "a/b", "", "x" * 300, "\0", 3, None])
+def test_a_name_makes_no_path(name: object, tmp_path: Path) -> None:
+    home = tmp_path / "elsewhere"
+    home.mkdir()
+    (home / "VICTIM_.yaml").write_text("mine")
+    (tmp_path / "here").mkdir()
+    os.chdir(tmp_path / "here")
+    given = name.format(home=home) if isinstance(name, str) else name
+    record = runner.run({"name": given, "mesh": {"axes": ["x"], "shape": [2]}})
+    assert record.status == "invalid"
+    assert record.folder.resolve().is_relative_to(tmp_path / "here" / "outputs")
+    assert [path.name for path in home.iterdir()] == ["VICTIM_.yaml"]
+    assert (home / "VICTIM_.yaml").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "here"}
 
 
 # Other files.
@@ -265,6 +387,26 @@ class Calls:
 
     def __reduce__(self) -> tuple[object, tuple[str, ...]]:
         return Path.touch, (Path("called"),)  # type: ignore[return-value]
+
+
+def test_a_checked_function_is_its_owners_and_is_unpickled_by_its_programs_only() -> None:
+    record = runner.check(jnp.negative, [np.ones(4, "f4")], mesh={"x": 2}, in_specs=P("x"), quiet=True, folder="out")
+    assert record.status == "passed", str(record)
+    file = Path("out/called.pkl")
+    assert file.stat().st_mode & 0o777 == 0o600
+    theirs = pickle.dumps(Calls())
+    for content in (theirs, None):
+        file.unlink()
+        if content is not None:
+            file.write_bytes(content)
+        for words in (["report", "out"], ["compare", "out", "out"], ["runs", "."]):
+            done = command(Path.cwd(), *words[1:], module=f"runner {words[0]}")
+            assert done.returncode == 0, done.stdout + done.stderr
+        assert str(runner.read("out")) == str(record)
+        assert not Path("called").exists()
+    file.write_bytes(theirs)
+    subprocess.run([sys.executable, "out/program_auto.py"], capture_output=True, check=False)
+    assert Path("called").exists()
 
 
 def test_load_takes_files_of_numbers_and_reads_no_pickle() -> None:

@@ -51,7 +51,7 @@ def faulty(told, emit):
     run(told, emit)
 
 job.run = faulty
-worker.lifeline.die_with(int(sys.argv[1]))
+worker.lifeline.die_with(sys.argv[1])
 worker.main()
 """
 

@@ -280,7 +280,7 @@ def test_the_worker_itself_leaves_when_no_job_comes() -> None:
 BUSY = """
 import sys
 from runner.link import lifeline
-lifeline.die_with(int(sys.argv[1]))
+lifeline.die_with(sys.argv[1])
 print("up", flush=True)
 9 ** 9 ** 9
 """
@@ -317,7 +317,7 @@ def _gone(process: int) -> None:
 
 
 def test_a_worker_whose_parent_is_gone_before_it_asks_leaves() -> None:
-    code = "from runner.link import lifeline; lifeline.die_with(1); print('still here')"
+    code = "from runner.link import lifeline; lifeline.die_with('1'); print('still here')"
     root = Path(__file__).parent.parent
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=root, check=True)
     assert ran.stdout == b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -237,7 +238,9 @@ def write(
     """
     objects, arrays = pickling.pickled(pickling.nodes(), specs, call)
     content = [pickle.dumps(settings), pickle.dumps(arrays, pickle.HIGHEST_PROTOCOL), objects]
-    (folder / f"{MODULE}.pkl").write_bytes(b"".join(content))
+    # Whoever can read it sees what the function refers to, and whoever can write it runs code in the programs.
+    with open(folder / f"{MODULE}.pkl", "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.write(b"".join(content))
     values = {
         "name": getattr(call[0], "__name__", type(call[0]).__name__),
         "FOLDERS": [*folders],

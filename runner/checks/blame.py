@@ -14,7 +14,7 @@ from runner.checks.context import Context
 from runner.checks.kinds import value
 from runner.experiment.program import Program
 from runner.link.target import ProgramRun
-from runner.record.verdicts import ValueOutput, ValueVerdict
+from runner.record.verdicts import OutputVerdict, TwinOutput, ValueOutput, ValueVerdict
 from runner.words import listed
 
 
@@ -109,9 +109,22 @@ def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: P
         oracle = "both oracles" if alike else "the oracle of its section"
     else:
         oracle = "the SPMD interpreter" if program.section == "per_device" else "the oracle"
-    if len(failing) > 1:
-        return f"all programs differ from {oracle}{of}: JAX is wrong in what they share, or the oracle is"
-    return f"{program} differs from {oracle}{of}, and no other program ran: the compiler, JAX or the oracle is wrong"
+    several = len(failing) > 1
+    differ = f"all programs differ from {oracle}{of}" if several else f"{program} differs from {oracle}{of}"
+    twins = [twin.status for name in wrong if (twin := _twin(outputs[name])) is not None]
+    if "failed" in twins:
+        if several:
+            return f"{differ}: JAX is wrong in what they share, or the oracle is"
+        return f"{differ}, and no other program ran: the compiler, JAX or the oracle is wrong"
+    if "passed" in twins:
+        return f"{differ}, in {'their' if several else 'its'} own dtypes alone: the compiler is wrong there"
+    return (
+        f"{differ}: nothing shows yet whether that is rounding, or a mistake of the compiler, of JAX or of the oracle"
+    )
+
+
+def _twin(output: ValueOutput | OutputVerdict) -> TwinOutput | None:
+    return output.twin if isinstance(output, ValueOutput) else None
 
 
 FAR = 100.0

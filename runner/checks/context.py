@@ -58,6 +58,9 @@ class Context:
     """The oracles of the gradients, whose values are also in the two sections."""
     without_rules: frozenset[str] = frozenset()
     """The outputs that depend on a rule of the user's own, which derived lines do not have."""
+    proved: Mapping[tuple[Program, str], float] = field(default_factory=dict[tuple[Program, str], float])
+    """The outputs of programs that rounding does not decide and whose twins are right: by how many times the tolerance
+    each is off."""
     specs: Mapping[str, Spec] = field(init=False)
     """The layout that the experiment promises for each output, with or without an oracle."""
 
@@ -118,12 +121,12 @@ class Context:
 
     def expected(self, section: Section, name: str, position: int, ranges: Ranges) -> np.ndarray:
         """The value that a section's oracle has in `ranges` on the device at `position`."""
-        return self._part(section, name, self.oracle(section).values[name], position, ranges)
+        return self.part(section, name, self.oracle(section).values[name], position, ranges)
 
     def beside(self, section: Section, name: str, position: int, ranges: Ranges) -> Alternatives | None:
         """The other values that are right there; None if there are none."""
         return Alternatives.of(
-            self.rounding(section, name), lambda value: self._part(section, name, value, position, ranges)
+            self.rounding(section, name), lambda value: self.part(section, name, value, position, ranges)
         )
 
     def assembled(self, section: Section, name: str, value: PerDevice) -> np.ndarray:
@@ -137,7 +140,8 @@ class Context:
             return self.blocks(name).assembled(value, step)
         return np.asarray(value[0])[::step] if step > 1 else np.asarray(value[0])
 
-    def _part(self, section: Section, name: str, value: PerDevice, position: int, ranges: Ranges) -> np.ndarray:
+    def part(self, section: Section, name: str, value: PerDevice, position: int, ranges: Ranges) -> np.ndarray:
+        """The part in `ranges` of a value of a section, on the device at `position`."""
         if section == "graph":
             return np.asarray(value[0])[tuple(slice(start, stop) for start, stop in ranges)]
         if not self.experiment.automatic:

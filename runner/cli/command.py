@@ -78,6 +78,8 @@ def _run(module: str | None) -> int:
             except SystemExit as left:
                 # An argument parser has printed its help, or an error.
                 status = left.code if isinstance(left.code, int) else int(left.code is not None)
+            finally:
+                signals.leave_nothing()
             printable.require_written(sys.stdout)
             return status
     except signals.Ended as ended:

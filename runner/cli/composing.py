@@ -48,6 +48,7 @@ def _resumed(command: CommandLine, arguments: list[str]) -> int:
         return 2
     if resumed is not None:
         arguments, command.resume = resumed.arguments, resumed.folder
+        command.distrust = None if resumed.trusted else resume.distrusted(resumed.folder)
         known, overrides = parsed(arguments)
     command.arguments = arguments
     return _run(command, arguments, known, overrides)

@@ -69,6 +69,8 @@ class CommandLine:
         """The command line."""
         self.resume: Path | None = None
         """The folder of a resumed sweep: only the points that did not pass are run."""
+        self.distrust: str | None = None
+        """The message for a point that imports Python, where nobody said that it may."""
         self.symmetric = False
         """Whether to run points of a sweep that are equal up to a symmetry of the mesh only once."""
         self.owner: Owner | None = None
@@ -108,6 +110,7 @@ class CommandLine:
         if self._workers is None:
             self._workers = _workers_of_this_process() if self._elsewhere else Workers(Worker())
         self._workers.count = count
+        self._workers.distrust = self.distrust
         return self._workers
 
     def __getstate__(self) -> dict[str, Any]:

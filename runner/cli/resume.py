@@ -1,6 +1,7 @@
 """`resume=FOLDER` in; the command line of that sweep out. Also writes the file in a sweep's folder that this needs.
 
-A folder is untrusted data: only its arguments that concern experiments are taken.
+A folder is untrusted data: only its arguments that concern experiments are taken, and nothing that these import is run
+until the user says `trust=true`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from runner.record.sweeps import FILE
 from runner.untyped import is_dict, is_list
 
 _WORD = "resume="
+TRUST = "trust=true"
+"""The word by which a resumed sweep may import Python."""
 _FOLDER = "hydra.sweep.dir="
 _KNOWN = (_FOLDER, "hydra.mode=")
 """The Hydra settings of a sweep that need not be typed again: its folder, and that it is a sweep."""
@@ -29,10 +32,11 @@ _CONFIG = ("--config-dir", "-cd")
 
 @dataclass(frozen=True)
 class Resumed:
-    """The folder of a sweep, and the command line that resumes it."""
+    """The folder of a sweep, and the command line that resumes it; `trusted`: whether its points may import Python."""
 
     folder: Path
     arguments: list[str]
+    trusted: bool
 
 
 def read(overrides: Sequence[str]) -> Resumed | None:
@@ -41,13 +45,21 @@ def read(overrides: Sequence[str]) -> Resumed | None:
     if not named:
         return None
     folder = Path(named[0].removeprefix(_WORD).strip("'\""))
-    typed = [override for override in overrides if override not in named]
+    typed = [override for override in overrides if override not in (*named, TRUST)]
     others = [override for override in typed if not quoting.of_hydra(override) or override.startswith(_FOLDER)]
     if others or len(named) > 1:
         raise _refused(named[0], f"a resumed sweep keeps its arguments: leave out {' '.join(others or named[1:])}")
     kept = _kept(named[0], folder, typed)
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    return Resumed(folder, ["-m", *kept, *typed, f"{_FOLDER}'{quoted}'"])
+    return Resumed(folder, ["-m", *kept, *typed, f"{_FOLDER}'{quoted}'"], TRUST in overrides)
+
+
+def distrusted(folder: Path) -> str:
+    """Return the message for a point of a resumed sweep that imports Python."""
+    return (
+        f"the folder of the sweep names this Python, which would be run; if you trust {folder}, say so: "
+        f"{quoting.for_shell(f'resume={folder}')} {TRUST}"
+    )
 
 
 def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
@@ -65,6 +77,7 @@ def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
     if not is_list(arguments) or not all(isinstance(argument, str) for argument in arguments):
         raise _refused(named, f"{folder / FILE} does not hold the arguments of the sweep")
     kept: list[str] = []
+    settings: list[str] = []
     rest = iter(map(str, arguments))
     for argument in rest:
         flag, equals, _ = argument.partition("=")
@@ -82,11 +95,14 @@ def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
         elif not quoting.of_hydra(argument):
             kept.append(argument)
         elif not argument.startswith(_KNOWN) and argument not in typed:
-            raise _refused(
-                named,
-                f"{folder / FILE} sets Hydra's {quoting.name(argument)}, and a sweep's folder may not; "
-                f"to set it again, type it too:\n    {quoting.for_shell(argument)}",
-            )
+            settings.append(argument)
+    if settings:
+        names, it = ", ".join(map(quoting.name, settings)), "it" if len(settings) == 1 else "them"
+        raise _refused(
+            named,
+            f"{folder / FILE} sets Hydra's {names}, and a sweep's folder may not; to set {it} again, type {it} too:\n"
+            f"    {' '.join(map(quoting.for_shell, settings))}",
+        )
     return kept
 
 

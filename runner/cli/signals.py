@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Generator
 from types import FrameType
@@ -88,6 +89,22 @@ def handled() -> Generator[None]:
         woken.close()
 
 
+def leave_nothing() -> None:
+    """End the workers of this process, and remove its temporary files, if a signal left any."""
+    # Nothing to do, and to import, for a command that has started no worker.
+    process = sys.modules.get("runner.link.process")
+    if process is not None:
+        process.abandon()
+
+
+def _exit(code: int) -> None:
+    """Exit at once, whatever the main thread is doing."""
+    try:
+        leave_nothing()
+    finally:
+        os._exit(code)
+
+
 def _importing(frame: FrameType | None) -> bool:
     """Return whether a module is being imported: an interrupted C module reports it as its own failure."""
     while frame is not None:
@@ -116,9 +133,9 @@ def _watch(woken: socket.socket, ending: frozenset[int], later: list[int]) -> No
                 continue
             interrupts += number == signal.SIGINT
             if interrupts > 1:
-                os._exit(status(signal.SIGINT))
+                _exit(status(signal.SIGINT))
             if number in ending and deadline is None:
-                deadline = threading.Timer(GRACE, os._exit, [status(number)])
+                deadline = threading.Timer(GRACE, _exit, [status(number)])
                 deadline.daemon = True
                 deadline.start()
     if deadline is not None:

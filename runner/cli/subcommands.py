@@ -34,6 +34,14 @@ SUBCOMMANDS = {
         "outputs/mine/2026-11-21_01-30-43 outputs/mine/2026-11-22_09-12-01",
         "0 nothing differs, 1 something does, 2 they cannot be compared",
     ),
+    "explain": Subcommand(
+        "what a module that was compiled elsewhere communicates, computes and needs",
+        "Print the collectives of a compiled module with the source lines that cause them, what a device sends, "
+        "computes and holds. The module is the text that XLA dumps (…after_optimizations.txt) or compiled.as_text() "
+        "returns; neither JAX nor devices are needed, and nothing is run.",
+        "xla_dump/module_0042.jit_step.cpu_after_optimizations.txt",
+        "0 explained, 2 bad input, 3 a file cannot be written",
+    ),
     "derive": Subcommand(
         "the per_device lines that a graph and its specs determine",
         "Print the per_device that a graph and its specs determine, to be pasted, and what a device sends in it. "

@@ -22,6 +22,8 @@ from runner.config.compose import InvalidConfiguration
 from runner.config.folders import added
 from runner.config.points import REFUSALS, Composed, Composer
 from runner.experiment import enumeration
+from runner.experiment.imported import imports
+from runner.faults import Fault
 from runner.flow import functions
 from runner.link.workers import Workers
 from runner.printable import Formatter
@@ -197,6 +199,7 @@ class RunningSweep:
                 # Later points may be equivalent to it.
                 self._same(number, point)
                 return None
+            self._require_trust(composed)
             clear(folder)
         same = self._same(number, point)
         if same is not None:
@@ -208,6 +211,15 @@ class RunningSweep:
         with _logged(folder):
             point.begin(self._workers, Quiet(""), self._git)
         return _Running(number, point, overrides)
+
+    def _require_trust(self, composed: Composed) -> None:
+        """Raise `InvalidConfiguration` for a point that imports Python, where nobody said that it may."""
+        if self._workers.distrust is None or composed.configuration is None:
+            return
+        plain, sources = composed.configuration.plain, composed.configuration.sources
+        if imports(plain):
+            key = ("imports", next(iter(plain["imports"])))
+            raise InvalidConfiguration(sources.report(Fault(key, self._workers.distrust)))
 
     def _same(self, number: int, point: Point) -> int | None:
         """Return the earlier point that is equal up to a symmetry of the mesh, if there is one."""

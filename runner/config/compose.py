@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.config.folders import conf_folder, misnamed
+from runner.config.folders import conf_folder, folder_name, misnamed
 from runner.config.sources import Sources, shown
 from runner.faults import Fault, nearest
 from runner.untyped import is_dict
@@ -165,13 +165,8 @@ def register() -> None:
 
     options.register()
     ConfigStore.instance().store(name="schema", node=ExperimentConfig)
-    OmegaConf.register_new_resolver("folder", _folder, replace=True)
+    OmegaConf.register_new_resolver("folder", folder_name, replace=True)
     OmegaConf.register_new_resolver("named", named, replace=True)
-
-
-def _folder(name: object, otherwise: str) -> str:
-    """Return `name` if a folder can have it, else `otherwise`; the run in that folder then refuses the name."""
-    return name if isinstance(name, str) and misnamed(name) is None else otherwise
 
 
 def named(option: str) -> str:

@@ -79,6 +79,11 @@ def misnamed(name: str) -> str | None:
     return None
 
 
+def folder_name(name: object, otherwise: str = "experiment") -> str:
+    """The name of a folder or file for what has this name, or `otherwise`; whoever reads the name then refuses it."""
+    return name if isinstance(name, str) and misnamed(name) is None else otherwise
+
+
 def experiments(folder: Path) -> list[Path]:
     """The sorted experiment files of a config folder, unreadable ones included."""
     return sorted(file for file in (folder / "experiment").rglob("*.yaml") if not _is_folder(file))

@@ -285,6 +285,10 @@ class ExperimentConfig:
     """`all`, one program, or a list of them."""
     seed: Annotated[int, "seed"] = 0
     precision: Annotated[str, "precision"] = "highest"
+    verify: Annotated[str, "verify"] = "auto"
+    """What decides whether a value is right: the measured rounding and, where that leaves doubt (`auto`), always
+    (`twin`) or never (`rounding`), the same program in float64.
+    """
     manual: Annotated[list[Any] | None, "one-or-more"] = None
     """The mesh axes over which `per_device` is manual; the others are left to the compiler; null: all are manual."""
     check_vma: Flag = True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
-from runner.derivation.calls import Call, itemsize
+from runner.derivation.calls import Call, NotStatic, itemsize
 from runner.derivation.rules import Rule, Traffic
 from runner.estimate.prices import Work
 from runner.language.operations import OPERATIONS
@@ -19,6 +19,11 @@ def work_of(call: Call) -> Work:
         shapes = {name: argument.typed.shape for name, argument in call.arguments.items() if argument.typed is not None}
         many = row.multiply_adds(shapes)
         return Work() if many is None or call.typed is None else Work(2.0 * many, call.typed.dtype)
+    if call.name in _COUNTED:
+        try:
+            return Work(2.0 * _COUNTED[call.name](call), call.result.dtype)
+        except NotStatic:
+            return Work()
     if call.labels is None:
         return Work()
     labels, result = call.labels
@@ -30,6 +35,36 @@ def work_of(call: Call) -> Work:
         for letter, size in zip(mine, array.shape, strict=False):
             sizes[letter] = max(size, sizes.get(letter, 1))
     return Work(2.0 * math.prod(sizes.values()), arrays[0].dtype)
+
+
+def _convolution(call: Call) -> float:
+    """The multiply-adds of a convolution: each element of the result sums a window of the features of its group."""
+    letters = call.static("dimension_numbers")
+    kernel = call.type_of("rhs").shape
+    features = kernel[0 if letters is None else letters[1].index("O")]
+    holes = math.prod(call.static("lhs_dilation") or (1,))
+    return math.prod(call.result.shape) * math.prod(kernel) / features / holes
+
+
+def _transposed(call: Call) -> float:
+    """The multiply-adds of a transposed convolution: each element of the operand is multiplied with a window."""
+    letters = call.static("dimension_numbers")
+    kernel = call.type_of("rhs").shape
+    features = kernel[-2 if letters is None else letters[1].index("I")]
+    return math.prod(call.type_of("lhs").shape) * math.prod(kernel) / features
+
+
+def _ragged(call: Call) -> float:
+    return math.prod(call.type_of("lhs").shape) * call.type_of("rhs").shape[-1]
+
+
+_COUNTED: Mapping[str, Callable[[Call], float]] = {
+    "conv_general_dilated": _convolution,
+    "conv": _convolution,
+    "conv_transpose": _transposed,
+    "ragged_dot": _ragged,
+}
+"""The multiply-adds of products that have no labels."""
 
 
 def between(call: Call) -> float:

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.evidence import custom_calls, groups, megascale, merged
+from runner.evidence.attribution import Attribution
 from runner.evidence.counts import Counts
 from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Metadata, Module, size_of
 from runner.evidence.model import Between, Collective
-from runner.evidence.nodes import OperationOrigin, Origins, again, asked, backward, stacks
+from runner.evidence.nodes import OperationOrigin, again, asked, backward, stacks
 from runner.evidence.opcodes import (
     DONE,
     HEAVY,
@@ -49,7 +50,7 @@ class Collectives:
     carriers: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def read(module: Module, origins: Origins, mesh: Mesh, device_ids: Sequence[int] = ()) -> Collectives:
+def read(module: Module, origins: Attribution, mesh: Mesh, device_ids: Sequence[int] = ()) -> Collectives:
     """Return the collectives of a module; the entries are those of `docs/record.md`.
 
     `device_ids` are the ids of the devices in the mesh, by which a module with several slices names them.
@@ -71,7 +72,7 @@ class _Scheduled:
 
 
 class _CollectiveReader:
-    def __init__(self, module: Module, origins: Origins, mesh: Mesh, device_ids: Sequence[int]) -> None:
+    def __init__(self, module: Module, origins: Attribution, mesh: Mesh, device_ids: Sequence[int]) -> None:
         self._module = module
         self._device_ids = device_ids
         self._origins = origins

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from runner.evidence.attribution import Attribution
 from runner.evidence.hlo import Computation, Instruction, Module
-from runner.evidence.nodes import OperationOrigin, Origins
+from runner.evidence.nodes import OperationOrigin
 from runner.experiment.forms import KINDS
 
 MOVES = frozenset(
@@ -21,7 +22,7 @@ MOVES = frozenset(
 class Flow:
     """The flow of values in one module."""
 
-    def __init__(self, module: Module, origins: Origins) -> None:
+    def __init__(self, module: Module, origins: Attribution) -> None:
         self._module = module
         self._origins = origins
 

@@ -28,14 +28,14 @@ def read(text: str, devices: int) -> Groups | None:
     """
     try:
         return _read(text.strip(), devices)
-    except (KeyError, ValueError):
-        # Invalid numbers, sizes that do not match, unknown axes.
+    except (KeyError, ValueError, ZeroDivisionError):
+        # Invalid numbers, sizes that do not match or are too large, unknown axes.
         return None
 
 
 def _read(text: str, devices: int) -> Groups | None:
     if text in ("{}", "{{}}"):
-        return np.arange(devices)[None]
+        return _arange(devices)[None]
     if text.startswith("{{"):
         rows = [_numbers(row) for row in re.findall(r"\{([0-9, ]*)\}", text[1:-1])]
         return np.array(rows) if rows and len({len(row) for row in rows}) == 1 else None
@@ -56,8 +56,18 @@ def _numbers(text: str | None) -> list[int]:
     return [int(number) for number in (text or "").split(",") if number.strip()]
 
 
+_DEVICES = 1 << 22
+"""The most devices of any module: more than any cluster has."""
+
+
+def _arange(count: int) -> np.ndarray:
+    if count > _DEVICES:
+        raise ValueError(f"{count} devices")
+    return np.arange(count)
+
+
 def _iota(shape: list[int], transposed: str | None) -> np.ndarray:
-    grid = np.arange(math.prod(shape)).reshape(shape)
+    grid = _arange(math.prod(shape)).reshape(shape)
     return (grid.transpose(_numbers(transposed)) if transposed else grid).ravel()
 
 
@@ -66,7 +76,7 @@ def _of_mesh(axes: str, device_ids: str | None, along: str) -> Groups | None:
     for axis in axes.split(","):
         name, _, size = axis.strip().partition("=")
         sizes[name.strip("'\"")] = int(size)
-    ids = np.arange(math.prod(sizes.values()))
+    ids = _arange(math.prod(sizes.values()))
     if device_ids is not None:
         tiles = _TILES.match(device_ids)
         ids = _iota(_numbers(tiles.group(1)), tiles.group(2)) if tiles else np.array(_numbers(device_ids))

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 _DTYPES = {
@@ -39,6 +39,14 @@ _CALLED = re.compile(
     r"\b(to_apply|calls|body|condition|true_computation|false_computation|branch_computations|called_computations"
     r"|select|scatter|comparator)=(?:%?([\w.\-]+)|\{([^}]*)\})"
 )
+_CALLING_NOTHING = frozenset(
+    {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "broadcast", "reshape", "transpose"}
+    | {"add", "subtract", "multiply", "divide", "maximum", "minimum", "negate", "convert", "select", "compare", "dot"}
+    # They name the computation that their start runs.
+    | {"async-update", "async-done"}
+)
+"""Opcodes that run no computation; among them the most frequent ones."""
+
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
 
 
@@ -67,6 +75,7 @@ class StackFrames:
     """The tables at the head of a module, which map the number of a stack frame to lines of the user's files."""
 
     rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    _read: dict[int, tuple[Location, ...]] = field(default_factory=dict[int, tuple[Location, ...]], repr=False)
 
     @cached_property
     def _tables(self) -> dict[str, dict[int, Any]]:
@@ -74,17 +83,33 @@ class StackFrames:
         for name, rows in self.rows.items():
             for match in filter(None, map(_ROW.match, rows)):
                 text = match[2]
+                if (text is None) == name.endswith("Names"):
+                    # A broken table has rows of another one.
+                    continue
                 entries = {entry: int(number) for entry, number in _ENTRY.findall(match[3] or "")}
                 tables[name][int(match[1])] = entries if text is None else text
         return tables
 
+    @property
+    def files(self) -> list[str]:
+        """The names of all files."""
+        return [*self._tables["FileNames"].values()]
+
     def of(self, number: int) -> tuple[Location, ...]:
         """The lines of a stack frame, those of the innermost call first."""
+        if number not in self._read:
+            self._read[number] = self._of(number)
+        return self._read[number]
+
+    def _of(self, number: int) -> tuple[Location, ...]:
         files, places, stack = (self._tables[name] for name in ("FileNames", "FileLocations", "StackFrames"))
         # The first frame has no parent: its parent's number is 0.
         none = stack.get(1, {}).get("parent_frame_id", 0)
         frames: list[Location] = []
-        while number in stack and len(frames) < len(stack):
+        # A broken table may go round.
+        for _ in range(len(stack)):
+            if number not in stack:
+                break
             place = places.get(stack[number].get("file_location_id"), {})
             file = files.get(place.get("file_name_id"))
             if file is not None:
@@ -158,8 +183,7 @@ class Instruction:
     def called(self) -> tuple[tuple[str, str], ...]:
         """The computations that it runs, as (role, name): `("calls", "fused_computation")`."""
         computations: list[tuple[str, str]] = []
-        if self.opcode in ("async-update", "async-done"):
-            # They name the computation that their start runs.
+        if self.opcode in _CALLING_NOTHING or _CALLED.search(self.attributes) is None:
             return ()
         # The metadata may hold anything in quotes.
         for role, single, several in _CALLED.findall(re.sub(r'"(?:[^"\\]|\\.)*"', '""', self.attributes)):
@@ -318,7 +342,7 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
         return None
     close = _end(line, opcode.end(), ")")
     inside = line[opcode.end() : close]
-    return Instruction(
+    instruction = Instruction(
         name=match.group(2),
         opcode=opcode.group(1),
         shapes=shapes(line[start:end]),
@@ -328,6 +352,28 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
         position=position,
         stack_frames=stack_frames,
     )
+    return instruction if _complete(instruction) else None
+
+
+_WITHOUT_OPERANDS = frozenset(
+    {"parameter", "constant", "iota", "partition-id", "replica-id", "after-all", "tuple", "infeed", "rng", "fusion"}
+    | {"rng-get-and-update-state", "custom-call", "call", "async-start", "recv", "create-token", "conditional"}
+    | {"get-dimension-size", "map", "rng-bit-generator", "all-reduce", "all-gather", "all-to-all", "reduce-scatter"}
+)
+"""Opcodes whose instructions may have no operands."""
+
+
+def _complete(instruction: Instruction) -> bool:
+    """Whether an instruction has what later readers take from it: numbers, and the operands of its opcode."""
+    match instruction.opcode:
+        case "parameter":
+            return instruction.operands[:1] != () and instruction.operands[0].isdecimal()
+        case "get-tuple-element":
+            return len(instruction.operands) == 1 and (instruction.attribute("index") or "").isdecimal()
+        case "dynamic-update-slice" | "compare":
+            return len(instruction.operands) > 1
+        case opcode:
+            return bool(instruction.operands) or opcode in _WITHOUT_OPERANDS
 
 
 def _operands(opcode: str, text: str) -> tuple[str, ...]:
@@ -370,15 +416,49 @@ def _end(text: str, start: int, until: str) -> int:
     return len(text)
 
 
+@lru_cache(maxsize=1 << 14)
 def shapes(text: str) -> tuple[Shape, ...]:
-    """The arrays of a shape: one, or the leaves of a tuple."""
+    """The arrays of a shape: one, or the leaves of a tuple. Most shapes of a module are alike."""
     leaves: list[Shape] = []
     for dtype, dims, layout in _LEAF.findall(text):
         name, bits = _DTYPES.get(dtype, (dtype, 0))
-        sizes = tuple(int(re.sub(r"\D", "", dim)) for dim in dims.split(",") if dim)
+        sizes = tuple(int(re.sub(r"\D", "", dim) or 0) for dim in dims.split(",") if dim)
         space = _SPACE.search(layout)
         leaves.append(Shape(name, sizes, bits, int(space[1]) if space else 0))
     return tuple(leaves)
+
+
+def calls_itself(module: Module) -> str | None:
+    """The name of a computation that calls itself, perhaps through others, as no module of XLA does; else None."""
+    left = {
+        name: {called for instruction in computation.instructions.values() for _, called in instruction.called}
+        & module.computations.keys()
+        for name, computation in module.computations.items()
+    }
+    leaves = [name for name, inner in left.items() if not inner]
+    callers: dict[str, list[str]] = {}
+    for name, inner in left.items():
+        for called in inner:
+            callers.setdefault(called, []).append(name)
+    while leaves:
+        leaf = leaves.pop()
+        del left[leaf]
+        for caller in callers.get(leaf, ()):
+            left[caller].discard(leaf)
+            if not left[caller]:
+                leaves.append(caller)
+    return next(iter(left), None)
+
+
+def disordered(module: Module) -> str | None:
+    """A sentence about an operand that stands behind what reads it, which XLA never writes; None without one."""
+    for computation in module.computations.values():
+        for instruction in computation.instructions.values():
+            for name in instruction.operands if instruction.opcode not in ("parameter", "constant") else ():
+                operand = computation.instructions.get(name)
+                if operand is not None and operand.position >= instruction.position:
+                    return f"{instruction.name} reads {name}, which stands behind it"
+    return None
 
 
 def trip_count(module: Module, loop: Instruction, computation: Computation) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from runner.evidence.attribution import Attribution
 from runner.evidence.flow import Flow
 from runner.evidence.hlo import Computation, Instruction, Metadata, size_of
 from runner.evidence.model import MergedPart
-from runner.evidence.nodes import Origins
 
 
-def parts(flow: Flow, origins: Origins, computation: Computation, instruction: Instruction) -> list[MergedPart]:
+def parts(flow: Flow, origins: Attribution, computation: Computation, instruction: Instruction) -> list[MergedPart]:
     """The parts of an instruction in their order; none if it has a single operand.
 
     Each is named by the instruction that extracts its result, or else by the one that produces its operand.

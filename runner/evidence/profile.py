@@ -13,10 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.evidence import planes
+from runner.evidence.attribution import Attribution
 from runner.evidence.collectives import Collectives
 from runner.evidence.hlo import Instruction, Module
 from runner.evidence.model import Collective, Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
-from runner.evidence.nodes import OperationOrigin, Origins
+from runner.evidence.nodes import OperationOrigin
 from runner.evidence.planes import Event
 from runner.executions import ends, text
 
@@ -30,7 +31,7 @@ _NAMED = 5
 """The number of instructions that a sentence names."""
 
 
-def read(taken: planes.Profile, module: Module, origins: Origins, collectives: Collectives) -> Profile:
+def read(taken: planes.Profile, module: Module, origins: Attribution, collectives: Collectives) -> Profile:
     """The profile of a program."""
     if isinstance(taken, str):
         return Profile(
@@ -62,7 +63,7 @@ class _Times:
 
 
 class _PlaneReader:
-    def __init__(self, taken: planes.Capture, module: Module, origins: Origins, collectives: Collectives) -> None:
+    def __init__(self, taken: planes.Capture, module: Module, origins: Attribution, collectives: Collectives) -> None:
         self._taken = taken
         self._events = taken.recorded.events
         self._module = module

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from runner.evidence import hlo, hlo_sharding
+from runner.evidence.attribution import Attribution
 from runner.evidence.model import CompilerWarning
-from runner.evidence.nodes import Origins
 from runner.layout import Mesh
 from runner.sharding.plan import Reshard
 
@@ -18,7 +18,7 @@ _SHARDING = re.compile(r"spmd|shard|sdy|partition|replicat|rematerializ", re.IGN
 _REMATERIALIZATION = "involuntary full rematerialization"
 
 
-def read(messages: str, origins: Origins, stack_frames: hlo.StackFrames = hlo.NO_FRAMES) -> list[CompilerWarning]:
+def read(messages: str, origins: Attribution, stack_frames: hlo.StackFrames = hlo.NO_FRAMES) -> list[CompilerWarning]:
     """The warnings, each once, with the number of `times` that it occurred; `stack_frames` are the module's.
 
     `kind` is "involuntary full rematerialization", or "sharding" for all others.

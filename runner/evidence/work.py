@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from runner import executions
 from runner.evidence import custom_calls
+from runner.evidence.attribution import Attribution
 from runner.evidence.counts import Counts
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
-from runner.evidence.nodes import Origins
 from runner.evidence.opcodes import IDLE, kind_of, target_of
 from runner.executions import Range
 
@@ -62,13 +62,13 @@ class ModuleWork:
     ahead: float = 0.0
 
 
-def read(module: Module, origins: Origins) -> ModuleWork | None:
+def read(module: Module, origins: Attribution) -> ModuleWork | None:
     """What a module computes and moves; None where no entry computation could be read."""
     return None if module.entry is None else _WorkReader(module, origins).read(module.entry)
 
 
 class _WorkReader:
-    def __init__(self, module: Module, origins: Origins) -> None:
+    def __init__(self, module: Module, origins: Attribution) -> None:
         self._module = module
         self._origins = origins
         self._counts = Counts(module)
@@ -239,6 +239,10 @@ def _spatial(labels: str, dims: Sequence[int]) -> list[int]:
     return [dims[labels.index(label)] for label in sorted(filter(str.isdigit, labels))]
 
 
+_WINDOW = 1 << 20
+"""The largest window: no module of a compiler's comes near it."""
+
+
 def _moved(instruction: Instruction, image: Sequence[int], window: Sequence[int], result: Sequence[int]) -> int | None:
     """The number of pairs of a result and a window position that is not on padding.
 
@@ -257,6 +261,8 @@ def _moved(instruction: Instruction, image: Sequence[int], window: Sequence[int]
     strides, dilated, apart = of("stride", 1), of("lhs_dilate", 1), of("rhs_dilate", 1)
     if not len(strides) == len(dilated) == len(apart) == len(low) == len(window) == len(result) == count:
         return None
+    if 0 in (*strides, *dilated) or max(window, default=0) > _WINDOW:
+        return None
     total = 1
     for at in range(count):
         last = (image[at] - 1) * dilated[at]
@@ -268,11 +274,15 @@ def _moved(instruction: Instruction, image: Sequence[int], window: Sequence[int]
 
 def _hits(start: int, stride: int, results: int, last: int, dilated: int) -> int:
     """The number of `results`, from `start` on and `stride` apart, that are multiples of `dilated` from 0 to `last`."""
-    if dilated == 1:
-        first = max(0, -(start // stride))
-        return max(0, min(results - 1, (last - start) // stride) - first + 1)
-    places = range(start, start + stride * results, stride)
-    return sum(0 <= place <= last and place % dilated == 0 for place in places)
+    first, final = max(0, -(start // stride)), min(results - 1, (last - start) // stride)
+    shared = math.gcd(stride, dilated)
+    if start % shared:
+        return 0
+    # Every `period`-th result is on an element.
+    period = dilated // shared
+    residue = -(start // shared) * pow(stride // shared, -1, period) % period
+    first += (residue - first) % period
+    return 0 if first > final else (final - first) // period + 1
 
 
 def _numbers(text: str | None) -> list[int]:

@@ -70,6 +70,9 @@ def _count(
         chain = f"{' → '.join(path[:2])} → … → {path[-1]}"
         message = f"calls of functions nest more than {DEEPEST} deep: {chain}; write some of them as one"
         raise invalid(functions[path[0]].key, message)
+    if (traced := functions[name].traced) is not None:
+        known[name] = len(traced.lines) + 1
+        return known[name]
     called = [callee for value in functions[name].lines.values() for callee in _called(value, section, functions)]
     count = len(functions[name].lines) + sum(_count(callee, functions, section, known, path) for callee in called)
     known[name] = count

@@ -31,6 +31,8 @@ LEAST = ("bytes", "time", "memory")
 COSTS = ("bytes", "time")
 """What `derived` may choose by."""
 
+VERIFY = ("auto", "twin", "rounding")
+
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 
 AXIS_TYPES = ("explicit", "auto")
@@ -203,32 +205,6 @@ _WHILE = Form(
     required=("while", "carry", "body"),
     missing="the while '{name}' has no '{key}'",
 )
-_SPECS_OF_A_REGION = Form("list", "the {last} of a shard_map are a list of PartitionSpecs", of=SPEC)
-REGION = Form(
-    "mapping",
-    keys={
-        "shard_map": Form(
-            "mapping",
-            "a shard_map has manual axes, in_specs, out_specs and check_vma",
-            keys={
-                "manual": Form("list", "the manual axes of a shard_map are a list of mesh axes", of=_MESH_AXIS),
-                "in_specs": _SPECS_OF_A_REGION,
-                "out_specs": _SPECS_OF_A_REGION,
-                "check_vma": Form("flag", "check_vma is true or false"),
-            },
-            required=("manual", "in_specs", "out_specs"),
-            missing="the shard_map has no '{key}'",
-        ),
-        "over": replace(_TO_EXPRESSIONS, fewest=0),
-        "body": replace(_TO_EXPRESSIONS, of="line"),
-        "stack": _OF_A_REPEAT["stack"],
-    },
-    unknown="a shard_map has no key '{key}'",
-    there="; a shard_map has ",
-    required=("shard_map", "body", "stack"),
-    missing="the shard_map '{name}' has no '{key}'",
-)
-"""A `shard_map` in a function of the user's Python: a worker writes it, and no file has it."""
 _SHARED_BODY = {"body": replace(_TO_EXPRESSIONS, of="shared-line")}
 
 FORMS: Mapping[str, Form] = {
@@ -341,6 +317,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "seed": Form("integer", "the seed must not be negative", least=0),
     "precision": Form("text", "no precision '{value}'", choices=PRECISIONS),
+    "verify": Form("text", "no way to verify '{value}'", choices=VERIFY),
     "seconds": Form("number", "the timeout is a number of seconds above 0, and not infinite", above=0),
     "boolean": Form("flag"),
     "at-least-1": _AT_LEAST_1,

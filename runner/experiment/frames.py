@@ -59,6 +59,14 @@ class ReadingFrame:
         at = Line(name) if within is None else within.inside(name)
         return replace(at, origin=Origin(key, self.uses, scopes, label, parts))
 
+    def named(self, name: str, taken: set[str]) -> str:
+        """The name of a line in the section: for a function's line, a name that nothing in the section has."""
+        if not self.scopes:
+            return name
+        if name not in self.names:
+            self.names[name] = free(f"{self.prefix}{name}", taken)
+        return self.names[name]
+
     def in_repeat(self, given: Iterable[str], own: Iterable[str]) -> ReadingFrame:
         """The same frame inside a repeat: the names that the repeat gives hide those outside."""
         hiding = replace(self, hidden=self.hidden | {*given})

@@ -11,6 +11,7 @@ from typing import Any
 from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.lines import Checkpoint
 from runner.experiment.plain import check_name, located
+from runner.experiment.traced import TracedLines
 from runner.experiment.written import WrittenLine, all_names, is_choice, of, targets
 from runner.faults import InvalidExperiment, Key, invalid
 from runner.graph.source import Section
@@ -41,6 +42,7 @@ class DefinedFunction:
     - `lines`: as the YAML has them, including `result`; `alone`: whether `result` is the only line.
     - `checkpoint`: what of a call is kept for the backward pass; None: everything.
     - `captured`: the arrays of the experiment that its lines read, or those of a function that it calls.
+    - `traced`: the lines of a function that was read from Python, in the place of `lines`.
     """
 
     name: str
@@ -50,6 +52,13 @@ class DefinedFunction:
     alone: bool
     checkpoint: Checkpoint | None = None
     captured: tuple[str, ...] = ()
+    traced: TracedLines | None = None
+
+    @classmethod
+    def traced_as(cls, name: str, lines: TracedLines) -> DefinedFunction:
+        """The function of this name with lines that were read from Python."""
+        parameters = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in lines.parameters]
+        return cls(name, inspect.Signature(parameters), {}, ("functions", name), alone=False, traced=lines)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -77,11 +86,13 @@ class DefinedFunction:
     @cached_property
     def bound_in_repeats(self) -> frozenset[str]:
         """The names that its repeats define inside, which would hide an argument of that name."""
-        return frozenset(_inside(self.lines.values()))
+        return frozenset(_inside(self.lines.values())) if self.traced is None else self.traced.bound_in_loops
 
     @cached_property
     def own(self) -> frozenset[str]:
         """Every name that it binds to a value of its own: parameters, lines, and what its repeats define."""
+        if self.traced is not None:
+            return self.traced.names
         return frozenset({*self.parameters, *self.bound_in_repeats, *(name for name, _ in all_names(self.lines, ()))})
 
     @property

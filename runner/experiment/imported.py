@@ -1,8 +1,8 @@
 """The definition of an experiment whose Python functions have been traced in; their lines, calls and source places out.
 
 A worker has traced each function that a line calls, `loss: llama.loss(params, tokens)`: its equations are the lines of
-a function of the experiment, for all code that needs lines. Programs call the user's own function instead; this module
-also has that call, and the place of each line in the user's file.
+a function of the experiment (`traced.py`), for all code that needs lines. Programs call the user's own function
+instead; this module also has that call, and the place of each line in the user's file.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner import codec, dtypes
 from runner.config import schema
 from runner.config.sources import one_by_one
+from runner.experiment.functions import DefinedFunction
 from runner.experiment.lines import Invocation, Line, Statement, enclosed
 from runner.experiment.source_text import NO_SOURCE, SourceText
+from runner.experiment.traced import TracedLines, UserSpelling
 from runner.experiment.written import BOTH
+from runner.faults import Key
 from runner.graph.source import Frame, FunctionCall
 from runner.graph.term import Name, Term, substituted
-from runner.language.check import canonical
-from runner.language.printing import text
 from runner.language.syntax import parse
 from runner.untyped import is_mapping, is_sequence
 
@@ -78,27 +78,24 @@ class Imported:
     - `call`: the call as the file has it: `llama.loss`.
     - `returned`: a Python expression for what the program's function of that name returns, with `$name` for each of its
       parameters.
+    - `lines`: the function as it was read.
     - `frames`: the places of the lines in the user's files, by their names.
     - `differentiated`: whether it takes the derivative of a collective.
     - `inside`: the paths of the constrained values inside it, by the names of their lines; `constraints`: the keys of
       `constraints` that name them, by the same names.
-    - `spelled`: how the user's source spells values and expressions of the lines, by their text.
+    - `spelled`: how the user's source spells values and expressions of the lines.
     - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
     """
 
     call: str
     returned: str
+    lines: TracedLines
     frames: Mapping[str, Frame] = field(default_factory=dict[str, Frame])
     differentiated: bool = False
     inside: Mapping[str, str] = field(default_factory=dict[str, str])
     constraints: Mapping[str, str] = field(default_factory=dict[str, str])
-    spelled: Mapping[str, str] = field(default_factory=dict[str, str])
+    spelled: UserSpelling = field(default_factory=UserSpelling)
     rules: tuple[str, ...] = ()
-
-    @cached_property
-    def spellings(self) -> Mapping[Term, str]:
-        """`spelled` by terms, as the lines have them."""
-        return {canonical(parse(written)).term: source for written, source in self.spelled.items()}
 
     def text(self, parameters: Mapping[str, str]) -> str:
         """The expression that it returns, with these names for its parameters."""
@@ -145,8 +142,21 @@ class Imports:
         if function is None:
             return NO_SOURCE
         paths = {name: self.paths[given] for name, given in call.arguments if given in self.paths}
-        spelled = {text(term): source for term, source in function.spellings.items()}
-        return SourceText(spelled, function.frames, paths)
+        return SourceText(function.spelled.sources, function.frames, paths)
+
+    def with_line(self, key: Key, text: str | int) -> Imports | None:
+        """The functions with another text at the key of one of their lines; None where they cannot have it."""
+        _, name, *path = key
+        function = self.functions[str(name)]
+        lines = function.lines.with_line(path, parse(text).term if isinstance(text, str) else text)
+        if lines is None:
+            return None
+        return replace(self, functions={**self.functions, str(name): replace(function, lines=lines)})
+
+    @property
+    def defined(self) -> dict[str, DefinedFunction]:
+        """The functions of the experiment that have the lines."""
+        return {name: DefinedFunction.traced_as(name, function.lines) for name, function in self.functions.items()}
 
 
 def inside(statements: Iterable[Statement], imports: Imports) -> Iterator[tuple[Line, Invocation, Imported]]:
@@ -175,11 +185,11 @@ def source_text(statements: Iterable[Statement], imports: Imports) -> SourceText
         if lines is None:
             calls.append((invocation, function, lines := {}))
         lines[line.label] = line.name
-    spelled: dict[str, str] = {}
+    spelled: dict[Term, str] = {}
     for invocation, function, lines in calls:
         names = {name: Name(given) for name, given in {**dict(invocation.call.arguments), **lines}.items()}
-        for term, source in function.spellings.items():
-            spelled.setdefault(text(substituted(term, names.get)), source)
+        for term, source in function.spelled.sources.items():
+            spelled.setdefault(substituted(term, names.get), source)
     places = {str(line): frame for line, frame in frames(statements, imports).items()}
     return SourceText(spelled, places, imports.paths)
 

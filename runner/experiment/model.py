@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from runner import dtypes
+from runner import codec, dtypes
 from runner.experiment import checkpoints, definition, expect, graphs, imported
 from runner.experiment.forms import AS_WRITTEN
 from runner.experiment.hardware import Derive, Hardware
@@ -134,6 +134,7 @@ class Experiment:
     programs: tuple[Program, ...]
     seed: int = field(metadata=AS_WRITTEN)
     precision: str = field(metadata=AS_WRITTEN)
+    verify: str = field(metadata=AS_WRITTEN)
     check_vma: bool = field(metadata=AS_WRITTEN)
     trace: bool = field(metadata=AS_WRITTEN)
     profile: bool = field(metadata=AS_WRITTEN)
@@ -207,7 +208,11 @@ class Experiment:
 
         Raises `InvalidExperiment`.
         """
-        changed = definition.with_line(self.definition, section, key, text)
+        if key[0] == "functions" and key[1] in self.imports.functions:
+            imports = self.imports.with_line(key, text)
+            changed = None if imports is None else {**self.definition, imported.KEY: codec.plain(imports)}
+        else:
+            changed = definition.with_line(self.definition, section, key, text)
         return None if changed is None else self.reader(changed)
 
     def alone(self, section: Section) -> Experiment:

@@ -88,7 +88,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     specs = Specs(mesh, read_rules(config["rules"], mesh))
     arrays = tuple(read_array(array, config["arrays"][array], specs, dims) for array in config["arrays"])
     taken = _distinct_names(config, arrays, dims)
-    functions = read_functions(config["functions"], taken, [array.name for array in arrays])
+    imports = read_imported(config)
+    functions = read_functions(config["functions"], taken, [array.name for array in arrays]) | imports.defined
     automatic = read_manual(config["manual"], mesh)
     manual = mesh.without(automatic)
     counts = {section: extent.check_functions(functions, section) for section in SECTIONS}
@@ -110,7 +111,6 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = read_specs(config["outputs"], "outputs", specs)
     grad = read_gradient(config["grad"], arrays, outputs, sections)
-    imports = read_imported(config)
     generated = {str(line) for section in SECTIONS for line in frames(statements[section], imports)}
     check_outputs(outputs, sections, grad, generated)
     check_gradients(grad, sections)

@@ -6,25 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.experiment.forms import FORMS, IDENTIFIER, REGION, check
+from runner.experiment.forms import FORMS, IDENTIFIER, check
 from runner.experiment.frames import ReadingFrame
 from runner.experiment.plain import check_name, read_expression, read_size
 from runner.faults import InvalidExperiment, Key, invalid
-from runner.graph.model import Region
 from runner.graph.term import substituted
 from runner.language import static
-from runner.language.check import VisibleNames, missing_axis
+from runner.language.check import VisibleNames
 from runner.language.printing import text
 from runner.language.syntax import Expression, SyntaxFault
-from runner.layout import Mesh, Spec
 
 
 def read_steps(
     config: Mapping[str, Any], frame: ReadingFrame, key: Key, dims: Mapping[str, int], scope: VisibleNames
 ) -> tuple[int | None, frozenset[str]]:
-    """The number of steps, and the lines that compute it; a `shard_map` has one, that of a `while` is not known."""
+    """The number of steps, and the lines that compute it; that of a `while` is not known."""
     if "repeat" not in config:
-        return None if "while" in config else 1, frozenset()
+        return None, frozenset()
     value, at = config["repeat"], (*key, "repeat")
     if isinstance(value, str) and scope.parameters and scope.values & read_expression(value, at).names:
         # Its value is known where the function is called.
@@ -60,8 +58,7 @@ def known_without_arrays(expression: Expression, scope: VisibleNames) -> int | N
 
 def check_repeat(config: Mapping[str, Any], key: Key, name: str, dims: Mapping[str, int]) -> None:
     """Raise `InvalidExperiment` for invalid keys and names of a repeat or a `while`."""
-    form = REGION if "shard_map" in config else FORMS["while" if "while" in config else "repeat"]
-    check(config, key, form, name)
+    check(config, key, FORMS["while" if "while" in config else "repeat"], name)
     _check_names(config, key, dims)
     going, carry = config.get("while"), config.get("carry", {})
     if going is not None and going not in carry:
@@ -69,23 +66,6 @@ def check_repeat(config: Mapping[str, Any], key: Key, name: str, dims: Mapping[s
         raise invalid((*key, "while"), message)
     if going is not None and going not in config["body"]:
         raise invalid((*key, "while"), f"the body has no line '{going}', so the while would never end")
-
-
-def read_region(config: Mapping[str, Any], key: Key, mesh: Mesh) -> Region | None:
-    """How a `shard_map` shards its operands and joins its results; None for a repeat."""
-    if "shard_map" not in config:
-        return None
-    written, specs = config["shard_map"], dict[str, tuple[Spec, ...]]()
-    manual = tuple(written["manual"])
-    for name, values in (("in_specs", config.get("over", {})), ("out_specs", config["stack"])):
-        given, at = written[name], (*key, "shard_map", name)
-        if len(given) != len(values):
-            raise invalid(at, f"there are {len(given)} for {len(values)} values; give one for each")
-        specs[name] = tuple(map(Spec.of, given))
-        for axis in (axis for spec in specs[name] for axis in spec.axes):
-            if axis not in manual:
-                raise invalid(at, missing_axis(axis, mesh.over(manual)))
-    return Region(manual, specs["in_specs"], specs["out_specs"], written.get("check_vma", True))
 
 
 def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -> None:

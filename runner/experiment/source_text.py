@@ -21,11 +21,11 @@ from runner.language.python_source import is_compound
 class SourceText:
     """How the user's source spells the values and expressions of lines.
 
-    - `spelled`: the source of an expression, or a variable's name, by the text of a term; `frames`: the places of the
+    - `spelled`: the source of an expression, or a variable's name, by term; `frames`: the places of the
       lines in the user's files, by name; `paths`: the paths of leaves of trees, by name.
     """
 
-    spelled: Mapping[str, str] = field(default_factory=dict[str, str])
+    spelled: Mapping[Term, str] = field(default_factory=dict[Term, str])
     frames: Mapping[str, Frame] = field(default_factory=dict[str, Frame])
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -36,7 +36,7 @@ class SourceText:
 
     def operand(self, name: str) -> str:
         """Like `name`, in parentheses if an operator behind it would bind to a part of it alone."""
-        return _enclosed(self.name(name), alone=name not in self.spelled)
+        return _enclosed(self.name(name), alone=Name(name) not in self.spelled)
 
     def of(self, term: Term) -> str:
         """The text of a term in which parts that the source has are spelled as there."""
@@ -44,8 +44,8 @@ class SourceText:
 
     def name(self, name: str) -> str:
         """The variable, the source or the place of a value; the path of a leaf; any other name as it is."""
-        if name in self.spelled:
-            return self.spelled[name]
+        if (source := self.spelled.get(Name(name))) is not None:
+            return source
         return self.paths.get(name) or (self.frames[name].place if name in self.frames else name)
 
     def _shown(self, term: Term, *, alone: bool) -> Term:
@@ -56,7 +56,7 @@ class SourceText:
             known = name != term.name or not carried or loop not in self.frames
             shown = name if known else f"{carried} of {self.frames[loop].place}"
             return Name(_enclosed(shown, alone=alone or term.name in self.paths))
-        if isinstance(term, Apply | Group) and (source := self.spelled.get(text(term))) is not None:
+        if isinstance(term, Apply | Group) and (source := self.spelled.get(term)) is not None:
             return Name(_enclosed(source, alone=alone))
         call = isinstance(term, Apply) and term.spelled == "call"
         inside = call or isinstance(term, Group | Lambda | Listed | Slice)

@@ -20,7 +20,9 @@ from runner.experiment.frames import Place, ReadingFrame, cycle, free, together
 from runner.experiment.functions import RESULT, DefinedFunction, bind, is_static
 from runner.experiment.model import Array, Choice, FunctionCall, Invocation, Line, Loop, Node, Section, Statement
 from runner.experiment.plain import located, read_expression
-from runner.experiment.repeats import check_repeat, known_without_arrays, read_region, read_steps
+from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
+from runner.experiment.traced import TracedLines
+from runner.experiment.traced_calls import traced_invocation
 from runner.experiment.written import BOTH, WrittenLine, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.graph.term import (
@@ -77,7 +79,8 @@ def check_functions(functions: Mapping[str, DefinedFunction], scope: VisibleName
 
     `scope` has the arrays, which functions may read.
     """
-    for function in functions.values():
+    written = (function for function in functions.values() if function.traced is None)
+    for function in written:
         for section in ("per_device", "graph") if function.differs else ("per_device",):
             inside = VisibleNames(
                 section,
@@ -183,7 +186,7 @@ class _SectionReader:
         """One checked line; `name` is its name for the lines around it."""
         scope, expression = place.scope, Expression(place.text, term, place.written.term)
         self._check(expression, place, name)
-        self._name(name, place.frame)
+        place.frame.named(name, self.taken)
         self._add(name, known_without_arrays(expression, scope), scope)
         return Node(place.frame.line(name, place.within, place.key, parts=parts, result=result), expression)
 
@@ -193,14 +196,6 @@ class _SectionReader:
         scope.static.pop(name, None)
         if size is not None:
             scope.static[name] = size
-
-    def _name(self, name: str, frame: ReadingFrame) -> str:
-        """The name of a line in the section: for a function's line, a name that nothing else has."""
-        if not frame.scopes:
-            return name
-        if name not in frame.names:
-            frame.names[name] = free(f"{frame.prefix}{name}", self.taken)
-        return frame.names[name]
 
     def _fresh(self, wish: str, place: Place) -> str:
         """A new name that the lines around it do not use."""
@@ -268,11 +263,11 @@ class _SectionReader:
         label = given[0] if len(given) == 1 else self._fresh(together(given), place)
         statics: dict[str, Term] = {}
         arguments: dict[str, str] = {}
+        taken_over = {*function.bound_in_repeats, *(given if len(given) > 1 else ())}
         for parameter, argument in bind(function, call, place.key, place.text, frame.uses).items():
             if is_static(argument, self.dims):
                 statics[parameter] = argument
                 continue
-            taken_over = {*function.bound_in_repeats, *(given if len(given) > 1 else ())}
             if isinstance(argument, Name) and not argument.carried and argument.name not in taken_over:
                 self._check(Expression(place.text, argument), place, place.name)
                 arguments[parameter] = argument.name
@@ -284,6 +279,9 @@ class _SectionReader:
                 hoisted = self._hoisted(argument, inside, before)
                 before.append(self._node(inside.name, hoisted, inside))
             arguments[parameter] = inside.name
+        if function.traced is not None:
+            made = FunctionCall(function.name, label, given, tuple(arguments.items()))
+            return self._traced(function.traced, made, place, scope or label)
         last = function.result(place.scope.section)
         if isinstance(last.value, Mapping):
             message = f"the result of '{function.name}' is an expression, such as NAME.CARRIED of a repeat"
@@ -309,7 +307,7 @@ class _SectionReader:
         """The invocation of the call `made`; the lines after it take its `result` into `parts` parts, or 0."""
         outer, section = place.frame, place.scope.section
         single = len(made.results) == 1
-        head = self._name(made.label, outer) if single else free(f"{outer.prefix}{made.label}", self.taken)
+        head = outer.named(made.label, self.taken) if single else free(f"{outer.prefix}{made.label}", self.taken)
         frame = ReadingFrame(
             statics=statics,
             own=function.own | {*function.captured},
@@ -334,11 +332,23 @@ class _SectionReader:
                 raise there.fault(message, term)
             gives: list[Node] = []
             for i, (name, part) in enumerate(zip(made.results, term.items, strict=True)):
-                frame.names[f"{RESULT}{i}"] = self._name(name, outer)
+                frame.names[f"{RESULT}{i}"] = outer.named(name, self.taken)
                 gives.append(self._node(f"{RESULT}{i}", part, there))
         for name, node in zip(made.results, gives, strict=True):
             self._add(name, inside.static.get(node.line.label), place.scope)
         return Invocation(made, tuple(lines), tuple(gives))
+
+    def _traced(self, traced: TracedLines, call: FunctionCall, place: Place, scope: str) -> list[Statement]:
+        """A call of a function that was read from Python."""
+        given, count = call.results, len(traced.results)
+        if len(given) > 1 and count not in (1, len(given)):
+            raise place.fault(f"it gives {count} values for {len(given)} names", place.written.term)
+        apart = count == 1 and len(given) > 1
+        made = replace(call, results=(call.label,)) if apart else call
+        for name in made.results:
+            self._add(name, None, place.scope)
+        invocation = traced_invocation(traced, made, place, scope, self.taken, parts=len(given) if apart else 0)
+        return [invocation, *(self._parts(given, call.label, place) if apart else ())]
 
     # Repeats.
 
@@ -351,21 +361,15 @@ class _SectionReader:
         steps, counted = read_steps(config, frame, key, self.dims, scope)
         index = config.get("index", "i")
         place = Place(key, Expression("", NOTHING), scope, frame, within, name)
-        self._name(name, frame)
+        frame.named(name, self.taken)
         itself = frame.line(name, within, key)
         before: list[Statement] = []
         over, carry = (
             tuple(self._begins(config.get(what, {}), replace(place, key=(*key, what)), before))
             for what in ("over", "carry")
         )
-        region = read_region(config, key, scope.mesh)
         given = {*((index,) if "repeat" in config else ()), *(carried for carried, _ in (*carry, *over))}
         inside = scope.nested()
-        if region is not None:
-            # Its lines are a device's, and read its shards alone.
-            around = scope.mesh.axes if scope.section == "per_device" else ()
-            mesh = scope.mesh.over({*around, *region.manual})
-            inside = replace(inside, section="per_device", mesh=mesh, values=set(), loops={}, lengths={})
         inside.values |= given
         inside.lengths = {known: size for known, size in inside.lengths.items() if known not in given}
         inside.static = {known: size for known, size in inside.static.items() if known not in given}
@@ -394,7 +398,7 @@ class _SectionReader:
         checkpoint = read_checkpoint(config.get("checkpoint"), (*key, "checkpoint"))
         unroll = config.get("unroll", not (over or stack or steps is None))
         going = config.get("while", "")
-        loop = Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted, region, going)
+        loop = Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted, going=going)
         return [*before, loop]
 
     def _begins(
@@ -426,7 +430,7 @@ class _SectionReader:
             operand if is_static(operand, self.dims) else self._held(operand, f"{label}_x", hidden, place, before)
             for operand in asked.operands
         ]
-        names = outer.names | {name: self._name(name, outer) for name in given}
+        names = outer.names | {name: outer.named(name, self.taken) for name in given}
         # The values of a branch are only visible in that branch.
         frame = replace(outer, own=outer.own | set(given), names=names, scopes=(*outer.scopes, label))
         inside = replace(place, frame=frame, scope=place.scope.nested())
@@ -513,7 +517,7 @@ class _SectionReader:
         read = tuple(dict.fromkeys(name for name in _free(body) if name not in held))
         label = given[0] if single else self._fresh(together(given), place)
         made = FunctionCall(called, label, given, tuple((name, name) for name in read))
-        names = [self._name(name, outer) for name in given]
+        names = [outer.named(name, self.taken) for name in given]
         labels = [RESULT if single else f"{RESULT}{i}" for i in range(len(given))]
         frame = replace(
             outer,
@@ -545,7 +549,7 @@ class _SectionReader:
         self._check(over, place, label)
         steps = self._length(call, array, place)
         head = self._fresh(f"{label}_map", place)
-        self._name(head, frame)
+        frame.named(head, self.taken)
         itself = frame.line(head, place.within, place.key)
         parameter = self._parameter(function, label, place)
         index = self._fresh(f"{label}_step", place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner import dtypes, executions
-from runner.checks import blame, known, oracles, registry
+from runner.checks import blame, known, oracles, registry, twins
 from runner.checks.context import Context
 from runner.checks.kind import Case, Needs
 from runner.checks.kinds import pinned, sections
@@ -44,6 +44,7 @@ from runner.why.reasons import explained
 if TYPE_CHECKING:
     from runner.checks.diagnosis import Refused
     from runner.evidence import planes
+    from runner.flow.twins import Twins
 
 
 class Findings:
@@ -53,10 +54,16 @@ class Findings:
     """
 
     def __init__(
-        self, experiment: Experiment, arrays: Arrays | None, record: Record, refused: Refused | None = None
+        self,
+        experiment: Experiment,
+        arrays: Arrays | None,
+        record: Record,
+        refused: Refused | None = None,
+        twins: Twins | None = None,
     ) -> None:
         self._started = time.monotonic()
         self._refused = refused
+        self._twins = twins
         self._experiment = experiment
         self._arrays = arrays
         self._record = record
@@ -204,7 +211,7 @@ class Findings:
             for program, checks in self._verdicts.items()
             if isinstance(checks.value, ValueVerdict)
         }
-        values = blame.unblamed(context, values, ran, alike=alike)
+        values = blame.unblamed(context, self._decided(context, values, ran), ran, alike=alike)
         for run in self._runs:
             if run.error is not None:
                 record.programs[run.program] = ProgramRecord(status="error", error=run.error, checks=Checks())
@@ -247,6 +254,24 @@ class Findings:
             if imports.donated:
                 module = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
                 self._record.warnings += filter(None, [states.unused(self._experiment, program, module)])
+
+    def _decided(
+        self, context: Context, values: Mapping[Program, ValueVerdict], ran: Sequence[ProgramRun]
+    ) -> dict[Program, ValueVerdict]:
+        """The `value` verdicts, those that rounding does not decide as the programs' twins in float64 decide them."""
+        verify = self._experiment.verify
+        wanted = [program for program, verdict in values.items() if verify == "twin" or twins.doubtful(verdict)]
+        if not wanted or verify == "rounding" or self._twins is None:
+            return dict(values)
+        runs = self._twins(wanted, {name: context.layout(name) for name in context.outputs})
+        decided = twins.Decided(context)
+        of = {run.program: run for run in ran}
+        judged = {
+            program: decided.decide(of[program], verdict, runs[program]) if program in runs else verdict
+            for program, verdict in values.items()
+        }
+        context.proved = twins.proved(judged)
+        return judged
 
     def _of_written(self, context: Context, run: ProgramRun) -> list[str]:
         """What is wrong with the user's functions that contain a `shard_map`, which their references do not."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner.config import schema
 from runner.experiment.imported import UnreadFunctions, imports, skeleton
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
+from runner.faults import InvalidExperiment, invalid
 from runner.link.order import job, kind
 from runner.link.workers import Workers
 from runner.untyped import is_mapping
@@ -50,6 +50,8 @@ def traced(
     whole = schema.whole(config)
     target = {**whole["target"], "processes": 1, "cluster": False}
     experiment = read({**skeleton(whole), "target": target})
+    if workers.distrust is not None:
+        raise invalid(("imports", next(iter(whole["imports"]))), workers.distrust)
     folder = beside(whole, sources)
     assert folder is not None
     task = {**job(experiment, into, folder, str(into)), "definition": whole}

@@ -76,12 +76,13 @@ def canonical(expression: Expression) -> Expression:
     Lists among the arguments of collectives become tuples, since JAX requires them to be hashable. Random draws get the
     table's default dtype, since JAX's depends on `jax_enable_x64`.
     """
-    known = _canonical(expression.term)
+    known = canonical_term(expression.term)
     return expression if known is expression.term else Expression(expression.text, known)
 
 
-def _canonical(term: Term) -> Term:
-    term = mapped(term, _canonical)
+def canonical_term(term: Term) -> Term:
+    """Rewrite the term of an expression as `canonical` does."""
+    term = mapped(term, canonical_term)
     if not calls(term, OPERATIONS):
         return term
     row = OPERATIONS[term.operation]

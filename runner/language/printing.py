@@ -56,6 +56,27 @@ def text(term: Term) -> str:
     return "".join(texts)
 
 
+def is_within(term: Term, most: int) -> bool:
+    """Whether the text of a term has at most so many characters; a long one is not printed to its end."""
+    left = most
+
+    def add(piece: str) -> None:
+        nonlocal left
+        left -= len(piece)
+        if left < 0:
+            raise _TooLongError
+
+    try:
+        _print(term, _Rank.LAMBDA, add)
+    except _TooLongError:
+        return False
+    return True
+
+
+class _TooLongError(Exception):
+    """The text has more characters than are allowed."""
+
+
 def written(term: Term) -> tuple[str, Term]:
     """Print a term; return the text, and the term with the spans of all its parts in that text."""
     writing = _Writing()

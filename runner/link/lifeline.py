@@ -1,4 +1,4 @@
-"""Ends the worker when the process that started it ends, whatever the worker is computing."""
+"""Ends a process when the process that started it ends, whatever it is computing; the worker's children too."""
 
 from __future__ import annotations
 
@@ -8,29 +8,74 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
-"""The `prctl(2)` option for the signal that the kernel sends a process when its parent ends."""
+"""The `prctl(2)` option for the signal that the kernel sends a process when the thread that started it ends."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""The `prctl(2)` option by which a process becomes the parent of its descendants whose own parents have ended."""
 
 _GLANCE = 0.5
 """Seconds between two checks of the parent where the kernel sends no signal."""
 
+_BY_THREAD = "thread"
 
-def die_with(parent: int) -> None:
-    """Make this process end when the process `parent`, which started it, has ended.
 
-    On Linux the kernel ends it, even while C code computes and no Python runs. Elsewhere a thread watches the parent.
+def owner() -> str:
+    """This process, for a process that it starts and that passes it to `die_with`."""
+    by_main = threading.current_thread() is threading.main_thread()
+    return f"{os.getpid()}{'' if by_main else f':{_BY_THREAD}'}"
+
+
+def die_with(owner: str, number: signal.Signals = signal.SIGKILL) -> None:
+    """Make the signal `number` end this process when the `owner`, which started it, has ended.
+
+    On Linux the kernel sends it, even while C code computes and no Python runs. Elsewhere, and where a thread started
+    the process that may end before the owner does, a thread of this process watches.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    parent, _, by = owner.partition(":")
+    if sys.platform == "linux" and by != _BY_THREAD:
+        _prctl(_PR_SET_PDEATHSIG, int(number))
     else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:
-        # The parent ended before this process asked.
+        threading.Thread(target=_watch, args=(int(parent), number), daemon=True).start()
+    if os.getppid() != int(parent):
+        # The owner ended before this process asked.
         os._exit(0)
 
 
-def _watch(parent: int) -> None:
+def keep_children(in_child: Callable[[], None]) -> None:
+    """Make the processes that this one forks end with it, and let its other descendants be found below it.
+
+    A user's module may fork, and its children may begin sessions of their own. `in_child` is called in each child.
+    """
+    if sys.platform != "linux":
+        return
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    home = threading.get_ident()
+    owners: list[str] = []
+
+    def before() -> None:
+        # The kernel's signal comes at the end of the thread that forked.
+        by_home = threading.get_ident() == home
+        owners[:] = [f"{os.getpid()}{'' if by_home else f':{_BY_THREAD}'}"]
+
+    def in_each_child() -> None:
+        nonlocal home
+        home = threading.get_ident()
+        in_child()
+        die_with(owners[0])
+
+    os.register_at_fork(before=before, after_in_child=in_each_child)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _watch(parent: int, number: signal.Signals) -> None:
     while os.getppid() == parent:
         time.sleep(_GLANCE)
-    os._exit(0)
+    if number == signal.SIGKILL:
+        os._exit(0)
+    os.kill(os.getpid(), number)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from runner.link import lifeline
+from runner.link.process import ISOLATED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class NotMeasured(Exception):
 
 def measure(wanted: MeasuringRequest) -> Iterator[MeasuredRun]:
     """Measure, in a process of its own. Raises `NotMeasured`."""
-    command = [sys.executable, "-m", "runner.worker.measure", str(os.getpid()), json.dumps(dataclasses.asdict(wanted))]
+    command = [*ISOLATED, "runner.worker.measure", lifeline.owner(), json.dumps(dataclasses.asdict(wanted))]
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words, text=True, encoding="utf-8")
         try:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from runner.link import scratch
+from runner.link import descendants, lifeline, scratch
 
 if TYPE_CHECKING:
     from runner.link.events import WorkerEvent
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
 Hear: TypeAlias = "Callable[[WorkerEvent | Exception | None], None]"
 """Receives what a process sends: an event, an error in one, or its end."""
 
-COMMAND = (sys.executable, "-m", "runner.worker")
+ISOLATED = (sys.executable, "-P", str(Path(__file__).with_name("isolated.py")))
+"""Runs a module of this package, the next argument, where nothing is imported from the current folder."""
+
+COMMAND = (*ISOLATED, "runner.worker")
 
 CLUSTER = "cluster"
 """The membership of a process that has to ask the cluster for its number."""
@@ -31,6 +36,9 @@ ANNOUNCED = "announced"
 
 _LAST_WORDS = 2000
 """The number of characters of the worker's standard error that are kept with an error."""
+
+_GLANCE = 0.2
+"""Seconds between two checks whether a process has ended, where the system does not tell."""
 
 PARTING = 5.0
 """Seconds between the end of a worker's output and the end of the worker."""
@@ -93,11 +101,13 @@ class Worker:
         self._scratch = scratch.Folder()
         """The folder of the process's temporary files: libtpu leaves its logs there."""
         launch = start(
-            [*command, str(os.getpid()), *membership],
+            [*command, lifeline.owner(), *membership],
             self._stderr,
             {**os.environ, "TMPDIR": str(self._scratch.path)},
         )
         self.launch, self._process = launch, launch.process
+        self._end = _end_of(launch.process.pid)
+        """A descriptor that can be read when the process has ended, where the system has such."""
         self._events: queue.Queue[WorkerEvent | Exception | None] = queue.Queue()
         self._hear: Hear = self._events.put
         self._strays: list[str] = []
@@ -106,6 +116,7 @@ class Worker:
         """The position in its standard error at which the output of this job begins."""
         self._done: deque[int] = deque()
         """The positions at which that of each finished job ends."""
+        _LIVE.add(self)
 
     def listened_to_by(self, hear: Hear) -> None:
         """Pass its events to `hear` rather than to `next`, from the next job on."""
@@ -141,7 +152,7 @@ class Worker:
         from runner.link.events import Done, heard
 
         assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._lines(self._process.stdout.fileno()):
             try:
                 event = heard(line)
             except Misfit as misfit:
@@ -153,6 +164,36 @@ class Worker:
                     self._done.append(event.log)
                 self._hear(event)
         self._hear(None)
+
+    def _lines(self, stdout: int) -> Iterator[str]:
+        """Yield the lines of its output until it has ended: a process that it has forked may hold the pipe longer."""
+        os.set_blocking(stdout, False)
+        poll = select.poll()
+        for descriptor in (stdout, self._end):
+            if descriptor is not None:
+                poll.register(descriptor, select.POLLIN)
+        parts: list[bytes] = []
+        over = False
+        while True:
+            if not over:
+                ready = {descriptor for descriptor, _ in poll.poll(None if self._end is not None else _GLANCE * 1000)}
+                over = self._end in ready if self._end is not None else self._process.poll() is not None
+            try:
+                read = os.read(stdout, 1 << 16)
+            except BlockingIOError:
+                if over:
+                    break
+                continue
+            if not read:
+                break
+            *lines, rest = read.split(b"\n")
+            for line in lines:
+                yield b"".join([*parts, line]).decode(errors="replace") + "\n"
+                parts.clear()
+            if rest:
+                parts.append(rest)
+        if parts:
+            yield b"".join(parts).decode(errors="replace")
 
     def next(self, timeout: float) -> WorkerEvent | None:
         """The next event; None if there are no more. Raises `TimeoutError` after `timeout` seconds.
@@ -177,13 +218,14 @@ class Worker:
         return how_it_ended(code, name)
 
     def kill(self) -> None:
-        """End the process at once; its log can still be read."""
-        self._process.kill()
+        """End the process at once, with all that it has started; its log can still be read."""
+        self.dismiss()
         self._process.wait()
 
     def dismiss(self) -> None:
         """End the process without waiting for the system to remove it; its log is no longer needed."""
-        self._process.kill()
+        if self._process.poll() is None:
+            descendants.kill(self._process.pid)
 
     def close(self) -> None:
         """End the process, if it still runs, and release its resources."""
@@ -197,8 +239,11 @@ class Worker:
                 except BrokenPipeError:
                     # Unwritten input is no longer needed.
                     continue
-
+        if self._end is not None:
+            os.close(self._end)
+            self._end = None
         self._scratch.remove()
+        _LIVE.discard(self)
 
     def log(self) -> str:
         """Its output in the finished job, or in that in which it ended, with the lines on stdout that are no events.
@@ -218,6 +263,26 @@ class Worker:
 
     def _size(self) -> int:
         return os.fstat(self._stderr.fileno()).st_size
+
+
+_LIVE: set[Worker] = set()
+"""The workers of this process that are not closed."""
+
+
+def abandon() -> None:
+    """End the workers of a command that ends, and remove all its temporary files, wherever it was interrupted."""
+    for worker in list(_LIVE):
+        # Another thread of this process may be waiting for it.
+        worker.dismiss()
+    scratch.remove_own()
+
+
+def _end_of(pid: int) -> int | None:
+    """A descriptor that can be read when a child of this process has ended; None where the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def bounded(timeout: float) -> float:

@@ -1,7 +1,8 @@
 """Gives a purpose a temporary folder that is removed with its process, or, if that was killed, by a later one.
 
 The owner keeps the folder locked; the system releases the lock when the process ends. Whoever removes its own folder
-also removes those of others that nobody has locked, except folders that are marked to be kept.
+also removes those of others that nobody has locked, except folders that are marked to be kept. What was not made here
+stays, whatever its name.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -24,8 +26,20 @@ except ImportError:
 
 PREFIX = "shardproof-run-"
 
+_MARK = ".shardproof-scratch"
+"""The file of every folder that is made here: the folder's own number in the file system, which no other has."""
+
 _KEPT = ".kept"
 """The mark of a folder that outlives its owner, since a user may want to look into it."""
+
+_RANDOM = 8
+"""The bytes of the random part of a name."""
+
+_TRIES, _PAUSE = 3, 0.05
+"""How often a folder is removed in which files appear meanwhile, and the seconds between."""
+
+_LONGEST = 60
+"""The most characters of a purpose in a name."""
 
 _SOON = 60.0
 """The seconds after which an owner has certainly locked a new folder."""
@@ -35,8 +49,16 @@ class Folder:
     """One such folder, `path`; as a context it is removed at the end."""
 
     def __init__(self, purpose: str = "") -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-" if purpose else PREFIX))
+        """`purpose` is part of its name, for those who look at it; it may be any text."""
+        purpose = re.sub(r"[^\w.-]+", "_", purpose, flags=re.ASCII)[:_LONGEST]
+        name = f"{PREFIX}{purpose}-" if purpose else PREFIX
+        self.path = Path(tempfile.gettempdir(), f"{name}{os.urandom(_RANDOM).hex()}")
+        self._lock: int | None = None
+        # Known before it exists, so that no signal comes between.
+        _OWN.add(self)
+        os.mkdir(self.path, 0o700)
         self._lock = _locked(self.path)
+        (self.path / _MARK).write_text(_number(self.path), "ascii")
 
     def keep(self) -> None:
         """Leave it where it is."""
@@ -45,10 +67,11 @@ class Folder:
     def remove(self) -> None:
         """Remove it and, once in a process, those that nobody has locked; a folder to be kept is only unlocked."""
         if not (self.path / _KEPT).exists():
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove(self.path)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        _OWN.discard(self)
         remove_abandoned(Path(tempfile.gettempdir()))
 
     def __enter__(self) -> Self:
@@ -58,11 +81,50 @@ class Folder:
         self.remove()
 
 
+_OWN: set[Folder] = set()
+"""The folders of this process that have not been removed."""
+
+
+def remove_own() -> None:
+    """Remove the folders of this process that are left."""
+    for folder in list(_OWN):
+        folder.remove()
+
+
+def _number(folder: Path) -> str:
+    """The number of a folder in its file system."""
+    state = os.stat(folder, follow_symlinks=False)
+    return f"{state.st_dev}:{state.st_ino}"
+
+
+def _is_marked(folder: Path) -> bool:
+    """Whether a folder was made here: it has its own number in it, which neither a copy nor a user's folder has."""
+    file = folder / _MARK
+    try:
+        return file.is_file() and not file.is_symlink() and file.read_text("ascii") == _number(folder)
+    except (OSError, ValueError):
+        return False
+
+
 @functools.cache
 def remove_abandoned(home: Path) -> None:
     """Remove the folders of this tool in `home` that nobody has locked or marked to be kept."""
     for path in _abandoned(home):
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder with all in it if it was made here; another one only if it is empty."""
+    if not _is_marked(folder):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+        return
+    for _ in range(_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        # A process that was just ended may still have written to it.
+        time.sleep(_PAUSE)
 
 
 def _abandoned(home: Path) -> Iterator[Path]:
@@ -77,8 +139,8 @@ def _abandoned(home: Path) -> Iterator[Path]:
                 continue
             state = entry.stat(follow_symlinks=False)
             path = Path(entry.path)
-            is_own = state.st_uid == os.getuid() and time.time() - state.st_mtime > _SOON
-            if is_own and (lock := _locked(path)) is not None:
+            is_old = state.st_uid == os.getuid() and time.time() - state.st_mtime > _SOON
+            if is_old and _is_marked(path) and (lock := _locked(path)) is not None:
                 yield path
                 os.close(lock)
 

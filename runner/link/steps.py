@@ -15,6 +15,7 @@ class StepWork(StrEnum):
     RUN = "run"
     TRACE = "trace"
     PROFILE = "profile"
+    TWIN = "twin"
 
 
 class Spare(StrEnum):
@@ -26,7 +27,7 @@ class Spare(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """A program is compiled and run; or the trace, or the profile, of one is taken."""
+    """A program is compiled and run; or its trace, its profile or its twin in float64 is taken."""
 
     program: Program
     work: StepWork = StepWork.RUN

@@ -110,6 +110,8 @@ class Workers:
         self._aside: Workers | None = None
         self.started = len(self._lines)
         """The number of processes that were started."""
+        self.distrust: str | None = None
+        """The message for an experiment that imports Python, where it may not."""
         self.launch: Launch | None = None
         """How the process of the latest job was started; None before one, or for several together."""
 

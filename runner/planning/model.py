@@ -96,6 +96,7 @@ class Layable:
     """The tensors, operations and transfers to lay out.
 
     - `free`: the tensors whose layouts are wanted, by the file's keys: `arrays.w1.spec`.
+    - `arrays`: the tensors of the file's arrays, with the names of their dimensions in the file.
     - `values`: the tensors of the graph's values, by number; None for a value that is no array.
     - `named`: the tensors of the graph's lines, by the names that `constraints` may use.
     - `paths`: the paths of the leaves of trees, by the names of their arrays and outputs; `frames`: the lines of the
@@ -110,6 +111,7 @@ class Layable:
     transfers: list[Transfer] = field(default_factory=list[Transfer])
     free: dict[str, int] = field(default_factory=dict[str, int])
     named: dict[str, int] = field(default_factory=dict[str, int])
+    arrays: dict[int, tuple[str | None, ...]] = field(default_factory=dict[int, tuple[str | None, ...]])
     values: dict[int, tuple[int, ...] | None] = field(default_factory=dict[int, tuple[int, ...] | None])
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])

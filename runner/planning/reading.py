@@ -76,6 +76,7 @@ class _LayableReader:
             at = arrays[array.name] = self._tensor(array.name, array.name, Typed(array.shape, array.dtype))
             tensor = self.layable.tensors[at]
             tensor.copies = 1
+            self.layable.arrays[at] = array.dims
             self._lay(at, key, array.layout.spec)
             self._elements[at] = _Elements(below(array.init, experiment))
             tensor_read = at

@@ -40,9 +40,9 @@ class Occupied(Exception):
 _NAMES = re.compile(
     "|".join(map(re.escape, PICTURES)) + r"|result\.json|runner\.log|worker\.log|report\.html|report\.vl\.json"
     r"|called\.(py|pkl)|trees(_verification)?/[^/]+\.npy"
-    r"|mutants\.json|plan\.json|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
+    r"|mutants\.json|plan\.json|(program|trace|twin)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
     r"|results\.(csv|jsonl)|sweep\.json|multirun\.yaml|optimization_results\.yaml"
-    r"|\.hydra/(config|hydra|overrides)\.yaml|conf/experiment/[^/]+\.yaml|__pycache__/(program|trace)_[\w.-]+\.pyc"
+    r"|\.hydra/(config|hydra|overrides)\.yaml|conf/experiment/[^/]+\.yaml|__pycache__/(program|trace|twin)_[\w.-]+\.pyc"
     r"|profile/\w+/plugins/profile/[^/]+/[^/]+\.(xplane\.pb|trace\.json\.gz|json\.gz|pb)|\.submitit/[^/]+/[^/]+"
 )
 """The names of the files that runs and sweeps write (docs/record.md), also in `verification` and in folders of

@@ -73,6 +73,22 @@ class Measure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TwinOutput(OutputVerdict):
+    """How an output of the twin, the same program in float64, compares with the oracle; `reason` if it was not run.
+
+    Fields as in `ValueOutput`. `ties`: the elements that depend on decisions that float64's rounding can change.
+    """
+
+    max_abs_error: float = 0.0
+    atol: float = 0.0
+    rtol: float = 0.0
+    wrong: int = 0
+    of: int = 0
+    devices: list[int] = field(default_factory=list[int])
+    ties: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValueOutput(OutputVerdict):
     """The verdict of `value` on one output.
 
@@ -82,12 +98,15 @@ class ValueOutput(OutputVerdict):
       used.
     - `rounding`: the largest error that rounding was measured to cause.
     - `wrong`, `of`, `devices`: how many elements are outside the tolerance, of how many on all devices, on which
-      devices.
+      devices; `first`: the index of the first of them.
     - `nan`: how many are NaN in both; `overflowing`: how many the dtype cannot hold, which were not compared.
     - `whole`: measures of the output as a whole, by name.
     - `power`: the smallest mistake that would have been noticed, as a share of the output's root mean square; null if
       that is 0 or unknown.
     - `accepted`: whether it would be weak and `expect.weak` names it.
+    - `accuracy`: the largest error of an element in units of the measured rounding; null of exact dtypes, and where it
+      is infinite.
+    - `twin`: the same program in float64; null if it was not needed.
     """
 
     oracle: str
@@ -100,12 +119,15 @@ class ValueOutput(OutputVerdict):
     wrong: int
     of: int
     devices: list[int]
+    first: list[int] | None = None
     nan: int = 0
     undecided: Undecided | None = None
     overflowing: int = 0
     whole: dict[str, Measure] = field(default_factory=dict[str, Measure])
     power: float | None
     accepted: bool = False
+    accuracy: float | None = None
+    twin: TwinOutput | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,21 +212,24 @@ class ValueVerdict(Verdict):
         return {name: output for name, output in self.outputs.items() if isinstance(output, ValueOutput)}
 
     def lines(self) -> list[str]:
-        """Return the reasons, and the error of each output that failed."""
-        lines = super().lines()
+        """Return the error of each output that failed, then the reasons."""
+        lines: list[str] = []
         for name, output in self.compared.items():
             if output.status not in ("failed", "known"):
                 continue
             known = ", as expect.wrong says" if output.status == "known" != self.status else ""
             if output.wrong:
+                first = "" if output.first is None else f", first at {output.first}"
                 lines.append(
-                    f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements, "
+                    f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements{first}, "
                     f"on {on_devices(output.devices)}; largest error {output.max_abs_error:.3g}, "
                     f"allowed {output.atol:.1e} + {output.rtol:.1e}·|reference|{known}"
                 )
-            elif output.reason:
+            if output.reason:
                 lines.append(f"{name}: {output.reason}{known}")
-        return lines
+            elif output.twin is not None and output.twin.status == "not_run":
+                lines.append(f"{name} has no twin in float64: {output.twin.reason}")
+        return [*lines, *super().lines()]
 
 
 _ORACLES = {"graph": "graph's oracle", "per_device": "the SPMD interpreter"}

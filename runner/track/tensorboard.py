@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from runner.config.folders import misnamed
+from runner.config.folders import folder_name
 from runner.track.entry import Entry, Missing
 
 
@@ -25,7 +25,7 @@ class TensorBoard:
         parameters = {**entry.params, "verdict": entry.status, "folder": str(entry.folder)}
         summary: Any = importlib.import_module("tensorboardX.summary")
         # The name of a refused run may be anything.
-        experiment = "unnamed" if misnamed(entry.experiment) else entry.experiment
+        experiment = folder_name(entry.experiment, "unnamed")
         at = self._folder / experiment / entry.group / entry.name.replace(" ", "_")
         writer: Any = self._library.SummaryWriter(logdir=str(at))
         for part in summary.hparams(parameters, dict(entry.metrics)):

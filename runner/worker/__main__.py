@@ -1,7 +1,7 @@
 """Jobs on standard input, one a line, in; events on standard output, one a line, out. The first job imports JAX.
 
-The first argument is the parent's process id: the worker ends when the parent does. Further arguments say which of
-several processes it is; in a cluster it first reports its own place.
+The first argument is the parent (`lifeline.owner`): the worker ends when the parent does. Further arguments say which
+of several processes it is; in a cluster it first reports its own place.
 
 Everything else that is written to standard output (by XLA, or by a user's JAX configuration) goes to standard error,
 whose end the parent reports if the worker crashes.
@@ -16,7 +16,7 @@ from runner.link import lifeline
 
 if __name__ == "__main__":
     # Before anything that takes long is imported.
-    lifeline.die_with(int(sys.argv[1]))
+    lifeline.die_with(sys.argv[1])
     # Loaded modules leave no garbage; collecting would take a tenth of the time that JAX needs to be imported.
     gc.disable()
 
@@ -43,6 +43,7 @@ def main() -> None:
     """Run the jobs one after the other; return when standard input ends."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    lifeline.keep_children(lambda: _let_go(channel.fileno()))
     # What a function prints is in the log even if its process ends at once.
     cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
 
@@ -83,6 +84,14 @@ def main() -> None:
     # JAX's and XLA's own teardown would only cost time.
     sys.stderr.flush()
     os._exit(0)
+
+
+def _let_go(channel: int) -> None:
+    """Leave the jobs and the events to this process in a child of it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, channel):
+        os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
 
 
 def _import_jax(emit: Callable[[WorkerEvent], None]) -> None:

@@ -35,8 +35,10 @@ from runner.worker.versions import Literal, abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
 
 
-def repairs(experiment: Experiment) -> Repairs:
+def repairs(experiment: Experiment, *, through: bool = False) -> Repairs:
     """Return the repairs that make the graph's types agree. Raises `InvalidExperiment` if no repair does.
+
+    `through`: whether to repair the lines of the user's functions too, which no program can, instead of calling them.
 
     JAX builds some operations from others only during lowering; if the types refuse these, `runner/worker/execute.py`
     reports it.
@@ -53,7 +55,14 @@ def repairs(experiment: Experiment) -> Repairs:
 
     def walker(values: dict[str, Any]) -> _Explicit:
         explicit = _Explicit(
-            experiment, values, mesh=mesh, chosen=chosen, reshard=reshard, gathered=gathered, created=created
+            experiment,
+            values,
+            mesh=mesh,
+            chosen=chosen,
+            reshard=reshard,
+            gathered=gathered,
+            created=created,
+            through=through,
         )
         explicit.constrain_arrays()
         return explicit
@@ -164,6 +173,8 @@ class _Explicit(Walker):
     gathered: dict[str, Spec] = field(kw_only=True)
     created: set[str] = field(kw_only=True)
     """The paths of the lines with a call that creates an array from numbers alone."""
+    through: bool = field(kw_only=True, default=False)
+    """Whether the lines of the user's functions are evaluated, instead of calling them."""
 
     def _sharding(self, spec: Spec) -> NamedSharding:
         return NamedSharding(self.mesh, partition(spec))
@@ -205,7 +216,7 @@ class _Explicit(Walker):
     def inside(self, call: FunctionCall, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Evaluate a function's body; a user's own Python function is called, since nothing inside can be repaired."""
         imports = self.experiment.imports
-        if call.function not in imports.functions:
+        if call.function not in imports.functions or self.through:
             return super().inside(call, body, arguments)
         context = contextlib.nullcontext() if imports.within else setting.without()
         try:

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import linecache
 import math
+import os
 import re
 import string
 import sys
@@ -35,6 +36,7 @@ from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
+from runner.experiment.traced import TracedLoop
 from runner.experiment.written import BOTH, WrittenLine, all_names, is_choice, spread, targets
 from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.graph.source import SECTIONS, Section
@@ -45,7 +47,19 @@ from runner.language.syntax import SyntaxFault, parse
 from runner.layout import Spec
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
-from runner.worker import calls, explicit, imported, jaxprs, phases, remedies, setting, states, types, versions
+from runner.worker import (
+    calls,
+    explicit,
+    imported,
+    jaxprs,
+    own_files,
+    phases,
+    remedies,
+    setting,
+    states,
+    types,
+    versions,
+)
 from runner.worker.jaxprs import CannotRead
 from runner.worker.setting import Setting
 from runner.worker.specs import partition
@@ -366,13 +380,15 @@ class _FunctionReader:
             name = file.stem
             if not name.isidentifier():
                 raise invalid(key, f"'{file.name}' cannot be imported by its name; a module's name is an identifier")
-            folder = str(file.parent)
-            lines = ["import sys", "", f"sys.path.insert(1, {folder!r})", ""]
-            if folder not in sys.path:
-                sys.path.insert(1, folder)
+            try:
+                lines = own_files.add(file)
+            except own_files.NameTaken as taken:
+                raise invalid(key, str(taken)) from None
             if name not in self.modules:
                 forget([name])
                 self.modules.append(name)
+        else:
+            own_files.beside(os.getcwd())
         try:
             importlib.invalidate_caches()
             with setting.unset():
@@ -650,7 +666,8 @@ class _FunctionReader:
         statics: dict[str, str] = {}
         trees: dict[str, _Tree] = {}
         hidden = {leaf for name in function.own & self.operands.keys() for leaf in self.operands[name].leaves}
-        self.paths, self.scope = {}, {*self.fixed, *self.functions, *self.arrays, *function.own} - hidden
+        known = {*self.fixed, *self.functions, *self.imported, *self.arrays, *function.own}
+        self.paths, self.scope = {}, known - hidden
         for parameter in function.signature.parameters.values():
             text = bound.arguments.get(parameter.name, repr(parameter.default))
             of = self.trees.get(text)
@@ -984,22 +1001,22 @@ class _FunctionReader:
         name, arrays = free("refused", self.taken), {**self.arrays}
         for captured, value in lines.arrays.items():
             arrays[captured] = {"shape": list(value.shape), "dtype": str(value.dtype), "spec": [], "init": 0}
-        operands = [*typed, *lines.arrays]
-        function = {"of": operands, **lines.lines, "result": _tuple_of(lines.results)}
+        traced = lines.traced(typed)
+        function = Imported(name, "", traced, lines.frames)
         given = [f"{name}_{number}" for number in range(len(lines.results))]
         whole: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": arrays,
-            "functions": {**self.plain, **self.functions, name: function},
-            "graph": {", ".join(given): f"{name}({', '.join(operands)})"},
+            "functions": {**self.plain, **self.functions},
+            "graph": {", ".join(given): f"{name}({', '.join(traced.parameters)})"},
             "outputs": {each: [] for each in given},
             "per_device": {},
             "expect": {},
             "grad": {},
-            KEY: codec.plain(Imports(x64=calls.x64())),
+            KEY: codec.plain(Imports({name: function}, x64=calls.x64())),
         }
         try:
-            chosen = explicit.repairs(read(whole).alone("graph")).calls
+            chosen = explicit.repairs(read(whole).alone("graph"), through=True).calls
         except InvalidExperiment:
             return None
         for path, repairs in chosen.items():
@@ -1048,7 +1065,7 @@ class _FunctionReader:
         except CannotRead:
             # Its reference was read, which is why it has one.
             return
-        regions = (line for line in lines.lines.values() if is_mapping(line) and "shard_map" in line)
+        regions = (line for line in lines.lines.values() if isinstance(line, TracedLoop) and line.region is not None)
         if next(regions, None) is not None:
             own = free(f"{reference.partition('(')[0]}_written", self.taken)
             self.written[reference], _ = self._function(call, own, reads, structs, lines, gives, where)
@@ -1068,7 +1085,8 @@ class _FunctionReader:
         result: Any,
         where: str,
     ) -> tuple[str, _Tree]:
-        self.taken |= {name for name, _ in all_names(lines.lines, ())} | {*lines.arrays}
+        traced = lines.traced(structs)
+        self.taken |= {*traced.named, *lines.arrays}
         for name, value in lines.arrays.items():
             self.arrays[name] = {
                 "shape": list(value.shape),
@@ -1077,13 +1095,7 @@ class _FunctionReader:
                 "spec": [],
             }
             self.paths[name] = name
-        parameters = [*structs, *lines.arrays]
         results = lines.results
-        self.functions[own] = {
-            "of": parameters,
-            **lines.lines,
-            "result": _tuple_of(results),
-        }
         texts = {name: self._text(name) for name in reads}
         returned = call.filled({**self._texts(), **texts})
         single = isinstance(result, int)
@@ -1091,12 +1103,12 @@ class _FunctionReader:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
         constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
         self.imported[own] = Imported(
-            call.function, returned, lines.frames, lines.differentiated, lines.marked, constraints, lines.spelled,
-            lines.rules,
+            call.function, returned, traced, lines.frames, lines.differentiated, lines.marked, constraints,
+            lines.spelled, lines.rules,
         )  # fmt: skip
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
-        return f"{own}({', '.join(parameters)})", tree
+        return f"{own}({', '.join(traced.parameters)})", tree
 
     def _text(self, name: str) -> str:
         """The Python expression of a value that a call reads."""

@@ -1,4 +1,4 @@
-"""A JAX function and the shapes of its operands in; lines of a section that compute the same out.
+"""A JAX function and the shapes of its operands in; the lines of a function that compute the same out, as terms.
 
 The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives.py`). A value
 that is read once, in the same line of the user's file, is inlined, and an unread value has no line. Calls (`jit`,
@@ -24,11 +24,14 @@ import numpy as np
 
 from runner.derivation.terms import built, constant, indexed
 from runner.experiment.extent import STEPS
+from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, UserSpelling
+from runner.graph.model import Region
 from runner.graph.source import Frame
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Term, within
+from runner.language.check import canonical_term
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.parts import at_index, axes_of
-from runner.language.printing import text
+from runner.language.printing import is_within
 from runner.layout import Mesh, Spec
 from runner.words import quoted
 from runner.worker import calls
@@ -76,25 +79,29 @@ _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
 class FunctionLines:
     """A function as the lines of a section.
 
-    - `lines`: expressions and repeats by name, as in the YAML; `results`: the names of its results.
+    - `lines`: expressions and loops by name; `results`: the names of its results.
     - `arrays`: the arrays that the function captures, by their names in the lines.
     - `frames`: the place of each line in the user's files, by name.
     - `differentiated`: whether it contains the derivative of a collective.
     - `called`: the names of the functions called inside, if there are references.
     - `marked`: the paths of the values that were asked for, by the names of their lines.
-    - `spelled`: how the user's source spells values and expressions of the lines, by their text.
+    - `spelled`: how the user's source spells values and expressions of the lines.
     - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
     """
 
-    lines: Mapping[str, Any]
+    lines: Mapping[str, TracedLine]
     results: tuple[str, ...]
     arrays: Mapping[str, np.ndarray]
     frames: Mapping[str, Frame]
     differentiated: bool = False
     called: frozenset[str] = frozenset()
     marked: Mapping[str, str] = field(default_factory=dict[str, str])
-    spelled: Mapping[str, str] = field(default_factory=dict[str, str])
+    spelled: UserSpelling = field(default_factory=UserSpelling)
     rules: tuple[str, ...] = ()
+
+    def traced(self, parameters: Iterable[str]) -> TracedLines:
+        """The lines with the names of the operands; the captured arrays come behind them."""
+        return TracedLines((*parameters, *self.arrays), self.lines, self.results)
 
 
 class CannotRead(Exception):
@@ -199,8 +206,8 @@ def _lines(
     names = tuple(term.name for term in results)
     called = frozenset(reader.called)
     return FunctionLines(
-        body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked, reader.spelled,
-        tuple(reader.rules),
+        body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked,
+        UserSpelling({canonical_term(term): source for term, source in reader.spelled.items()}), tuple(reader.rules),
     )  # fmt: skip
 
 
@@ -229,8 +236,8 @@ class _Reader:
     """The captured arrays that a `shard_map` reads; its lines see its operands alone."""
     marked: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of marked values, by the names of their lines."""
-    spelled: dict[str, str] = field(default_factory=dict[str, str])
-    """How the user's source spells values and expressions, by their text."""
+    spelled: dict[Term, str] = field(default_factory=dict[Term, str])
+    """How the user's source spells values and expressions."""
     rules: dict[str, None] = field(default_factory=dict[str, None])
     """The places of the user's functions with a derivative of their own."""
 
@@ -291,7 +298,7 @@ class _Body:
     """The lines of a section or of a repeat's body written so far."""
 
     reader: _Reader
-    lines: dict[str, Any]
+    lines: dict[str, TracedLine]
     known: dict[Any, Term | _Captured]
     """The terms of variables."""
     references: Mapping[str, Callable[..., Any]]
@@ -307,7 +314,7 @@ class _Body:
     loop: UserFrame | None = None
     """The call that makes a loop of these lines."""
 
-    def inside(self, lines: dict[str, Any]) -> _Body:
+    def inside(self, lines: dict[str, TracedLine]) -> _Body:
         """An empty body nested in this one."""
         return _Body(self.reader, lines, {}, self.references, self.frame, self.mapped, self.follows)
 
@@ -338,7 +345,7 @@ class _Body:
                 at = reader_of.get(variable)
                 inline = single and reads[variable] == 1 and at is not None and frames[at] == frame
                 inline = inline and at is not None and equations[at].primitive.name not in _HAS_BODY
-                inline = inline and len(text(term)) <= _LONGEST
+                inline = inline and is_within(term, _LONGEST)
                 short = isinstance(term, Name | Const)
                 known = self.known[variable] = term if inline or short else self.named(term, self._wish(equation))
                 if isinstance(known, Name) and self._counts(equation):
@@ -358,9 +365,9 @@ class _Body:
         """Note how the source spells an expression, and the line that has its value, if there is one."""
         expression = self.reader.what(term)
         if isinstance(expression, Apply):
-            self.reader.spelled.setdefault(text(expression), source.text or source.variable)
+            self.reader.spelled.setdefault(expression, source.text or source.variable)
         if isinstance(known, Name) and known.name in self.reader.frames:
-            self.reader.spelled.setdefault(known.name, source.variable or source.text)
+            self.reader.spelled.setdefault(known, source.variable or source.text)
 
     def live(self, jaxpr: Any, wanted: tuple[bool, ...]) -> _Live:
         """The parts of a jaxpr that its wanted outputs depend on."""
@@ -421,7 +428,7 @@ class _Body:
     def again(self, term: Term, wish: str) -> Name:
         """Write a line for a term, and return the line's name."""
         name = self.reader.fresh(wish)
-        self._put(name, text(term))
+        self._put(name, term)
         self.reader.meant[name] = term
         return Name(name)
 
@@ -435,7 +442,7 @@ class _Body:
             return end.name
         return self.again(as_array(end, aval), wish).name
 
-    def _put(self, name: str, line: Any) -> None:
+    def _put(self, name: str, line: TracedLine) -> None:
         self.lines[name] = line
         if self.frame is not None:
             self.reader.frames[name] = self.frame
@@ -641,7 +648,7 @@ class _Body:
         if not several:
             return call
         keys = equation.invars[0]
-        return self._repeated(keys.aval.shape[0], {cast("Name", operands[0]).name: self.term(keys)}, text(call))
+        return self._repeated(keys.aval.shape[0], {cast("Name", operands[0]).name: self.term(keys)}, call)
 
     def _solve(self, equation: Any) -> list[Term]:
         """The result of a linear solve: `solve` if it has a matrix, else the solver that JAX was given, inlined."""
@@ -695,15 +702,14 @@ class _Body:
                             self.reader.what)  # fmt: skip
         (result,) = equation.outvars
         each = result.aval.shape[len(shape) :]
-        stacked = self._repeated(count, over, text(expression(drawn)))
+        stacked = self._repeated(count, over, expression(drawn))
         return [_reshaped(stacked, result.aval.update(shape=(count, *each)), (*shape, *each))]
 
-    def _repeated(self, count: int, over: Mapping[str, Term], drawn: str) -> Name:
+    def _repeated(self, count: int, over: Mapping[str, Term], drawn: Term) -> Name:
         """A repeat that evaluates `drawn` for each of several keys; returns the name of the stacked results."""
         loop, index = self.reader.fresh(self._loop_name("draws")), self.reader.fresh("step")
         body, stack = self.reader.fresh("drawn"), self.reader.fresh("stacked")
-        line = {"repeat": count, "index": index, "over": {name: text(term) for name, term in over.items()}}
-        self._put(loop, {**line, "body": {body: drawn}, "stack": {stack: body}, "unroll": False})
+        self._put(loop, TracedLoop(count, {body: drawn}, index, over=over, stack={stack: body}))
         return Name(f"{loop}.{stack}")
 
     def _initial(self, variable: Any) -> Term:
@@ -751,12 +757,7 @@ class _Body:
         inside.end(carry, [inside._cast(*each) for each in zip(ends[:count], jaxpr.outvars[:count], strict=True)])
         for variable, inner in zip(equation.outvars[count:], jaxpr.outvars[count:], strict=True):
             self.over[variable] = inside._differs(inner)
-        line: dict[str, Any] = {"repeat": length, "index": index}
-        line |= {"over": {name: text(term) for name, term in over.items()}} if over else {}
-        line |= {"carry": {name: text(term) for name, term in carry.items()}} if carry else {}
-        line |= {"body": inside.lines}
-        line |= {"stack": stack} if stack else {}
-        self._put(loop, {**line, "unroll": False})
+        self._put(loop, TracedLoop(length, inside.lines, index, carry, over, stack))
         return [*(Name(f"{loop}.{name}") for name in carry), *stacked]
 
     def _region(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
@@ -806,16 +807,9 @@ class _Body:
             out_specs.append(spec)
             results.append(Name(f"{name}.{joined}"))
             self.over[joins] = inside._differs(variable) - {*manual}
-        specs = {"in_specs": in_specs, "out_specs": out_specs}
-        line: dict[str, Any] = {
-            "shard_map": {
-                "manual": list(manual),
-                **{key: [Spec.of(spec).json() for spec in each] for key, each in specs.items()},
-                "check_vma": bool(params["check_vma"]),
-            }
-        }
-        line |= {"over": {shard: text(term) for shard, term in over.items()}} if over else {}
-        self._put(name, {**line, "body": inside.lines, "stack": stack})
+        specs = (tuple(map(Spec.of, each)) for each in (in_specs, out_specs))
+        region = Region(manual, *specs, check_vma=bool(params["check_vma"]))
+        self._put(name, TracedLoop(1, inside.lines, over=over, stack=stack, region=region))
         return results
 
     def _check_mesh(self, own: Any) -> None:
@@ -847,7 +841,7 @@ class _Body:
             if end != Name(name)
         ]
         for name, end in following:
-            self.lines[name] = end.name
+            self.lines[name] = end
 
     def _while(self, equation: Any, _: Sequence[bool]) -> list[Term]:
         """A repeat if constants say how many steps it takes, else a while.
@@ -875,7 +869,7 @@ class _Body:
         if count is None:
             initial = [self.named(term, wish) for term, wish in zip(initial, wishes, strict=True)]
         carry = {self.reader.fresh(wish): term for term, wish in zip(initial, wishes, strict=True)}
-        line: dict[str, Any] = {"repeat": count, "index": self.reader.fresh("step")}
+        index = self.reader.fresh("step")
         for closed, invars in read if count is None else read[1:]:
             inside.know(closed.jaxpr.constvars, closed.consts)
             for variable, operand, wish in zip(closed.jaxpr.invars, invars, _parameters(closed.jaxpr), strict=False):
@@ -885,7 +879,6 @@ class _Body:
         if count is None:
             begins = self.inside(self.lines)
             begins.known, begins.over = dict(inside.known), dict(inside.over)
-            line = {"while": going[-1]}
             carry.update(zip(going, begins._condition(condition.jaxpr, initial), strict=True))
         inside.known.update(zip(body.jaxpr.invars[first - asked :], map(Name, carry), strict=False))
         ends = [inside._cast(end, v) for end, v in zip(inside.run(body.jaxpr), body.jaxpr.outvars, strict=True)]
@@ -898,8 +891,10 @@ class _Body:
             ends = [inside.named(end, f"next_{wish}") for end, wish in zip(ends, wishes, strict=True)]
             ends += inside._condition(condition.jaxpr, ends)
         inside.end(carry, ends)
-        self._put(loop, {**line, "carry": {name: text(term) for name, term in carry.items()}, "body": inside.lines,
-                         **({"unroll": False} if count is not None else {})})  # fmt: skip
+        if count is None:
+            self._put(loop, TracedLoop(None, inside.lines, carry=carry, going=going[-1]))
+        else:
+            self._put(loop, TracedLoop(count, inside.lines, index, carry))
         return [Name(f"{loop}.{name}") for name in list(carry)[: len(initial)]]
 
     def _condition(self, jaxpr: Any, carry: Sequence[Term]) -> list[Term]:

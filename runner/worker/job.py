@@ -127,6 +127,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         return
     steps = [step for step in steps if step.supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is StepWork.RUN]
+    twins = [step.program for step in steps if step.work is StepWork.TWIN]
     phases.tell("the programs were written")
     written = _Written({program.value: reason for program, reason in types.unwritten.items()})
     traced = any(step.work is StepWork.TRACE for step in steps)
@@ -134,21 +135,23 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     for program in programs:
         if program.value not in written.failed:
             written.add(program.value, lambda program=program: _sources(experiment, program, data_folder, types))
+    for program in twins:
+        written.add(_twin(program), lambda program=program: _twin_source(experiment, program, data_folder, types))
     for name, source in written.sources.items():
-        write_text(folder / f"program_{name}.py", source)
+        write_text(folder / _file(name), source)
     if experiment.imports.modules:
         from runner.worker import functions
 
         functions.forget(experiment.imports.modules)
     # Every module is imported before a backend exists: each sets the number of simulated devices.
-    modules = {name: _load(folder / f"program_{name}.py") for name in written.sources}
+    modules = {name: _load(folder / _file(name)) for name in written.sources}
     try:
-        target = absent.describe() if absent else _devices_here(experiment, programs)
+        target = absent.describe() if absent else _devices_here(experiment, [*programs, *twins])
     except InvalidExperiment as error:
         emit(Invalid(fault=error.fault))
         return
     event = _types_event(types, target)
-    if experiment.grad and (absent is None or job.get("gradient")) and processes.ours.first:
+    if experiment.grad and not twins and (absent is None or job.get("gradient")) and processes.ours.first:
         phases.tell("JAX was differentiating the graph")
         event.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
     emit(event)
@@ -187,6 +190,35 @@ def _sources(experiment: Experiment, program: Program, data_folder: Path, types:
         keeping_types = replace(types, derived=kept) if program is Program.DERIVED else types
         sources[_keeping(program)] = WRITERS[program](kept, data_folder, keeping_types)
     return sources
+
+
+def _twin(program: Program) -> str:
+    return f"twin_{program}"
+
+
+def _source_name(step: Step) -> str:
+    """The name of the source that a step runs."""
+    match step.work:
+        case StepWork.TRACE:
+            return StepWork.TRACE
+        case StepWork.TWIN:
+            return _twin(step.program)
+        case StepWork.RUN | StepWork.PROFILE:
+            return step.program
+
+
+def _file(name: str) -> str:
+    """The file of a source by its name."""
+    return f"{name}.py" if name.startswith("twin_") else f"program_{name}.py"
+
+
+def _twin_source(experiment: Experiment, program: Program, data_folder: Path, types: InferredTypes) -> dict[str, str]:
+    """The source of a program's twin, by its name."""
+    # Few runs need any.
+    from runner.worker import twin
+
+    source = WRITERS[program](experiment.alone(program.section), data_folder, types)
+    return {_twin(program): twin.source(source, experiment, program)}
 
 
 def _trace_of(
@@ -253,7 +285,7 @@ class _Doing:
         """Run a step; return its event `finished`."""
         if not step.program.on_mesh and not processes.ours.first:
             return Finished(step=step)
-        name = StepWork.TRACE if step.work is StepWork.TRACE else step.program
+        name = _source_name(step)
         if name in self.failed:
             return Finished(step=step, error=self.failed[name])
         try:
@@ -263,7 +295,7 @@ class _Doing:
             return Finished(step=step, unsupported=str(refused))
         except Exception as error:  # JAX, XLA and the backend may raise anything; all of it is recorded.
             traceback.print_exc()
-            return Finished(step=step, error=_error_text(error, self.folder / f"program_{name}.py"))
+            return Finished(step=step, error=_error_text(error, self.folder / _file(name)))
 
     def _context(self, program: Program) -> AbstractContextManager[Any]:
         """The context in which a program runs: within `jax.set_mesh` where the functions that it calls want that."""
@@ -280,6 +312,8 @@ class _Doing:
                 return self._take_trace(step)
             case StepWork.PROFILE:
                 return self._take_profile(step)
+            case StepWork.TWIN:
+                return self._take_twin(step)
 
     def _run(self, program: Program) -> Ran:
         module = self.modules[program]
@@ -316,6 +350,15 @@ class _Doing:
             return Finished(step=step, unsupported=self.trace.refused)
         phases.tell("the trace was running")
         return Finished(step=step, result=self.trace.take(self.modules[StepWork.TRACE], self.arrays))
+
+    def _take_twin(self, step: Step) -> Finished:
+        from runner.worker import twin
+
+        module = self.modules[_twin(step.program)]
+        try:
+            return Finished(step=step, result=twin.take(self._written(step.program), step.program, module, self.arrays))
+        except module.CannotWiden as refused:
+            return Finished(step=step, unsupported=f"it has {refused}")
 
     def _take_profile(self, step: Step) -> Finished:
         phases.tell(f"the profile of {step.program} was taken")

@@ -1,7 +1,7 @@
 """A request as JSON in; the time of each collective, product and copy on the local devices out.
 
-Its arguments are the id of the process that started it, with which it ends, and the request. Each measure is a line of
-JSON on standard output; all other output goes to standard error.
+Its arguments are the process that started it (`lifeline.owner`), with which it ends, and the request. Each measure is a
+line of JSON on standard output; all other output goes to standard error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from runner.link import lifeline
 
 if __name__ == "__main__":
-    lifeline.die_with(int(sys.argv[1]))
+    lifeline.die_with(sys.argv[1])
 
 import functools
 import json

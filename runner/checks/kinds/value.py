@@ -10,6 +10,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import (
     EXCUSED,
+    SAFE,
     SAME,
     Alternatives,
     Difference,
@@ -17,6 +18,7 @@ from runner.checks.compare import (
     difference,
     many,
     nearest,
+    of_bytes,
 )
 from runner.checks.context import Context, deciding
 from runner.checks.kind import CheckKind, Needs
@@ -132,11 +134,13 @@ def _worst(statuses: list[Outcome]) -> Outcome:
 def _verdict(context: Context, section: Section, name: str, output: Output) -> ValueOutput:
     """Return the verdict on one output: its elements, its measures as a whole, the smallest mistake it would show."""
     allowed = context.tolerance(section, name)
-    total, devices = SAME, list[int]()
+    total, devices, first = SAME, list[int](), None
     for part, apart in _differences(context, section, name, output, allowed):
         total = total.joined(apart)
         if apart.wrong:
             devices.append(part.device)
+        if apart.first is not None and first is None:
+            first = [start + at for (start, _), at in zip(part.ranges, apart.first, strict=True)]
     rounding = context.rounding(section, name)
     excused = total.excused > EXCUSED * total.size
     power = _of_elements(context, section, name, allowed)
@@ -172,12 +176,16 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> V
         wrong=total.wrong,
         of=total.size,
         devices=devices,
+        first=first,
         nan=total.nans,
         undecided=_undecided(total, rounding),
         overflowing=total.overflowing,
         whole=measures,
         power=power,
         accepted=accepted,
+        accuracy=None
+        if dtypes.dtype(output.dtype).exact or total.wrong
+        else of_bytes(output.dtype, SAFE) * total.share,
     )
 
 
@@ -186,6 +194,10 @@ def _blunt(total: Difference, power: float | None, dtype: str) -> str | None:
     if _overflows(total):
         lacks = "" if dtypes.dtype(dtype).infinite else f": {dtype} has no infinity and holds NaN instead"
         return f"{total.overflowing} of {total.size} elements can be infinite or NaN and were not compared{lacks}"
+    if total.undecided > total.size / 2:
+        return (
+            f"{total.undecided} of {total.size} elements are undecided: they depend on decisions that rounding changes"
+        )
     if power is not None and power > 2:
         return f"rounding may be {power:.2g} times its root mean square, as in a value that is 0 but for rounding"
     if power is not None and power > WEAK:

@@ -1,0 +1,238 @@
+"""Takes a program's `value` verdict and the run of its twin in float64; returns the verdict that the twin decides.
+
+The twin is the same program with every float widened (`runner/worker/widening.py`), run on the same numbers. Where
+rounding explains a difference it explains none in the twin, which differs from the float64 oracle by 1e-11 at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from runner import dtypes
+from runner.checks import oracles
+from runner.checks.compare import SAFE, SAME, Alternatives, Difference, Tolerance, difference, nearest, of_bytes
+from runner.checks.context import Context
+from runner.checks.kinds import value
+from runner.experiment.model import Section
+from runner.experiment.program import Program
+from runner.layout import first_holders
+from runner.link.target import Output, ProgramRun
+from runner.record.verdicts import OutputVerdict, TwinOutput, ValueOutput, ValueVerdict
+from runner.reference import PerDevice, Rounding, gradient, magnitude
+from runner.reference.rounding import SAFETY_OF_FLOAT64
+
+TERMS = 1e-11
+"""How much the order of sums and the functions of two libraries may change in float64, relative to the largest
+element."""
+
+BOUND = {1: 16.0, 2: 16.0, 4: 64.0, 8: 64.0}
+"""What rounding may do at most, in units of the largest measured rounding error, by the dtype's size in bytes."""
+
+
+def doubtful(verdict: ValueVerdict) -> bool:
+    """Whether rounding does not decide a verdict: an output is beyond the tolerance, undecided, or checked bluntly."""
+    return any(map(_doubtful, verdict.compared.values()))
+
+
+def _doubtful(output: ValueOutput) -> bool:
+    return output.status in ("failed", "weak") or output.undecided is not None
+
+
+def proved(verdicts: Mapping[Program, ValueVerdict]) -> dict[tuple[Program, str], float]:
+    """The outputs that twins have decided to be right: by how many times the tolerance each is off."""
+    return {
+        (program, name): max(1.0, (output.accuracy or 0.0) / min(SAFE.values()))
+        for program, verdict in verdicts.items()
+        for name, output in verdict.compared.items()
+        if output.status == "passed" and output.twin is not None and output.twin.status == "passed"
+        if output.wrong or output.undecided is not None
+    }
+
+
+@dataclass
+class Decided:
+    """What decides by twins, and keeps the oracles in float64 that they need."""
+
+    context: Context
+    _values: dict[Section, Mapping[str, PerDevice]] = field(default_factory=dict[Section, Mapping[str, PerDevice]])
+    _rounding: dict[Section, Mapping[str, Rounding]] = field(default_factory=dict[Section, Mapping[str, Rounding]])
+
+    def decide(self, run: ProgramRun, verdict: ValueVerdict, twin: ProgramRun) -> ValueVerdict:
+        """Return the verdict on a program; `twin` is the run of its twin, or says why there is none."""
+        outputs = {name: self._output(run, name, output, twin) for name, output in verdict.outputs.items()}
+        decided = value.together(outputs, verdict.diagnosis)
+        notes = [
+            f"{name}: {output.reason}"
+            for name, output in decided.compared.items()
+            if output.status == "passed" and output.twin is not None and output.reason
+        ]
+        return replace(decided, note="; ".join(filter(None, (verdict.note, *notes))) or None)
+
+    def _output(
+        self, run: ProgramRun, name: str, output: ValueOutput | OutputVerdict, twin: ProgramRun
+    ) -> ValueOutput | OutputVerdict:
+        if not isinstance(output, ValueOutput):
+            return output
+        section = self.context.knows(run.program, name)
+        assert section is not None
+        compared = _not_run(twin.error) if twin.error else self._compared(section, name, twin.outputs[name])
+        if output.wrong:
+            output = replace(output, accuracy=accuracy(self.context, section, name, run.outputs[name]))
+        output = replace(output, twin=compared)
+        if compared.status == "failed":
+            return replace(output, status="failed", reason=_differs(compared))
+        if compared.status == "not_run" or not _doubtful(output):
+            return output
+        if output.status in ("failed", "weak") and not self._explained(section, name, run.outputs[name], output):
+            return replace(output, status="failed", reason=_alone(output, compared))
+        return replace(output, status="passed", accepted=False, reason=_equal(output, compared))
+
+    def _explained(self, section: Section, name: str, held: Output, output: ValueOutput) -> bool:
+        """Whether rounding may cause the error of an output whose twin is right."""
+        if dtypes.dtype(held.dtype).exact:
+            return not output.wrong
+        bound = of_bytes(held.dtype, BOUND)
+        if output.accuracy is None or output.accuracy > bound:
+            return False
+        times = bound / of_bytes(held.dtype, SAFE)
+        return all(times * m.least <= m.found <= times * m.most for m in output.whole.values())
+
+    def _compared(self, section: Section, name: str, twin: Output) -> TwinOutput:
+        """Compare an output of a twin with the oracle in float64."""
+        expected = self._expected(section)[name]
+        kind = _kind(self.context.outputs[name][1])
+        allowed = Tolerance(0.0, 0.0) if dtypes.dtype(kind).exact else self._allowed(section, name, expected)
+        total = self._difference(section, name, twin, expected, kind, allowed, None)
+        if total[0].wrong:
+            near = self._near(section, name)
+            if near is not None:
+                allowed += Tolerance(0.0, SAFETY_OF_FLOAT64 * near.error)
+                total = self._difference(section, name, twin, expected, kind, allowed, near)
+        apart, devices = total
+        return TwinOutput(
+            status="failed" if apart.wrong else "passed",
+            max_abs_error=apart.max_abs,
+            atol=allowed.atol,
+            rtol=allowed.rtol,
+            wrong=apart.wrong,
+            of=apart.size,
+            devices=devices,
+            ties=apart.undecided,
+        )
+
+    def _difference(
+        self,
+        section: Section,
+        name: str,
+        twin: Output,
+        expected: PerDevice,
+        kind: str,
+        allowed: Tolerance,
+        near: Rounding | None,
+    ) -> tuple[Difference, list[int]]:
+        context, total, devices = self.context, SAME, list[int]()
+        holders = first_holders(expected)
+        done: dict[object, Difference] = {}
+        for part in twin.held:
+            key = (part.copy, holders[part.position if section == "per_device" else 0], part.ranges)
+            if key not in done:
+                wanted = context.part(section, name, expected, part.position, part.ranges)
+                beside = near and Alternatives.of(
+                    near, lambda held, part=part: context.part(section, name, held, part.position, part.ranges)
+                )
+                done[key] = difference(part.value, wanted, kind, allowed, beside)
+            total = total.joined(done[key])
+            if done[key].wrong:
+                devices.append(part.device)
+        return total, devices
+
+    def _allowed(self, section: Section, name: str, expected: PerDevice) -> Tolerance:
+        """The tolerance in float64: the measured rounding, as much smaller as float64's is."""
+        context = self.context
+        measured = context.rounding(section, name).error
+        if context.gradients.oracle.get(section) == gradient.BY_DIFFERENCES and name.startswith("grad."):
+            return context.tolerance(section, name)
+        kinds = [dtypes.dtype(context.outputs[name][1]), *_kinds(context.floats.get(section, {}))]
+        narrowest = max((kind.eps for kind in kinds if not kind.exact), default=_SINGLE)
+        scaled = SAFETY_OF_FLOAT64 * measured * _DOUBLE / max(narrowest, _SINGLE)
+        return Tolerance(TERMS, TERMS * magnitude(expected) + (scaled if math.isfinite(scaled) else 0.0))
+
+    def _expected(self, section: Section) -> Mapping[str, PerDevice]:
+        """The values of a section in float64, with casts that do not round."""
+        if section not in self._values:
+            oracle, context = self.context.oracle(section), self.context
+            values = oracle.values
+            if oracle.casts:
+                values = {**values, **(context.uncast.get(section) or oracles.uncast(context, section))}
+            self._values[section] = values
+        return self._values[section]
+
+    def _near(self, section: Section, name: str) -> Rounding | None:
+        """What float64's own rounding does to an output, with the ties that it decides; None of a gradient."""
+        if section not in self._rounding:
+            context = self.context
+            self._rounding[section] = context.in_float64.get(section) or oracles.in_float64(context, section)
+        return self._rounding[section].get(name)
+
+
+_SINGLE = float(np.finfo(np.float32).eps)
+_DOUBLE = float(np.finfo(np.float64).eps)
+
+
+def _kinds(floats: Mapping[str, Mapping[int, str]]) -> list[dtypes.DType]:
+    names = {kind for places in floats.values() for kind in places.values() if not kind.startswith("weak")}
+    return [dtypes.dtype(kind) for kind in names]
+
+
+def _kind(dtype: str) -> str:
+    """The dtype of a twin's output."""
+    kind = dtypes.dtype(dtype)
+    return dtype if kind.exact else "complex128" if kind.kind == "complex" else "float64"
+
+
+def _not_run(reason: str | None) -> TwinOutput:
+    return TwinOutput(status="not_run", reason=reason)
+
+
+def _equal(output: ValueOutput, twin: TwinOutput) -> str:
+    ties = f", {twin.ties} ties aside" if twin.ties else ""
+    equals = f"in float64 the same program equals the oracle to {twin.max_abs_error:.1g}{ties}"
+    if output.accuracy is not None and output.wrong:
+        return f"{output.accuracy:.2g} × the measured rounding; {equals}"
+    return equals
+
+
+def _differs(twin: TwinOutput) -> str:
+    return (
+        f"in float64 the same program differs from the oracle too, at {twin.wrong} of {twin.of} elements, by up to "
+        f"{twin.max_abs_error:.3g}, where rounding explains {twin.atol:.1g}"
+    )
+
+
+def _alone(output: ValueOutput, twin: TwinOutput) -> str:
+    how = "" if output.accuracy is None else f", {output.accuracy:.3g} × the measured rounding"
+    return (
+        f"in its own dtypes alone: in float64 the same program equals the oracle to {twin.max_abs_error:.1g}; "
+        f"what the compiler makes of it in narrower dtypes differs by up to {output.max_abs_error:.3g}{how}"
+    )
+
+
+def accuracy(context: Context, section: Section, name: str, output: Output) -> float | None:
+    """The largest error of an output in units of the measured rounding; None of exact dtypes."""
+    if dtypes.dtype(output.dtype).exact:
+        return None
+    allowed = context.tolerance(section, name)
+    largest = 0.0
+    for part in output.held:
+        expected = context.expected(section, name, part.position, part.ranges)
+        beside = context.beside(section, name, part.position, part.ranges)
+        got, wanted = nearest(part.value, expected, output.dtype, allowed, beside)
+        with np.errstate(all="ignore"):
+            share = np.abs(got - wanted) / (allowed.atol + allowed.rtol * np.abs(wanted))
+            share = dtypes.where((got == wanted) | (np.isnan(got) & np.isnan(wanted)), 0.0, share)
+        largest = max(largest, float(np.max(share, initial=0.0)))
+    return of_bytes(output.dtype, SAFE) * largest if math.isfinite(largest) else None

@@ -1,0 +1,63 @@
+"""`python -m runner explain FILE`: a module that somebody compiled in; what is known of it out.
+
+Neither JAX nor devices are needed for the text of a module, and nothing is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli import subcommands
+from runner.config.sources import shown
+from runner.explanation import files, meshes
+from runner.explanation.meshes import InvalidMesh
+from runner.explanation.model import Explanation
+from runner.explanation.modules import Known, UnreadableModule
+from runner.record.files import write_text
+from runner.show import explained
+from runner.show.page import explanation as page
+from runner.words import of_system
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line. Returns 0; 2 for bad input; 3 if a file cannot be written."""
+    parser = subcommands.parser("explain")
+    parser.add_argument("file", metavar="FILE", type=Path, help="the text of a module, or a saved explanation")
+    parser.add_argument(
+        "--mesh", metavar="A=4,B=2", type=_mesh, help="the mesh axes, where the module does not name them"
+    )
+    parser.add_argument("--all", action="store_true", help="print all rows of the tables")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="write the explanation as JSON")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write it as a page")
+    options = parser.parse_args(list(arguments))
+    try:
+        explanation = files.explain(options.file, Known(mesh=options.mesh))
+    except (UnreadableModule, InvalidMesh) as error:
+        print(error, file=sys.stderr)
+        return 2
+    explained.text(explanation, complete=options.all)
+    return _write(explanation, options.save, options.html)
+
+
+def _mesh(text: str) -> dict[str, int]:
+    try:
+        return meshes.parsed(text)
+    except InvalidMesh as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _write(explanation: Explanation, save: Path | None, html: Path | None) -> int:
+    """Write the files that were asked for; say where they are."""
+    for path, text in ((save, files.document), (html, page.document)):
+        if path is None:
+            continue
+        try:
+            write_text(path, text(explanation))
+        except OSError as error:
+            print(of_system(error, path), file=sys.stderr)
+            return 3
+        print(shown(path))
+    return 0

@@ -1,0 +1,247 @@
+"""The lines of a function that a worker read from Python, as data: terms and loops in its own names, without text.
+
+They cross from the worker that traced the function to the process that asked, as compact JSON: a name is a string, a
+number is itself, and any other term is a list that begins with what it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeAlias, cast
+
+from runner.graph.model import Region
+from runner.graph.term import Apply, Const, Group, Lambda, Listed, Name, Slice, Spelled, Term
+from runner.layout import Spec
+
+TracedLine: TypeAlias = "Term | TracedLoop"
+"""The value of a line: an expression, or a loop."""
+
+
+@dataclass(frozen=True)
+class TracedLoop:
+    """A `scan`, a `while` or a `shard_map` of a function, with the meaning of a `Loop` in a section.
+
+    - `steps`: None for a `while`, which takes a step as long as the carried value `going` is true.
+    - `index`: the name of the step's number; a `while` and a `region` have none.
+    - `carry`, `over`: the initial values, and what each step takes a slice of; `stack`: by the names of the stacked
+      results, the names in the body.
+    """
+
+    steps: int | None
+    body: Mapping[str, TracedLine]
+    index: str = "i"
+    carry: Mapping[str, Term] = field(default_factory=dict[str, Term])
+    over: Mapping[str, Term] = field(default_factory=dict[str, Term])
+    stack: Mapping[str, str] = field(default_factory=dict[str, str])
+    going: str = ""
+    region: Region | None = None
+
+    @property
+    def bound(self) -> Iterator[str]:
+        """Every name of the body: what it starts with, its lines, and the names of loops inside."""
+        yield from (self.index, *self.carry, *self.over, *self.body)
+        yield from _bound(self.body)
+
+
+@dataclass(frozen=True)
+class TracedLines:
+    """The lines of a function and the names of its results.
+
+    - `parameters`: the names of its operands, then of the arrays that it captures.
+    - `lines`: expressions and loops by name, in order; a line reads parameters and earlier lines.
+    """
+
+    parameters: tuple[str, ...]
+    lines: Mapping[str, TracedLine]
+    results: tuple[str, ...]
+
+    JSON = list[Any]
+
+    @classmethod
+    def of(cls, written: list[Any]) -> TracedLines:
+        """Build from the lists that `json` returns."""
+        parameters, lines, results = written
+        return cls(tuple(parameters), _lines_of(lines), tuple(results))
+
+    def json(self) -> list[Any]:
+        """Return lists for JSON."""
+        return [list(self.parameters), _written_lines(self.lines), list(self.results)]
+
+    def with_line(self, path: Sequence[object], value: Term | int) -> TracedLines | None:
+        """The lines with another value of the one at `path`, its key below the function; None if it cannot have it.
+
+        A number replaces that of a loop's steps: `("scan", "repeat")`.
+        """
+        if [*path] == ["result"]:
+            names = value.items if isinstance(value, Group) else (value,)
+            results = tuple(name.name for name in names if isinstance(name, Name))
+            return replace(self, results=results) if len(results) == len(self.results) else None
+        lines = _with_line(self.lines, path, value)
+        return None if lines is None else replace(self, lines=lines)
+
+    @property
+    def named(self) -> Iterator[str]:
+        """The names of its lines and of those inside loops."""
+        return _named(self.lines)
+
+    @cached_property
+    def bound_in_loops(self) -> frozenset[str]:
+        """The names that its loops define inside."""
+        return frozenset(_bound(self.lines))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name that it binds: parameters, lines, and what its loops define."""
+        return frozenset({*self.parameters, *self.lines, *self.bound_in_loops})
+
+
+@dataclass(frozen=True)
+class UserSpelling:
+    """How the user's source spells values and expressions of a function's lines: its texts, by their terms."""
+
+    sources: Mapping[Term, str] = field(default_factory=dict[Term, str])
+
+    JSON = list[Any]
+
+    @classmethod
+    def of(cls, written: list[Any]) -> UserSpelling:
+        """Build from the pairs that `json` returns."""
+        return cls({term_of(term): source for term, source in written})
+
+    def json(self) -> list[Any]:
+        """Return a pair for each term, for JSON."""
+        return [[written(term), source] for term, source in self.sources.items()]
+
+
+def _bound(lines: Mapping[str, TracedLine]) -> Iterator[str]:
+    for line in lines.values():
+        if isinstance(line, TracedLoop):
+            yield from line.bound
+
+
+def _with_line(
+    lines: Mapping[str, TracedLine], path: Sequence[object], value: Term | int
+) -> Mapping[str, TracedLine] | None:
+    name, *rest = map(str, path)
+    line = lines.get(name)
+    edited: TracedLine | None = None
+    if not isinstance(line, TracedLoop):
+        edited = value if line is not None and not rest and not isinstance(value, int) else None
+    elif isinstance(value, int):
+        edited = replace(line, steps=value) if rest == ["repeat"] else None
+    elif len(rest) == 2 and rest[0] == "carry":
+        edited = replace(line, carry={**line.carry, rest[1]: value})
+    elif len(rest) == 2 and rest[0] == "over":
+        edited = replace(line, over={**line.over, rest[1]: value})
+    elif len(rest) > 1 and (body := _with_line(line.body, rest[1:], value)) is not None:
+        edited = replace(line, body=body)
+    return None if edited is None else {**lines, name: edited}
+
+
+def _named(lines: Mapping[str, TracedLine]) -> Iterator[str]:
+    for name, line in lines.items():
+        yield name
+        if isinstance(line, TracedLoop):
+            yield from _named(line.body)
+
+
+def _written_lines(lines: Mapping[str, TracedLine]) -> list[Any]:
+    return [[name, _loop(line) if isinstance(line, TracedLoop) else written(line)] for name, line in lines.items()]
+
+
+def _lines_of(lines: list[Any]) -> dict[str, TracedLine]:
+    return {
+        name: _loop_of(cast("dict[str, Any]", line)) if isinstance(line, dict) else term_of(line)
+        for name, line in lines
+    }
+
+
+def _loop(loop: TracedLoop) -> dict[str, Any]:
+    of_region: dict[str, Any] = {}
+    if (region := loop.region) is not None:
+        specs = ([spec.json() for spec in each] for each in (region.in_specs, region.out_specs))
+        of_region = {"region": [list(region.manual), *specs, region.check_vma]}
+    return {
+        "steps": loop.steps,
+        "index": loop.index,
+        "carry": {name: written(term) for name, term in loop.carry.items()},
+        "over": {name: written(term) for name, term in loop.over.items()},
+        "stack": dict(loop.stack),
+        "going": loop.going,
+        "body": _written_lines(loop.body),
+        **of_region,
+    }
+
+
+def _loop_of(loop: dict[str, Any]) -> TracedLoop:
+    region = None
+    if "region" in loop:
+        manual, in_specs, out_specs, check_vma = loop["region"]
+        region = Region(tuple(manual), tuple(map(Spec.of, in_specs)), tuple(map(Spec.of, out_specs)), check_vma)
+    carry, over = ({name: term_of(term) for name, term in loop[part].items()} for part in ("carry", "over"))
+    body = _lines_of(loop["body"])
+    return TracedLoop(loop["steps"], body, loop["index"], carry, over, loop["stack"], loop["going"], region)
+
+
+def written(term: Term) -> Any:
+    """A term as data for JSON, without the places of its parts."""
+    match term:
+        case Name(name=name):
+            return name
+        case Const(value=value):
+            return _literal(value)
+        case Apply(operation=operation, operands=operands, named=named, spelled=spelled):
+            given = {name: written(operand) for name, operand in named}
+            return [spelled, operation, *map(written, operands), *([given] if given else ())]
+        case Group(items=items, kind=kind):
+            return [kind, *map(written, items)]
+        case Slice(lower=lower, upper=upper, step=step):
+            return ["slice", written(lower), written(upper), written(step)]
+        case Lambda(parameters=parameters, body=body):
+            return ["lambda", list(parameters), written(body)]
+        case Listed():
+            raise AssertionError(term)  # Only a user writes a comprehension.
+
+
+def _literal(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, str):
+        return ["text", value]
+    return ["ellipsis"] if value is ... else ["number", repr(value)]
+
+
+def term_of(data: Any) -> Term:
+    """Build a term from what `written` returns."""
+    if isinstance(data, str):
+        return Name(data)
+    if not isinstance(data, list):
+        return Const(data)
+    kind, *parts = cast("list[Any]", data)
+    match kind:
+        case "call" | "operator" | "index" | ".T" | "name":
+            return _apply_of(kind, parts)
+        case "tuple" | "list":
+            return Group(tuple(map(term_of, parts)), kind)
+        case "slice":
+            lower, upper, step = map(term_of, parts)
+            return Slice(lower, upper, step)
+        case "lambda":
+            return Lambda(tuple(parts[0]), term_of(parts[1]))
+        case "text":
+            return Const(parts[0])
+        case "ellipsis":
+            return Const(...)
+        case _:
+            # What repr writes, infinities and NaN among it.
+            return Const(complex(parts[0]) if "j" in parts[0] else float(parts[0]))
+
+
+def _apply_of(spelled: Spelled, parts: list[Any]) -> Term:
+    operation, *operands = parts
+    named: dict[str, Any] = operands.pop() if operands and isinstance(operands[-1], dict) else {}
+    given = tuple((name, term_of(operand)) for name, operand in named.items())
+    return Apply(operation, tuple(map(term_of, operands)), given, spelled)

@@ -1,0 +1,85 @@
+"""A step that is compiled in this process, or a file, in; its explanation, which notebooks and terminals show, out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.explanation import files, meshes, model
+from runner.explanation.modules import Known
+from runner.printable import Page
+from runner.record.files import write_text
+
+
+class Explained(model.Explanation):
+    """What is known of one compiled module; `str()` is what the command prints, a notebook shows the page's tables."""
+
+    @classmethod
+    def of(cls, plain: model.Explanation) -> Explained:
+        """Build from a plain explanation."""
+        return cls(**vars(plain))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the explanation as JSON, which `runner.explain` and `shardproof explain` read. Returns the path."""
+        write_text(Path(path), files.document(self))
+        return Path(path)
+
+    def html(self, path: str | Path | None = None) -> str:
+        """The page of the explanation; it is written to `path`, if that is given."""
+        from runner.show.page import explanation
+
+        page = explanation.document(self)
+        if path is not None:
+            write_text(Path(path), page)
+        return page
+
+    def __repr__(self) -> str:
+        from runner.show import explained
+
+        return f"<Explained {explained.head(self)[0]}; {explained.totals(self)[0]}>"
+
+    def __str__(self) -> str:
+        from runner.show import explained
+
+        out = Page()
+        with contextlib.redirect_stdout(out):
+            explained.text(self)
+        return out.getvalue()
+
+    def _repr_html_(self) -> str:
+        from runner.show.page import explanation
+
+        return explanation.fragment(self)
+
+
+def explain(step: Any, *arguments: Any, mesh: Mapping[str, int] | Any = None) -> Explained:
+    """Explain what a step was compiled to: its collectives with their lines, its memory, what it computes.
+
+    - `step`: a function, jitted or not, with its `arguments`, which are arrays or `ShapeDtypeStruct`s with shardings;
+      or what `jit` lowered or compiled; or the path of a module's text or of a saved explanation.
+    - `mesh`: the axes and their sizes, `{"data": 4, "model": 2}`, or a `Mesh`, where the module has lost them.
+
+    The step is lowered and compiled on the devices that are here, unless it is compiled already. Nothing runs.
+
+    Raises `TypeError` for anything else, `UnreadableModule` (a `ValueError`) for a file that is no module,
+    `InvalidMesh` (a `ValueError`) for a mesh of another size, and what JAX raises when it lowers and compiles.
+    """
+    axes = _axes(mesh)
+    if isinstance(step, str | Path):
+        if arguments:
+            raise TypeError("a file has no arguments: runner.explain(path)")
+        return Explained.of(files.explain(Path(step), Known(mesh=axes)))
+    from runner.worker import explained
+
+    return Explained.of(explained.explained(step, arguments, axes))
+
+
+def _axes(mesh: Any) -> dict[str, int] | None:
+    if mesh is None:
+        return None
+    shape: Any = getattr(mesh, "shape", mesh)
+    if not isinstance(shape, Mapping):
+        raise meshes.InvalidMesh(f"{mesh!r} is no mesh; write its axes and their sizes: {{'data': 4, 'model': 2}}")
+    return {str(axis): int(size) for axis, size in dict(shape).items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

@@ -1,0 +1,57 @@
+"""Runs, for verdicts that rounding does not decide, the twins of programs: the same programs in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.layout import Layout
+from runner.link import scratch
+from runner.link.events import Died, Finished, Invalid, Ran
+from runner.link.order import job, kind
+from runner.link.steps import Step, StepWork
+from runner.link.target import ProgramRun, program_run
+from runner.link.workers import Workers
+
+Twins: TypeAlias = Callable[[Sequence[Program], Mapping[str, Layout]], Mapping[Program, ProgramRun]]
+"""Runs the twins of some programs, whose outputs have these layouts; a run may have an `error` in place of outputs."""
+
+HERE = {"platform": "cpu", "topology": None, "slices": 1, "processes": 1, "cluster": False}
+"""The target of a twin: simulated devices in one process."""
+
+
+def asker(experiment: Experiment, workers: Workers, folder: Path, data_folder: Path) -> Twins:
+    """A function that runs twins, whose files are left in `folder`; `load` looks in `data_folder`."""
+
+    def run(programs: Sequence[Program], layouts: Mapping[str, Layout]) -> Mapping[Program, ProgramRun]:
+        target = {**experiment.definition["target"], **HERE}
+        asked = experiment.at(target=target, program=[*map(str, programs)], expect={}, profile=False, trace=False)
+        shapes = {name: layout.shape for name, layout in layouts.items()}
+        runs: dict[Program, ProgramRun] = {}
+        ended = "the worker ended"
+        with scratch.Folder() as own:
+            steps = [Step(program, StepWork.TWIN) for program in programs]
+            task = job(asked, folder, data_folder, str(own.path), steps)
+            for event in workers.aside(kind(asked)).submit(task, kind(asked), asked.timeout):
+                match event:
+                    case Finished(result=Ran() as ran):
+                        program = event.step.program
+                        runs[program] = program_run(
+                            program, ran, shapes, lambda name, at: layouts[name].ranges(at), own.path
+                        )
+                    case Finished():
+                        runs[event.step.program] = ProgramRun(
+                            event.step.program, error=event.error or event.unsupported
+                        )
+                    case Invalid():
+                        ended = event.fault.message
+                    case Died():
+                        ended = event.error
+                    case _:
+                        continue
+        return {program: runs.get(program) or ProgramRun(program, error=ended) for program in programs}
+
+    return run

@@ -1,0 +1,190 @@
+"""A step in the caller's process, jitted, lowered or compiled, in; what is known of its compiled module out.
+
+This is the one module that touches the caller's JAX objects. It lowers and compiles what is not compiled yet, on the
+caller's devices and under the caller's mesh context. Nothing runs, no array is copied, and no process is started.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any, cast
+
+import jax
+from jax.sharding import NamedSharding
+
+from runner.explanation import modules
+from runner.explanation.model import Argument, Explanation
+from runner.explanation.modules import Known, ReadModule, UnreadableModule
+from runner.layout import Spec
+from runner.link.events import Memory
+from runner.words import listed
+
+stages, trees, util = cast("Any", jax.stages), cast("Any", jax.tree), cast("Any", jax.tree_util)
+
+_NAMED = 4
+"""How many arguments a sentence names."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A step as lowered, if it was lowered here or by the caller, and as compiled."""
+
+    lowered: Any
+    compiled: Any
+    name: str
+
+
+def explained(step: Any, arguments: Sequence[Any], mesh: Mapping[str, int] | None = None) -> Explanation:
+    """The explanation of a step: a function, jitted or not, with its arguments, a `Lowered` or a `Compiled`.
+
+    Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, and what JAX raises when it lowers
+    and compiles.
+    """
+    taken = staged(step, arguments)
+    return _with_layouts(read(taken, mesh).explanation, taken.compiled)
+
+
+def staged(step: Any, arguments: Sequence[Any]) -> Staged:
+    """Lower and compile what is not yet. Raises as `explained` does."""
+    lowered: Any = None
+    name = getattr(step, "__name__", type(step).__name__)
+    if isinstance(step, (stages.Compiled, stages.Lowered, stages.Traced)):
+        if arguments:
+            raise TypeError(f"a {name} has its arguments already: runner.explain(step)")
+        if isinstance(step, stages.Compiled):
+            return Staged(None, step, name)
+        lowered = step.lower() if isinstance(step, stages.Traced) else step
+    elif callable(step):
+        jitted: Any = step if hasattr(step, "lower") else cast("Any", jax).jit(step)
+        lowered = jitted.lower(*arguments)
+    else:
+        raise TypeError(f"{step!r} is neither a function nor what jit lowers or compiles")
+    return Staged(lowered, lowered.compile(), name)
+
+
+def read(step: Staged, mesh: Mapping[str, int] | None) -> ReadModule:
+    """Read the compiled module of a step. Raises `UnreadableModule` and `meshes.InvalidMesh`."""
+    compiled = step.compiled
+    text = compiled.as_text()
+    if not text:
+        raise UnreadableModule(f"{step.name}: the backend does not show the compiled module")
+    shardings = [*_leaves(compiled.input_shardings), *_leaves(compiled.output_shardings)]
+    device: Any = next((next(iter(sharding.device_set)) for sharding in shardings), None)
+    known = Known(
+        mesh=mesh or _axes(shardings),
+        memory=_memory(compiled, device),
+        platform=device.platform if device else None,
+        device=device.device_kind if device else None,
+        versions={"jax": jax.__version__, "jaxlib": metadata.version("jaxlib")},
+    )
+    return modules.read(text, step.name, known)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return trees.leaves(tree)
+
+
+def _axes(shardings: Sequence[Any]) -> dict[str, int] | None:
+    """The axes of the mesh of these shardings, by their sizes; of several meshes the one with the most axes."""
+    devices = max((len(sharding.device_set) for sharding in shardings), default=1)
+    meshes = [dict(sharding.mesh.shape) for sharding in shardings if isinstance(sharding, NamedSharding)]
+    meshes = [axes for axes in meshes if math.prod(axes.values()) == devices > 1]
+    return max(meshes, key=len, default=None)
+
+
+def _memory(compiled: Any, device: Any) -> Memory | None:
+    stats = compiled.memory_analysis()
+    if stats is None:
+        return None
+    # XLA's figure for CPUs omits temporaries.
+    peak = stats.peak_memory_in_bytes if device is not None and device.platform == "tpu" else None
+    return Memory.of(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.temp_size_in_bytes,
+        stats.alias_size_in_bytes,
+        peak,
+    )
+
+
+# Layouts and donation, which JAX knows and a module's text may not have.
+
+
+def _with_layouts(explanation: Explanation, compiled: Any) -> Explanation:
+    shardings = _leaves(compiled.input_shardings)
+    donated = [info.donated for info in _infos(compiled.args_info)]
+    arguments = explanation.arguments
+    if len(shardings) == len(donated) == len(arguments):
+        # An argument that the program does not use has no parameter; then which is which is not known.
+        each = zip(arguments, shardings, donated, strict=True)
+        arguments = [replace(_laid_out(argument, lies), donated=gives) for argument, lies, gives in each]
+    return replace(explanation, arguments=arguments, notes=[*explanation.notes, *_moved(compiled)])
+
+
+def _laid_out(argument: Argument, sharding: Any) -> Argument:
+    if not isinstance(sharding, NamedSharding):
+        return argument
+    return replace(argument, spec=Spec.of(sharding.spec).padded(len(argument.shape)))
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """An argument or a result: the shardings of its leaves, by their paths, and their shapes and dtypes."""
+
+    shape: Any
+    paths: list[str]
+    shardings: list[Any]
+    types: list[tuple[Any, Any]]
+
+    def alike(self, other: _Tree) -> bool:
+        """Whether both have one structure, and arrays of the same shapes and dtypes."""
+        return bool(self.types) and (self.shape, self.types) == (other.shape, other.types)
+
+
+def _tree(shardings: Any, infos: Any) -> _Tree:
+    paths = [util.keystr(path) for path, _ in util.tree_leaves_with_path(shardings)]
+    types = [(info.shape, info.dtype) for info in _infos(infos)]
+    return _Tree(trees.structure(shardings), paths, _leaves(shardings), types)
+
+
+def _moved(compiled: Any) -> list[str]:
+    """A sentence for each argument that is returned in another layout than it was given.
+
+    A result is taken for the new state of an argument if it has its structure, and arrays of its shapes and dtypes.
+    """
+    outputs, infos = compiled.output_shardings, compiled.out_info
+    single = not isinstance(outputs, tuple)
+    given = list(map(_tree, compiled.input_shardings[0], compiled.args_info[0]))
+    returned = [_tree(outputs, infos)] if single else list(map(_tree, cast("tuple[Any, ...]", outputs), infos))
+    sentences: list[str] = []
+    for number, before in enumerate(given):
+        place = next((place for place, after in enumerate(returned) if before.alike(after)), None)
+        if place is None:
+            continue
+        leaves = zip(before.paths, before.shardings, returned[place].shardings, before.types, strict=True)
+        changes = [
+            f"{path or 'the array'} from {_spelled(was, len(kind[0]))} to {_spelled(now, len(kind[0]))}"
+            for path, was, now, kind in leaves
+            if not was.is_equivalent_to(now, len(kind[0]))
+        ]
+        if changes:
+            shown = changes[:_NAMED] + ([f"{len(changes) - _NAMED} more"] if len(changes) > _NAMED else [])
+            sentences.append(f"argument {number} comes back as result {place} in another layout: {listed(shown)}")
+    return sentences
+
+
+def _infos(tree: Any) -> list[Any]:
+    return trees.leaves(tree, is_leaf=_typed)
+
+
+def _typed(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype")
+
+
+def _spelled(sharding: Any, rank: int) -> str:
+    if isinstance(sharding, NamedSharding):
+        return str(Spec.of(sharding.spec).padded(rank))
+    return str(sharding)

@@ -1,0 +1,113 @@
+"""The source of a program in; the file of its twin, and what the twin computes on every device, out."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.link.events import Compilation, Ran, Timing
+from runner.untyped import is_mapping, is_sequence
+from runner.worker import calls, phases, processes
+from runner.worker.execute import leave
+
+_WIDENING = Path(__file__).with_name("widening.py")
+_MAIN = "\n\n\ndef main():\n"
+_NUMBER = re.compile(r"(?<![\w.])\d+\.?\d*(?:e[+-]?\d+)?(?![\w.])")
+
+
+def source(written: str, experiment: Experiment, program: Program) -> str:
+    """The file of a program's twin: the program as it is written, and what widens it."""
+    docstring, _, rest = written.removeprefix('"""').partition('"""\n')
+    before = rest.partition(_MAIN)[0]
+    title = docstring.partition("\n\n")[0]
+    exact = sorted(_numbers(written) | _numbers(experiment.definition))
+    return "\n".join(
+        [
+            f'"""{title}',
+            "",
+            f"The twin of program {program} in float64: the same program with every float widened, on simulated "
+            "devices.",
+            f"It runs alone: python twin_{program}.py",
+            '"""',
+            before.rstrip(),
+            "",
+            "# What follows widens the program.",
+            "",
+            _widening(),
+            "",
+            "",
+            f"EXACT = {exact!r}",
+            '"""The numbers in the lines of the experiment, before they were rounded."""',
+            "",
+            "",
+            *_main(program),
+            "",
+            "",
+            'if __name__ == "__main__":',
+            "    main()",
+            "",
+        ]
+    )
+
+
+def _widening() -> str:
+    """The text that widens a function, without its docstring and what only its first lines may import."""
+    return _WIDENING.read_text(encoding="utf-8").partition("annotations\n\n")[2].rstrip()
+
+
+def _main(program: Program) -> list[str]:
+    made = (
+        ["    mesh = make_mesh()", "    arrays = jax.device_put(inputs(), shardings(mesh))"]
+        if program.on_mesh
+        else ["    arrays = jax.device_put(split(*inputs()))"]
+    )
+    return [
+        "def main():",
+        *made,
+        f"    function, arrays = widened(program({'mesh' if program.on_mesh else ''}), arrays, EXACT)",
+        "    for output in function(*arrays):",
+        '        print(f"{output.dtype}{list(output.shape)}")',
+        "        print(np.asarray(output))",
+    ]
+
+
+def _numbers(data: Any) -> set[float]:
+    """The numbers in plain data, or in the lines of Python there."""
+    if isinstance(data, str):
+        return {float(text) for text in _NUMBER.findall(data)}
+    if is_mapping(data):
+        return set[float]().union(*map(_numbers, data.values()))
+    if is_sequence(data):
+        return set[float]().union(*map(_numbers, data))
+    return {float(data)} if isinstance(data, float) else set()
+
+
+def take(experiment: Experiment, program: Program, module: ModuleType, arrays: Path) -> Ran:
+    """Run the twin of a program; leave what it computes in `arrays`."""
+    phases.tell(f"the twin of {program} in float64 was compiled and run")
+    start = time.perf_counter()
+    if program.on_mesh:
+        mesh = module.make_mesh()
+        operands, function = processes.placed(module, mesh), module.program(mesh)
+        device_ids = [processes.number_of(device) for device in mesh.devices.flat]
+    else:
+        operands = calls.device_put(module.split(*module.inputs()), processes.on_one_device("cpu"))
+        function, device_ids = module.program(), list(range(experiment.mesh.size))
+    in_float64, wide = module.widened(function, operands, module.EXACT)
+    placed = time.perf_counter()
+    outputs = calls.block_until_ready(in_float64(*wide))
+    seconds = time.perf_counter() - placed
+    described = leave(experiment, program, outputs, arrays)
+    timing = Timing(place_s=placed - start, compile_s=seconds, run_s=None)
+    return Ran(
+        device_ids=device_ids,
+        outputs=described,
+        operands={},
+        stderr=None,
+        compilation=Compilation(memory=None, cost=None, timing=timing),
+    )

@@ -1,0 +1,421 @@
+"""What is known of a module that somebody compiled: from its text alone, from a file, and in the caller's process."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import runner
+from runner import codec
+from runner.evidence import hlo
+from runner.evidence.model import Collective
+from runner.explanation import files, meshes, modules
+from runner.explanation.meshes import InvalidMesh
+from runner.explanation.model import Explanation, MemoryUse, PlacedCollective, SourcePlace
+from runner.explanation.modules import Known, UnreadableModule
+from runner.layout import Spec
+from runner.show import explained
+from tests.compiled import MODULES, experiment, stored
+from tests.explained import STEP, step
+from tests.server import command
+
+
+@pytest.fixture(scope="module")
+def explanation() -> Explanation:
+    return modules.explain(STEP, "step.txt")
+
+
+@pytest.fixture(scope="module")
+def gathered(explanation: Explanation) -> PlacedCollective:
+    return explanation.moving[0]
+
+
+# The text of a module.
+
+
+def test_collectives_are_named_by_the_users_lines_and_callers(explanation: Explanation) -> None:
+    lines = [(entry.kind, entry.node, entry.callers, entry.gradient) for entry in explanation.moving]
+    assert lines == [
+        ("all-gather", "model.py:7", ["train.py:21", "train.py:30"], False),
+        ("all-reduce", "model.py:7", ["train.py:21", "train.py:30"], True),
+    ]
+    assert explanation.lines["model.py:7"] == SourcePlace(file="/home/me/model.py", line=7)
+    assert explanation.unknown == []
+
+
+def test_a_collective_in_a_loop_has_its_count_bytes_and_axes(gathered: PlacedCollective) -> None:
+    assert (gathered.count, gathered.axes) == (12, ["data"])
+    # Three of four shards of 512 bytes arrive from others, and as many are sent on a ring.
+    assert (gathered.bytes_in, gathered.bytes_out, gathered.bytes_sent) == (512, 2048, 1536)
+
+
+def test_totals_are_by_kind_axis_and_line(explanation: Explanation) -> None:
+    assert explanation.collectives == {"all-gather": 1, "all-reduce": 1}
+    assert explanation.sent_by_kind() == {"all-gather": 12 * 1536, "all-reduce": 512}
+    assert explanation.sent_by_axis() == {"data": 12 * 1536, "model": 512}
+    assert explanation.sent_by_line() == {"model.py:7": 12 * 1536 + 512}
+    assert explanation.sent() == 12 * 1536 + 512
+
+
+def test_a_loops_products_are_multiplied_by_its_steps(explanation: Explanation) -> None:
+    flops = {tuple(line.nodes): line.flops for line in explanation.computed or () if line.flops}
+    assert flops == {("model.py:7",): 12 * 2 * 4 * 16 * 32}
+
+
+def test_donated_arguments_are_those_whose_memory_a_result_reuses(explanation: Explanation) -> None:
+    assert [(argument.name, argument.output) for argument in explanation.arguments] == [
+        ("params['w']", "0"),
+        ("x", None),
+    ]
+
+
+def test_memory_is_what_is_alive_at_once(explanation: Explanation) -> None:
+    # In the loop the gathered weights and the product; after it only the gradient, in two versions.
+    assert explanation.memory == MemoryUse(
+        arguments=512 + 256,
+        outputs=512 + 4,
+        temporaries=16 * 32 * 4 + 4 * 32 * 4,
+        aliased=512,
+        peak=768 + 516 - 512 + 2560,
+        by="schedule",
+    )
+    assert [buffer.name for buffer in explanation.buffers if buffer.what == "temporary"] == ["whole", "h"]
+
+
+def test_the_compilers_figures_replace_those_of_the_schedule() -> None:
+    from runner.link.events import Memory
+
+    use = modules.explain(STEP, "step.txt", Known(memory=Memory.of(768, 516, 4096, 512, None))).memory
+    assert use is not None
+    assert (use.temporaries, use.peak, use.by) == (4096, 768 + 516 + 4096 - 512, "compiler")
+
+
+def test_a_line_in_a_library_is_a_librarys_where_no_frame_is_the_users() -> None:
+    text = step(**{"4 {file_location_id=4 parent_frame_id=4}": "4 {file_location_id=4 parent_frame_id=1}"})
+    explanation = modules.explain(text, "step.txt")
+    assert explanation.moving[0].node == "linear.py:400"
+    assert explanation.lines["linear.py:400"].library
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
+    text = step(**{'"/home/me/train.py"': '"/home/me/a/model.py"', '"/home/me/model.py"': '"/home/me/b/model.py"'})
+    assert modules.explain(text, "step.txt").moving[0].node == "b/model.py:7"
+
+
+def test_a_module_without_frames_is_named_by_its_scopes() -> None:
+    text = step(**{" stack_frame_id=4": "", "jvp()/while/body/closed_call": "jvp(decoder)/while/body/closed_call/mlp"})
+    assert modules.explain(text, "step.txt").moving[0].node == "decoder/mlp/dot_general"
+
+
+def test_an_older_module_names_the_innermost_line() -> None:
+    text = step(**{" stack_frame_id=4": ' source_file="/home/me/old.py" source_line=3'})
+    text = text[: text.index("FileNames")] + text[text.index("%add") :]
+    assert modules.explain(text, "step.txt").moving[0].node == "old.py:3"
+
+
+# Its mesh.
+
+
+def test_the_mesh_is_the_one_that_the_module_names(explanation: Explanation) -> None:
+    assert explanation.mesh is not None
+    assert (str(explanation.mesh), explanation.mesh.source) == ("data=4 × model=2", "module")
+
+
+UNNAMED = {"mesh['data'=4,'model'=2] {'data'}": "{{0,2,4,6},{1,3,5,7}}"}
+
+
+def test_the_sizes_of_axes_without_names_follow_from_groups() -> None:
+    explanation = modules.explain(step(**UNNAMED), "step.txt")
+    assert explanation.mesh is not None
+    assert (str(explanation.mesh), explanation.mesh.source) == ("axis_0=4 × axis_1=2", "groups")
+    assert [entry.axes for entry in explanation.moving] == [["axis_0"], ["axis_1"]]
+    assert explanation.notes == [
+        "the module does not name its mesh axes; name them, the slowest first: mesh NAME=4,NAME=2"
+    ]
+
+
+def test_a_mesh_that_is_given_names_the_axes() -> None:
+    explanation = modules.explain(step(**UNNAMED), "step.txt", Known(mesh={"fsdp": 4, "tensor": 2}))
+    assert [entry.axes for entry in explanation.moving] == [["fsdp"], ["tensor"]]
+    assert explanation.notes == []
+
+
+def test_a_mesh_of_another_size_is_refused() -> None:
+    with pytest.raises(InvalidMesh, match=r"^the mesh data=4 has 4 devices, the module runs on 8$"):
+        modules.explain(STEP, "step.txt", Known(mesh={"data": 4}))
+
+
+@pytest.mark.parametrize(
+    ("text", "partitions", "sizes"),
+    [
+        ("replica_groups={{0,1},{2,3},{4,5},{6,7}}", 8, [4, 2]),
+        ("replica_groups=[2,4]<=[4,2]T(1,0)", 8, [4, 2]),
+        ("replica_groups={{0,1,4,5},{2,3,6,7}}", 8, [2, 2, 2]),
+        ("sharding={devices=[2,1,4]<=[2,4]T(1,0) last_tile_dim_replicate}", 8, [2, 4]),
+        ("replica_groups={{0,1,2,3,4,5,6,7}}", 8, [8]),
+        ("replica_groups={{0,3,1,5},{2,4,6,7}}", 8, [8]),
+    ],
+)
+def test_sizes_of_axes(text: str, partitions: int, sizes: list[int]) -> None:
+    mesh = meshes.mesh_of(text, partitions)
+    assert mesh is not None
+    assert mesh.shape == sizes
+
+
+@pytest.mark.parametrize("text", ["", "data", "data=0", "data=4,data=2", "data=4.0", "a b=2", "data=-1"])
+def test_what_is_no_mesh_is_refused(text: str) -> None:
+    with pytest.raises(InvalidMesh, match="is no mesh; write its axes and their sizes: data=4,model=2"):
+        meshes.parsed(text)
+
+
+# Modules that compilers wrote, as an experiment reads them.
+
+
+@pytest.mark.parametrize("name", sorted(f"{path.parent.name}/{path.stem}" for path in MODULES.glob("*/*.txt")))
+def test_a_module_alone_has_the_collectives_that_its_experiment_finds_in_it(name: str) -> None:
+    entries = stored(name).entries
+    mesh = experiment(name.partition("/")[0]).mesh
+    text = (MODULES / f"{name}.txt").read_text("utf-8")
+    given = mesh.sizes if math.prod(mesh.shape) == hlo.read(text).partitions else None
+    alone = modules.explain(text, name, Known(mesh=given)).placed or []
+    assert [_facts(entry, axes=given is not None) for entry in alone] == [
+        _facts(entry, axes=given is not None) for entry in entries
+    ]
+
+
+def _facts(entry: Collective, *, axes: bool) -> tuple[Any, ...]:
+    """What of a collective does not depend on the names of lines."""
+    sizes = entry.bytes_in, entry.bytes_out, entry.bytes_sent if axes else None
+    return entry.instruction, entry.kind, entry.axes if axes else None, entry.count, sizes, entry.asynchronous
+
+
+# Saved, drawn, compared with itself.
+
+
+def test_an_explanation_is_read_back_as_it_was_saved(explanation: Explanation, tmp_path: Path) -> None:
+    (tmp_path / "step.json").write_text(files.document(explanation), "utf-8")
+    assert files.explain(tmp_path / "step.json") == explanation
+
+
+def test_the_schema_describes_what_is_saved(explanation: Explanation) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(json.loads(files.document(explanation)), codec.schema(Explanation))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "this is no explanation: its schema is None, not 'shardproof-explanation/1'"),
+        ("{", "not JSON: "),
+        ('{"schema": "shardproof-explanation/1"}', "source"),
+        ("Hello", "this is no text of an HLO module: no line of it begins with 'HloModule'"),
+        ("HloModule m", "the module has no entry computation that could be read: no computation is marked ENTRY"),
+    ],
+)
+def test_what_is_no_module_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises(UnreadableModule) as refused:
+        files.explain(path)
+    assert str(refused.value).startswith(str(path))
+    assert message in str(refused.value)
+
+
+def test_a_computation_that_calls_itself_is_refused() -> None:
+    text = step(**{"to_apply=%add,": "to_apply=%add, calls=%main,"})
+    with pytest.raises(UnreadableModule, match=r"^step.txt: the computation main calls itself"):
+        modules.explain(text, "step.txt")
+
+
+def test_a_module_that_ends_early_says_what_may_be_missing() -> None:
+    cut = STEP[: STEP.index("  %updated")]
+    explanation = modules.explain(cut, "step.txt")
+    assert "the text ends inside of main" in " ".join(explanation.missing)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_broken_module_gives_an_explanation_or_a_message(seed: int) -> None:
+    rng = random.Random(seed)
+    outcomes: Counter[str] = Counter()
+    for _ in range(60):
+        letters = list(STEP)
+        for _ in range(rng.randrange(1, 60)):
+            letters[rng.randrange(len(letters))] = rng.choice("{}()[],=%\"'0 9a-\n\x00é")
+        text = "".join(letters)[: rng.randrange(len(letters)) if rng.random() < 0.3 else None]
+        try:
+            broken = modules.explain(text, "step.txt")
+            outcomes["explained"] += files.saved(files.document(broken), "step.json") == broken
+        except UnreadableModule:
+            outcomes["refused"] += 1
+    assert outcomes.total() == 60
+    assert len(outcomes) == 2
+
+
+# The command.
+
+
+def test_the_command_explains_a_file_without_jax(tmp_path: Path) -> None:
+    (tmp_path / "step.txt").write_text(STEP)
+    outcome = command(tmp_path, "step.txt", "--save", "step.json", "--html", "step.html", module="runner explain")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert not outcome.jax
+    first, _, _, row, *_ = outcome.stdout.splitlines()
+    assert first == "jit_step: 8 devices (data=4 × model=2), compiled; 31 instructions"
+    assert row.split() == [
+        *(
+            "all-gather",
+            "model.py:7",
+            "data",
+            "params['w']",
+            "12",
+            "512",
+            "B",
+            "→",
+            "2.0",
+            "kB",
+            "float32",
+            "18.4",
+            "kB",
+        ),
+        "inserted",
+    ]
+    again = command(tmp_path, "step.json", module="runner explain")
+    assert again.stdout + "step.json\nstep.html\n" == outcome.stdout
+    assert "model.py:7" in (tmp_path / "step.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.txt"], "nothing.txt: there is no such file\n"),
+        (["."], ".: it is not a regular file\n"),
+        (["step.txt", "--mesh", "x=3"], "the mesh x=3 has 3 devices, the module runs on 8\n"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
+    (tmp_path / "step.txt").write_text(STEP)
+    outcome = command(tmp_path, *arguments, module="runner explain")
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (2, "", message)
+
+
+# In the caller's process.
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Any:
+    return jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
+
+
+def _loss(w: Any, x: Any) -> Any:
+    return jnp.sum((x @ w) ** 2)
+
+
+def _step(w: Any, x: Any) -> Any:
+    gradient = jax.grad(_loss)(w, x)
+    return w - gradient, jnp.sum(gradient)
+
+
+@pytest.fixture(scope="module")
+def operands(mesh: Any) -> tuple[Any, Any]:
+    w = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("data", "model")))
+    x = jax.ShapeDtypeStruct((16, 8), jnp.float32, sharding=NamedSharding(mesh, P("data", None)))
+    return w, x
+
+
+@pytest.fixture(scope="module")
+def jitted(mesh: Any) -> Any:
+    out = NamedSharding(mesh, P("data", "model")), NamedSharding(mesh, P())
+    return jax.jit(_step, donate_argnums=0, out_shardings=out)
+
+
+@pytest.fixture(scope="module")
+def compiled(jitted: Any, operands: tuple[Any, Any]) -> Any:
+    return jitted.lower(*operands).compile()
+
+
+@pytest.fixture(scope="module")
+def here(compiled: Any) -> runner.Explained:
+    return runner.explain(compiled)
+
+
+def _line_of(text: str) -> str:
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    return f"{Path(__file__).name}:{next(at for at, line in enumerate(lines, start=1) if text in line)}"
+
+
+def test_a_compiled_step_is_explained_by_the_callers_lines(here: runner.Explained) -> None:
+    product = _line_of("jnp.sum((x @ w) ** 2)")
+    assert (str(here.mesh), here.platform, here.partitions) == ("data=2 × model=2", "cpu", 4)
+    assert {entry.node for entry in here.moving if entry.kind == "all-gather"} == {product}
+    assert _line_of("jax.grad(_loss)(w, x)") in here.moving[0].callers
+    assert here.unknown == []
+
+
+def test_memory_layouts_and_donation_are_jaxs(here: runner.Explained, compiled: Any) -> None:
+    stats = compiled.memory_analysis()
+    assert here.memory is not None
+    assert (here.memory.by, here.memory.temporaries) == ("compiler", stats.temp_size_in_bytes)
+    assert [(a.name, a.spec, a.output) for a in here.arguments] == [
+        ("w", Spec.of(("data", "model")), "0"),
+        ("x", Spec.of(("data", None)), None),
+    ]
+
+
+def test_a_function_a_lowered_and_a_compiled_step_are_explained_alike(
+    here: runner.Explained, jitted: Any, operands: tuple[Any, Any]
+) -> None:
+    for other in (runner.explain(jitted, *operands), runner.explain(jitted.lower(*operands))):
+        assert other.collectives == here.collectives
+        assert other.sent_by_axis() == here.sent_by_axis()
+
+
+def test_a_function_that_is_not_jitted_is_jitted(operands: tuple[Any, Any]) -> None:
+    assert runner.explain(_loss, *operands).collectives["all-reduce"] >= 1
+
+
+def test_state_that_comes_back_in_another_layout_is_named(mesh: Any, operands: tuple[Any, Any]) -> None:
+    out = NamedSharding(mesh, P("model", None)), NamedSharding(mesh, P())
+    moved = runner.explain(jax.jit(_step, out_shardings=out), *operands)
+    assert moved.notes == [
+        "argument 0 comes back as result 0 in another layout: the array from P('data', 'model') to P('model', None)"
+    ]
+
+
+def test_a_donation_that_no_result_can_use_is_named(operands: tuple[Any, Any]) -> None:
+    unused = runner.explain(jax.jit(_loss, donate_argnums=0), *operands)
+    assert explained.notes(unused) == ["w is donated, but no result reuses its memory (32 B a device)"]
+
+
+@pytest.mark.parametrize(
+    ("step", "arguments", "message"),
+    [
+        (3, (), "3 is neither a function nor what jit lowers or compiles"),
+        ("step.txt", (1,), "a file has no arguments"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(step: Any, arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        runner.explain(step, *arguments)
+
+
+def test_an_explanation_is_shown_in_notebooks_and_terminals(here: runner.Explained, tmp_path: Path) -> None:
+    assert repr(here).startswith("<Explained jit__step: 4 devices (data=2 × model=2), compiled for cpu; ")
+    assert str(here).startswith("jit__step: 4 devices")
+    assert "<table>" in here._repr_html_()
+    assert here.html(tmp_path / "step.html") == (tmp_path / "step.html").read_text("utf-8")
+    assert runner.explain(here.save(tmp_path / "step.json")) == here
+
+
+def test_the_head_of_an_explanation_is_singular_for_one_device() -> None:
+    text = step(**{"num_partitions=8": "num_partitions=1"})
+    assert explained.head(modules.explain(text, "step.txt"))[0].startswith("jit_step: 1 device, compiled;")

@@ -1,0 +1,53 @@
+"""Kinds of parallelism: what the sentences of a plan say is what one who knows the field would say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.test_plan import planned
+
+PLANS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("parallelism.yaml").read_text(encoding="utf-8"))
+
+
+def config(written: dict[str, Any]) -> dict[str, Any]:
+    """Return the experiment of a plan in the file."""
+    mesh = written["mesh"]
+    arrays = {
+        name: {"shape": shape, "spec": spec} | ({"dtype": dtype[0], "init": "integers(0, 2)"} if dtype else {})
+        for name, (shape, spec, *dtype) in written["arrays"].items()
+    }
+    grad = {"grad": {"of": "loss", "wrt": written["wrt"]}} if "wrt" in written else {}
+    return {
+        "name": "named",
+        "mesh": {"axes": list(mesh), "shape": list(mesh.values())},
+        "dims": written.get("dims", {}),
+        "arrays": arrays,
+        "graph": written["graph"] | written.get("then", {}),
+        "constraints": written.get("constraints", {}),
+        "outputs": written.get("outputs", {"loss": []}),
+        **grad,
+    }
+
+
+def names(sentences: tuple[str, ...]) -> list[str]:
+    """Return the sentences without bytes and remarks."""
+    return [re.sub(r" \([0-9.]+ [kMG]?B\)", "", each).split("; their ")[0] for each in map(_bare, sentences)]
+
+
+def _bare(sentence: str) -> str:
+    return re.split(r"; (?=gradients|its|the edges|each device)", sentence)[0]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_has_the_name_of_what_it_is(name: str) -> None:
+    plan = PLANS[name]
+    sentences = names(planned(config(plan)).parallelism)
+    if "names" in plan:
+        assert sentences == plan["names"]
+    assert set(plan.get("has", ())) <= set(sentences)
+    assert not [word for word in plan.get("without", ()) for sentence in sentences if word in sentence]

@@ -1,0 +1,169 @@
+"""The twin of a program, the same program in float64, decides where rounding does not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runner.checks import compare, twins
+from runner.config.sources import Sources
+from runner.flow import run
+from runner.language import operations
+from runner.language.counterparts import threefry
+from runner.worker import widening
+from tests.harness import WORKERS
+from tests.test_planted import config
+
+MESH = {"axes": ["x"], "shape": [4]}
+
+
+def layer(tmp_path: Path, **changes: Any) -> Any:
+    """The value check of a program of the shipped layer."""
+    chosen = {"program": "shard_map", **changes}
+    record: Any = run.run(config("layer", MESH, **chosen), tmp_path, Sources, workers=WORKERS)
+    return record.programs[chosen["program"]].checks.value
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tolerance be a ten-thousandth of what rounding may do, which right programs exceed."""
+    monkeypatch.setattr(twins, "BOUND", dict.fromkeys(twins.BOUND, 1e6))
+    monkeypatch.setattr(compare, "SAFE", dict.fromkeys(compare.SAFE, 1e-4))
+    monkeypatch.setattr(compare, "UNITS", dict.fromkeys(compare.UNITS, 1e-4))
+
+
+@pytest.mark.usefixtures("strict")
+def test_a_right_program_whose_rounding_exceeds_what_was_measured_is_proved_by_its_twin(tmp_path: Path) -> None:
+    value = layer(tmp_path)
+    (output,) = value.outputs.values()
+    assert (value.status, output.wrong > 0, output.twin.status) == ("passed", True, "passed")
+    assert "in float64 the same program equals the oracle to" in output.reason
+    assert output.twin.max_abs_error < 1e-13
+    source = (tmp_path / "twin_shard_map.py").read_text(encoding="utf-8")
+    assert "class CannotWiden" in source
+
+
+@pytest.mark.usefixtures("strict")
+def test_without_its_twin_it_fails_and_nobody_is_blamed(tmp_path: Path) -> None:
+    value = layer(tmp_path, verify="rounding")
+    assert value.status == "failed"
+    assert [output.twin for output in value.outputs.values()] == [None]
+    (sentence,) = value.diagnosis
+    assert "nothing shows yet whether that is rounding, or a mistake" in sentence
+
+
+@pytest.mark.parametrize("verify", ["auto", "twin"])
+def test_a_mistake_smaller_than_the_rounding_is_noticed_by_the_twin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: str
+) -> None:
+    row = dataclasses.replace(operations.OPERATIONS["sigmoid"], counterpart=lambda x: (1 + 1e-8) / (1 + np.exp(-x)))
+    monkeypatch.setitem(operations.OPERATIONS, "sigmoid", row)
+    value = layer(tmp_path, verify=verify)
+    assert value.status == ("passed" if verify == "auto" else "failed")
+    if verify == "twin":
+        (output,) = value.outputs.values()
+        assert output.twin.status == "failed"
+        assert "in float64 the same program differs from the oracle too" in output.reason
+
+
+def test_what_is_mostly_undecided_is_proved_by_its_twin(tmp_path: Path) -> None:
+    # A third of 3 is 1 in float64, and may be less in float32.
+    changes = {"graph": {}, "per_device": {"out": "floor(x / 3 / x * 3)"}, "outputs": {"out": ["x"]}, "expect": {}}
+    experiment = {**config("layer", MESH, program="shard_map"), **changes}
+    for folder in ("rounding", "auto"):
+        (tmp_path / folder).mkdir()
+    record: Any = run.run({**experiment, "verify": "rounding"}, tmp_path / "rounding", Sources, workers=WORKERS)
+    assert record.error is None
+    assert record.programs["shard_map"].checks.value.status == "weak"
+    record = run.run(experiment, tmp_path / "auto", Sources, workers=WORKERS)
+    (output,) = record.programs["shard_map"].checks.value.outputs.values()
+    assert (output.undecided.count > output.of / 2, output.twin.status) == (True, "passed")
+    assert output.status == "passed"
+
+
+def widened(function: Any, *operands: Any, exact: tuple[float, ...] = ()) -> list[np.ndarray]:
+    """What a function computes in float64."""
+    in_float64, wide = widening.widened(function, operands, exact)
+    return [np.asarray(value) for value in in_float64(*wide)]
+
+
+X = np.linspace(0.1, 1, 4).astype(np.float32)
+WIDE = X.astype(np.float64)
+
+
+def test_casts_constants_and_products_are_widened() -> None:
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        narrow = x.astype("bfloat16") * 0.3
+        product = jax.lax.dot(narrow, narrow, preferred_element_type=jnp.float32)
+        return narrow.astype("float32") + 1 / 3, product, jax.lax.complex(x, x) * 2
+
+    a, b, c = widened(function, X, exact=(0.3, 1, 3))
+    assert (a.dtype, b.dtype, c.dtype) == (np.float64, np.float64, np.complex128)
+    np.testing.assert_allclose(a, WIDE * 0.3 + 1 / 3, rtol=1e-15)
+    np.testing.assert_allclose(b, np.sum((WIDE * 0.3) ** 2), rtol=1e-15)
+    np.testing.assert_array_equal(c, (WIDE + 1j * WIDE) * 2)
+
+
+def test_loops_branches_and_rules_are_widened() -> None:
+    @jax.custom_jvp
+    def ruled(x: jax.Array) -> jax.Array:
+        return jnp.sin(x)
+
+    @ruled.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        return ruled(*primals), 0.7 * tangents[0]
+
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        total, _ = jax.lax.scan(lambda c, a: (c * 0.5 + a, None), jnp.float32(0), x)
+        grown = jax.lax.while_loop(lambda c: c.sum() < 100, lambda c: c * 1.3, x)
+        chosen = jax.lax.cond(x[0] > 0, lambda x: x * 0.1, lambda x: x, x)
+        return total, grown, jax.checkpoint(jnp.tanh)(chosen), jax.grad(lambda x: ruled(x).sum())(x)
+
+    total, grown, tanh, gradient = widened(function, X, exact=(1.3, 0.1, 0.7))
+    expected = 0.0
+    for x in WIDE:
+        expected = expected * 0.5 + x
+    assert abs(total - expected) < 1e-15
+    steps = round(np.log(grown[0] / WIDE[0]) / np.log(1.3))
+    np.testing.assert_allclose(grown, WIDE * 1.3**steps, rtol=1e-14)
+    np.testing.assert_allclose(tanh, np.tanh(WIDE * 0.1), rtol=1e-15)
+    np.testing.assert_array_equal(gradient, [0.7] * 4)
+
+
+def test_random_numbers_are_those_that_the_function_draws_in_its_own_dtypes() -> None:
+    def function(key: jax.Array) -> tuple[jax.Array, ...]:
+        return (
+            jax.random.uniform(key, (5,), minval=1.0, maxval=3.0),
+            jax.random.normal(key, (300,)),
+            jax.random.normal(key, (300,), "bfloat16"),
+            jax.random.randint(key, (5,), 0, 100),
+            jax.random.truncated_normal(key, -1.0, 1.0, (5,)),
+        )
+
+    drawn, key = widened(function, jax.random.key(7)), threefry.key(7)
+    assert [value.dtype.name for value in drawn] == ["float64", "float64", "float64", "int32", "float64"]
+    np.testing.assert_array_equal(drawn[0], threefry.uniform(key, (5,), minval=1.0, maxval=3.0))
+    np.testing.assert_allclose(drawn[1], threefry.normal(key, (300,)), rtol=1e-13)
+    np.testing.assert_allclose(drawn[2], threefry.normal(key, (300,), "bfloat16"), rtol=1e-13)
+    np.testing.assert_array_equal(drawn[3], threefry.randint(key, (5,), 0, 100))
+    np.testing.assert_allclose(drawn[4], threefry.truncated_normal(key, -1.0, 1.0, (5,)), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (lambda x: jax.lax.bitcast_convert_type(x, jnp.int32), "the bits of a float"),
+        (lambda x: jnp.nextafter(x, x + 1), "nextafter"),
+        (lambda x: jax.lax.reduce_precision(x, 5, 3), "rounds on purpose"),
+        (lambda x: jax.pure_callback(lambda x: x, x, x), "a callback"),
+    ],
+)
+def test_what_has_no_meaning_in_float64_is_refused(function: Any, what: str) -> None:
+    with pytest.raises(widening.CannotWiden, match=what):
+        widening.widened(function, (X,))

@@ -1,4 +1,5 @@
-"""Makes an experiment of a call of a Python function: its operands, mesh and axis types, mesh context, specs, donation.
+"""A call of a Python function in; the experiment that makes it, as its caller does, out.
 
-All that gives the call its meaning is read here, in the caller's process; it crosses to the worker as data.
+Operands, mesh and axis types, mesh context, specs, donation: all that gives the call its meaning is read in the
+caller's process, and crosses to the worker as data.
 """

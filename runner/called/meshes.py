@@ -117,13 +117,13 @@ def _own_meshes(functions: Sequence[Any]) -> Iterator[Any]:
     if jax is None:
         return
     kinds = jax.sharding.Mesh, jax.sharding.AbstractMesh
-    level, known = list(functions), set[int]()
+    level, known = list(functions), list[Any]()
     for _ in range(_DEEPEST):
         below: list[Any] = []
         for each in level:
-            if id(each) in known or len(known) > _MOST:
+            if len(known) > _MOST or any(each is other for other in known):
                 continue
-            known.add(id(each))
+            known.append(each)
             if isinstance(each, kinds):
                 yield each
             else:

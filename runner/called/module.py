@@ -34,6 +34,10 @@ ARGUMENTS_OF_THE_CALL
 sys.path += [folder for folder in FOLDERS if folder not in sys.path]
 
 
+captured = {}
+"""The sharded arrays that functions read from around them, described, by their names there."""
+
+
 class _Unpickler(pickle.Unpickler):
     """Makes arrays, devices and meshes anew; the meshes of the call with the types and the kind of device given."""
 
@@ -50,8 +54,10 @@ class _Unpickler(pickle.Unpickler):
     def _numpy(self, number):
         return _arrays[number]
 
-    def _array(self, number, weak, sharding):
+    def _array(self, number, weak, sharding, name):
         array = _arrays[number]
+        if name is not None and sharding is not None:
+            captured[name] = f"{name} ({array.dtype}{list(array.shape)}, {sharding.spec})"
         if weak and not array.shape:
             return jax.numpy.asarray(array.item())
         return jax.numpy.asarray(array) if sharding is None else jax.device_put(array, sharding)

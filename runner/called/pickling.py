@@ -12,11 +12,26 @@ import importlib
 import io
 import sys
 from collections.abc import Container, Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type, FunctionType, ModuleType)
 """The kinds of a library's globals that pickle as they are."""
+
+
+class _OfObjects:
+    """What is known of objects that may have no hash; each is kept, so that no other gets its address."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def put(self, value: Any, known: Any) -> None:
+        self._known[id(value)] = value, known
+
+    def of(self, value: Any) -> Any:
+        """What is known of an object; None if nothing is."""
+        return self._known.get(id(value), (None, None))[1]
+
 
 _CACHED: Any = type(functools.cache(len))
 """The class of functions with a cache."""
@@ -29,16 +44,15 @@ def pickled(*values: Any) -> tuple[bytes, list[Any]]:
     jax: Any = sys.modules.get("jax")
     np: Any = sys.modules.get("numpy")
     arrays: list[Any] = []
-    numbers: dict[int, int] = {}
-    kept: list[Any] = []
-    of_libraries: dict[int, tuple[str, str]] = {}
+    numbers, of_libraries, names = _OfObjects(), _OfObjects(), _OfObjects()
 
     def number(array: Any) -> int:
-        if id(array) not in numbers:
-            numbers[id(array)] = len(arrays)
-            kept.append(array)
+        known = numbers.of(array)
+        if known is None:
+            known = len(arrays)
+            numbers.put(array, known)
             arrays.append(np.asarray(array))
-        return numbers[id(array)]
+        return known
 
     def of_array(array: Any) -> tuple[Any, ...] | None:
         if type(array) is np.ndarray:
@@ -49,12 +63,12 @@ def pickled(*values: Any) -> tuple[bytes, list[Any]]:
             return None
         mesh = getattr(array.sharding, "mesh", None)
         spread = mesh is not None and mesh.size > 1
-        return "array", number(array), array.aval.weak_type, array.sharding if spread else None
+        return "array", number(array), array.aval.weak_type, array.sharding if spread else None, names.of(array)
 
     class Pickler(cloudpickle.CloudPickler):
         def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
-            if id(obj) in of_libraries:
-                return "global", *of_libraries[id(obj)]
+            if (exported := of_libraries.of(obj)) is not None:
+                return "global", *exported
             if np is not None and type(obj) is np.ndarray:
                 return of_array(obj)
             if jax is None:
@@ -77,7 +91,10 @@ def pickled(*values: Any) -> tuple[bytes, list[Any]]:
                 size = obj.cache_parameters()
                 return _CACHED, (obj.__wrapped__, size["maxsize"], size["typed"], vars(functools)["_CacheInfo"])
             if isinstance(obj, FunctionType) and not _exported(obj):
-                of_libraries.update(_of_library(obj))
+                for value, place in _of_library(obj):
+                    of_libraries.put(value, place)
+                for value, name in _captured(obj):
+                    names.put(value, name)
             cloudpickles: Any = super()
             return cloudpickles.reducer_override(obj)
 
@@ -124,7 +141,7 @@ def _exported(value: Any) -> bool:
     return attribute is value
 
 
-def _of_library(function: FunctionType) -> Iterator[tuple[int, tuple[str, str]]]:
+def _of_library(function: FunctionType) -> Iterator[tuple[Any, tuple[str, str]]]:
     """The globals that a function of a library reads and that pickle by their names alone."""
     module = sys.modules.get(function.__globals__.get("__name__", ""))
     if module is None or module.__name__ == "__main__" or _made_here(module):
@@ -132,7 +149,17 @@ def _of_library(function: FunctionType) -> Iterator[tuple[int, tuple[str, str]]]
     for name in _names(function.__code__):
         value = function.__globals__.get(name)
         if value is not None and not isinstance(value, _PLAIN) and vars(module).get(name) is value:
-            yield id(value), (module.__name__, name)
+            yield value, (module.__name__, name)
+
+
+def _captured(function: FunctionType) -> Iterator[tuple[Any, str]]:
+    """The objects that a function reads from around it, with the names that it has for them."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if cell != CellType():
+            yield cell.cell_contents, name
+    for name in _names(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name], name
 
 
 def _names(code: CodeType) -> Iterator[str]:

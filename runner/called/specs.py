@@ -81,7 +81,7 @@ def spread(specs: Any, tree: Any, place: str) -> list[Any]:
         known = f"it has {listed([*theirs])}" if theirs else "it has none"
         raise WrongSpecs(f"{place}{key}", f"the operand has no {key}; {known}")
     for key in [key for key in theirs if key not in mine]:
-        raise WrongSpecs(place, f"there is no spec for {key}; give one, or one spec for all of {place}")
+        raise WrongSpecs(place, f"there is no spec for {key}; give one, or one for all of {place}")
     return [spec for key, part in theirs.items() for spec in spread(mine[key], part, f"{place}{key}")]
 
 

@@ -927,8 +927,8 @@ class _FunctionReader:
         except InvalidExperiment:
             raise
         except _RAISED as error:
-            hint = ""
-            if self.probe.programs[0].typed and not local and isinstance(error, REFUSALS):
+            hint = "" if self.call is None else remedies.of_captured(error, self.call.captured)
+            if not hint and self.probe.programs[0].typed and not local and isinstance(error, REFUSALS):
                 hint = self._remedy(error, self._typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
             name = (call.function or call.text) if self.call is None else self.call.name
             raise self._raised(error, f"tracing {name}", key, call.text, hint) from None

@@ -16,6 +16,7 @@ from runner.language import python_source
 from runner.language.python_source import PythonPart
 from runner.layout import Spec
 from runner.sharding.repairs import Repair
+from runner.words import listed
 from runner.worker.versions import is_own
 
 _IN_SPECS = re.compile(
@@ -24,6 +25,20 @@ _IN_SPECS = re.compile(
 _TAKE_OUT_SHARDING = re.compile(
     r"(?:^|\.)(?:matmul|dot|einsum|tensordot|dot_general|get|take|zeros|ones|full|reshape)$"
 )
+
+
+_CAPTURED = re.compile(
+    r"Manual.*(?:should match the mesh of|mesh of sharding)|closed?[- ]over", re.DOTALL | re.IGNORECASE
+)
+
+
+def of_captured(error: BaseException, captured: Mapping[str, str]) -> str:
+    """What to write where JAX refuses a `shard_map` that closes over a sharded array, of those that are `captured`."""
+    if not captured or _CAPTURED.search(str(error)) is None:
+        return ""
+    verb = "is" if len(captured) == 1 else "are"
+    each = "it as an argument" if len(captured) == 1 else "them as arguments"
+    return f"{listed([*captured.values()])} {verb} captured: pass {each} of the shard_map, with specs in in_specs"
 
 
 def refused_at(error: BaseException) -> traceback.FrameSummary | None:

@@ -19,7 +19,7 @@ from runner.config.compose import compose as _compose
 from runner.config.folders import InvalidName, added, conf_folder, located
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
-from runner.explaining import Explained, explain
+from runner.explaining import Explained, compare, explain
 from runner.faults import InvalidExperiment, Key
 from runner.printable import Page
 from runner.record import model
@@ -38,6 +38,7 @@ __all__ = [
     "InvalidExperiment",
     "Record",
     "check",
+    "compare",
     "compose",
     "explain",
     "read",

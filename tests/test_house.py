@@ -13,7 +13,7 @@ import pytest
 from tests.command import ROOT
 
 FLOORS = (
-    ("untyped", "words", "printable", "version", "invocation"),
+    ("untyped", "words", "printable", "version", "invocation", "regular"),
     ("faults", "dtypes", "layout", "codec", "executions"),
     ("graph",),
     ("language",),

@@ -404,7 +404,11 @@ class Experiment:
 
     def array(self, name: str) -> Array:
         """The input array called `name`."""
-        return next(array for array in self.arrays if array.name == name)
+        return self._named[name]
+
+    @cached_property
+    def _named(self) -> Mapping[str, Array]:
+        return {array.name: array for array in self.arrays}
 
     @property
     def layout_keys(self) -> list[str]:
@@ -419,7 +423,7 @@ class Experiment:
 
     def key_of_layout(self, name: str) -> str:
         """The key of the file that sets the layout of an array or an output; by default a gradient has its array's."""
-        if any(array.name == name for array in self.arrays):
+        if name in self._named:
             return f"arrays.{name}.spec"
         return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
 

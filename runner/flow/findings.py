@@ -44,6 +44,7 @@ from runner.why.reasons import explained
 if TYPE_CHECKING:
     from runner.checks.diagnosis import Refused
     from runner.evidence import planes
+    from runner.evidence.narrow import NarrowFloats
     from runner.flow.twins import Twins
 
 
@@ -308,8 +309,9 @@ class Findings:
         profiled = self._profiles.get(run.program)
         written, ran = self._written(run), run.ran
         gathered = gather(
-            written, run.program, folder, ran.stderr, ran.unreadable, profiled, ran.reshards, ran.device_ids
-        )
+            written, run.program, folder, ran.stderr, ran.unreadable, profiled, ran.reshards, ran.device_ids,
+            self._narrow(run),
+        )  # fmt: skip
         evidence = gathered.evidence
         evidence = replace(evidence, collectives=self._explained(run, evidence.collectives))
         if evidence.profile is not None and not evidence.profile.devices:
@@ -347,7 +349,23 @@ class Findings:
             needed_bytes=None if memory is None else memory.needed_bytes,
             compiled_for=estimate.compiled_for(self._experiment),
             notes=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
+            narrow_lines=self._narrow(run),
         )
+
+    def _narrow(self, run: ProgramRun) -> dict[str, NarrowFloats]:
+        """The lines of a program whose floats have fewer bits in the file than in a module compiled for CPUs."""
+        from runner.evidence.narrow import narrow
+
+        target = self._experiment.target
+        if (
+            self._experiment.hardware is None
+            or self._context is None
+            or target.platform != "cpu"
+            or target.topology is not None
+        ):
+            return {}
+        section = Program.DERIVED if run.program is Program.DERIVED else run.program.lines
+        return narrow(self._written(run), run.program.lines, self._context.floats.get(section, {}))
 
     def _explained(self, run: ProgramRun, listed: list[Collective] | None) -> list[Collective] | None:
         """The collectives with their reasons; on one device there are none."""

@@ -49,8 +49,11 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
         function = module.program(mesh)
         device_ids = [processes.number_of(device) for device in mesh.devices.flat]
     placed = time.perf_counter()
+    of_user = bool(experiment.imports.functions)
     text = Path(str(module.__file__)).read_text(encoding="utf-8")
-    function, compiled = shared.compiled(text, function, operands, lambda: compile_program(program, function, operands))
+    function, compiled = shared.compiled(
+        text, function, operands, lambda: compile_program(program, function, operands, of_user=of_user)
+    )
     compiled.leave(program, folder)
     if program.on_mesh:
         processes.wait()

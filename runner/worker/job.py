@@ -47,6 +47,7 @@ from runner.programs.writers import WRITERS
 from runner.record.files import write_text
 from runner.worker import calls, gradient, phases, processes, warm
 from runner.worker.compilation import NotLowered
+from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
 from runner.worker.keeping import keeping
 from runner.worker.layouts import layouts
@@ -291,6 +292,8 @@ class _Doing:
         try:
             with self._context(step.program):
                 return self._done(step)
+        except Deadlock as deadlock:
+            return Finished(step=step, error=str(deadlock))
         except NotLowered as refused:
             return Finished(step=step, unsupported=str(refused))
         except Exception as error:  # JAX, XLA and the backend may raise anything; all of it is recorded.

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.explanation import files, meshes, model
+from runner.explanation import differences, files, meshes, model
+from runner.explanation.files import Wanted
 from runner.explanation.modules import Known
 from runner.printable import Page
 from runner.record.files import write_text
@@ -54,26 +55,46 @@ class Explained(model.Explanation):
         return explanation.fragment(self)
 
 
-def explain(step: Any, *arguments: Any, mesh: Mapping[str, int] | Any = None) -> Explained:
+def explain(
+    step: Any,
+    *arguments: Any,
+    mesh: Mapping[str, int] | Any = None,
+    hardware: str | None = None,
+    module: str | None = None,
+) -> Explained:
     """Explain what a step was compiled to: its collectives with their lines, its memory, what it computes.
 
     - `step`: a function, jitted or not, with its `arguments`, which are arrays or `ShapeDtypeStruct`s with shardings;
-      or what `jit` lowered or compiled; or the path of a module's text or of a saved explanation.
+      or what `jit` lowered or compiled; or the path of a module, of a folder of dumps or of a saved explanation.
     - `mesh`: the axes and their sizes, `{"data": 4, "model": 2}`, or a `Mesh`, where the module has lost them.
+
+    - `hardware`: the name of a hardware file, for an estimate; by default that of the devices that it is compiled for.
+    - `module`: of a folder of dumps, the module with this name.
 
     The step is lowered and compiled on the devices that are here, unless it is compiled already. Nothing runs.
 
     Raises `TypeError` for anything else, `UnreadableModule` (a `ValueError`) for a file that is no module,
-    `InvalidMesh` (a `ValueError`) for a mesh of another size, and what JAX raises when it lowers and compiles.
+    `InvalidMesh` (a `ValueError`) for a mesh of another size, `InvalidHardware` (a `ValueError`), and what JAX raises
+    when it lowers and compiles.
     """
     axes = _axes(mesh)
     if isinstance(step, str | Path):
         if arguments:
             raise TypeError("a file has no arguments: runner.explain(path)")
-        return Explained.of(files.explain(Path(step), Known(mesh=axes)))
+        return Explained.of(files.explain(Path(step), Wanted(Known(mesh=axes), module, hardware)))
     from runner.worker import explained
 
-    return Explained.of(explained.explained(step, arguments, axes))
+    return Explained.of(explained.explained(step, arguments, axes, hardware))
+
+
+def compare(old: Any, new: Any) -> list[str]:
+    """What differs between two explanations, a sentence each; none if nothing does.
+
+    Each is an explanation, or what `explain` takes as its `step` without arguments.
+
+    Raises as `explain` does.
+    """
+    return differences.between(*(side if isinstance(side, model.Explanation) else explain(side) for side in (old, new)))
 
 
 def _axes(mesh: Any) -> dict[str, int] | None:

@@ -140,7 +140,7 @@ def test_the_sizes_of_axes_without_names_follow_from_groups() -> None:
     assert (str(explanation.mesh), explanation.mesh.source) == ("axis_0=4 × axis_1=2", "groups")
     assert [entry.axes for entry in explanation.moving] == [["axis_0"], ["axis_1"]]
     assert explanation.notes == [
-        "the module does not name its mesh axes; name them, the slowest first: mesh NAME=4,NAME=2"
+        "the module does not name its mesh axes; name them, the slowest first: --mesh NAME=4,NAME=2"
     ]
 
 
@@ -298,7 +298,8 @@ def test_the_command_explains_a_file_without_jax(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["nothing.txt"], "nothing.txt: there is no such file\n"),
-        (["."], ".: it is not a regular file\n"),
+        (["."], ".: no module was dumped here (module_0001.NAME.….txt)\n"),
+        (["/dev/null"], "/dev/null: it is not a regular file\n"),
         (["step.txt", "--mesh", "x=3"], "the mesh x=3 has 3 devices, the module runs on 8\n"),
     ],
 )
@@ -306,6 +307,154 @@ def test_bad_input_is_answered_in_one_line(tmp_path: Path, arguments: list[str],
     (tmp_path / "step.txt").write_text(STEP)
     outcome = command(tmp_path, *arguments, module="runner explain")
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (2, "", message)
+
+
+# Folders of dumps, serialized modules, hardware.
+
+
+ALLOCATIONS = """BufferAssignment:
+allocation 0: size 512, page 0, parameter 0, shape |f32[16,8]|, maybe-live-out:
+ value: <1 w0 @0> (size=512,offset=0): f32[16,8]{1,0}
+allocation 1: size 256, page 0, parameter 1, shape |f32[4,16]| at ShapeIndex {}:
+allocation 2: size 4, page 0, output shape is |f32[]|, maybe-live-out:
+allocation 3: size 4, page 0, constant:
+allocation 4: size 3000, page 0, preallocated-temp:
+ value: <2 whole @0> (size=2048,offset=0): f32[16,32]{1,0}
+"""
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """A folder as `--xla_dump_to` leaves it: a step, a smaller module, and what belongs to them."""
+    small = step(**{"HloModule jit_step": "HloModule jit_small", "StackFrames": "StackFrames"}).replace("%twelve", "%n")
+    names = {
+        "module_0007.jit_step.cpu_after_optimizations.txt": STEP,
+        "module_0007.jit_step.before_optimizations.txt": STEP * 3,
+        "module_0007.jit_step.cpu_after_optimizations-buffer-assignment.txt": ALLOCATIONS,
+        "module_0001.jit_small.sm_9.0_gpu_after_optimizations.txt": small,
+        "module_0002.jit_other.thunk_sequence.txt": "no module",
+    }
+    for name, text in names.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_folders_modules_are_listed_the_largest_first(dump: Path) -> None:
+    outcome = command(dump, ".", module="runner explain")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert [line.split()[0] for line in outcome.stdout.splitlines()[1:3]] == ["jit_step", "jit_small"]
+    with pytest.raises(files.SeveralModules, match="it has 2 modules; choose one by its name"):
+        files.explain(dump)
+
+
+def test_a_module_of_a_folder_is_chosen_by_its_name(dump: Path) -> None:
+    chosen = runner.explain(dump, module="jit_small")
+    assert (chosen.module, chosen.platform) == ("jit_small", "gpu")
+    with pytest.raises(UnreadableModule, match=r"it has no module jit_stp; did you mean 'jit_step'\?$"):
+        runner.explain(dump, module="jit_stp")
+
+
+def test_memory_beside_a_dumped_module_is_the_compilers(dump: Path) -> None:
+    assert runner.explain(dump, module="jit_step").memory == MemoryUse(
+        arguments=768, outputs=516, temporaries=3000, aliased=512, peak=768 + 516 + 3000 - 512, by="compiler"
+    )
+
+
+def test_a_folder_without_modules_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableModule, match="no module was dumped here"):
+        runner.explain(tmp_path)
+
+
+def _varint(number: int) -> bytes:
+    return bytes([number & 0x7F | 0x80]) + _varint(number >> 7) if number > 0x7F else bytes([number])
+
+
+def test_a_serialized_module_is_read_by_jaxlib(compiled: Any, here: runner.Explained, tmp_path: Path) -> None:
+    (module,) = compiled.runtime_executable().hlo_modules()
+    proto = module.as_serialized_hlo_module_proto()
+    # An HloProto has the module in its first field.
+    (tmp_path / "step.hlo.pb").write_bytes(b"\x0a" + _varint(len(proto)) + proto)
+    serialized = runner.explain(tmp_path / "step.hlo.pb", mesh={"data": 2, "model": 2})
+    assert serialized.collectives == here.collectives
+    assert serialized.sent_by_line() == here.sent_by_line()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x0a\xff\xff\xff\x0f", b"\x0a\x03abc", bytes(range(256))])
+def test_a_broken_serialized_module_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "step.hlo.pb").write_bytes(data)
+    with pytest.raises(UnreadableModule, match="this is no serialized module that jaxlib reads: "):
+        runner.explain(tmp_path / "step.hlo.pb")
+
+
+def test_hardware_gives_an_estimate_of_the_least_time(tmp_path: Path) -> None:
+    (tmp_path / "step.txt").write_text(STEP)
+    estimate = runner.explain(tmp_path / "step.txt", hardware="h100").estimate
+    assert estimate is not None
+    gathered, reduced = estimate.collectives
+    # Twelve all-gathers over four of eight GPUs take the latency of the switch.
+    assert (gathered.seconds or 0) == pytest.approx(12 * (reduced.seconds or 0) / 2)
+    assert [line.nodes for line in estimate.lines if line.flops] == [["model.py:7"]]
+    with pytest.raises(ValueError, match=r"^there is no hardware 'h10'; did you mean 'h100'\?$"):
+        runner.explain(tmp_path / "step.txt", hardware="h10")
+
+
+# Differences.
+
+
+def test_equal_modules_differ_in_nothing(explanation: Explanation) -> None:
+    assert runner.compare(explanation, explanation) == []
+
+
+def test_a_collective_that_appears_is_named_with_what_it_costs(explanation: Explanation) -> None:
+    without = step(
+        **{
+            "f32[16,8]{1,0} all-reduce(%part), channel_id=2, replica_groups=[4,2]<=[8], "
+            "use_global_device_ids=true, to_apply=%add": "f32[16,8]{1,0} negate(%part)",
+            "%twelve = s32[] constant(12)": "%twelve = s32[] constant(6)",
+        }
+    )
+    assert runner.compare(modules.explain(without, "old.txt"), explanation) == [
+        "all-gather of params['w'] at model.py:7 over data runs 6 → 12 times: +9.2 kB sent (9.2 kB → 18.4 kB)",
+        "all-reduce at model.py:7 (backward) over model appeared, once: +512 B sent",
+        "in all a device sends 9.2 kB → 18.9 kB (+9.7 kB)",
+    ]
+
+
+def test_a_line_that_moved_is_the_same_line(tmp_path: Path) -> None:
+    explanations: list[Explanation] = []
+    for name, before in (("old", 0), ("new", 5)):
+        file = tmp_path / name / "model.py"
+        file.parent.mkdir()
+        file.write_text("\n" * (6 + before) + "h = x @ w\n")
+        text = step(**{'"/home/me/model.py"': f'"{file}"'}).replace("line=7 ", f"line={7 + before} ")
+        explanations.append(modules.explain(text, name))
+    assert [each.moving[0].node for each in explanations] == ["model.py:7", "model.py:12"]
+    assert runner.compare(*explanations) == []
+
+
+def test_made_up_axes_are_compared_by_the_names_of_the_other() -> None:
+    unnamed = modules.explain(step(**UNNAMED), "step.txt")
+    assert runner.compare(unnamed, modules.explain(STEP, "step.txt")) == []
+
+
+def test_the_command_compares_two_modules(tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_text(STEP)
+    (tmp_path / "new.txt").write_text(step(**{"constant(12)": "constant(13)"}))
+    same = command(tmp_path, "old.txt", "old.txt", module="runner compare")
+    assert (same.returncode, same.stdout) == (0, "jit_step: the same\n")
+    outcome = command(tmp_path, "old.txt", "new.txt", module="runner compare")
+    assert (outcome.returncode, outcome.stderr, outcome.jax) == (1, "", False)
+    assert outcome.stdout.splitlines()[1] == (
+        "  all-gather of params['w'] at model.py:7 over data runs 12 → 13 times: +1.5 kB sent (18.4 kB → 20.0 kB)"
+    )
+
+
+def test_the_command_compares_two_folders_module_by_module(dump: Path, tmp_path_factory: Any) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "module_0000.jit_step.cpu_after_optimizations.txt").write_text(STEP)
+    outcome = command(dump, ".", str(other), module="runner compare")
+    assert (outcome.returncode, outcome.stderr) == (1, "")
+    assert outcome.stdout == "jit_step: the same\njit_small\n  it disappeared\n"
 
 
 # In the caller's process.
@@ -379,6 +528,26 @@ def test_a_function_a_lowered_and_a_compiled_step_are_explained_alike(
         assert other.sent_by_axis() == here.sent_by_axis()
 
 
+def test_each_collective_has_the_reason_by_shardys_plan(jitted: Any, operands: tuple[Any, Any]) -> None:
+    product = _line_of("jnp.sum((x @ w) ** 2)")
+    reasons = {entry.kind: entry.why for entry in runner.explain(jitted, *operands).moving if not entry.gradient}
+    gathered = reasons["all-gather"]
+    assert gathered is not None
+    assert gathered.keys == ["w"]
+    assert gathered.text.startswith(f"the product in {product}")
+    assert "which w shards over data" in gathered.text
+
+
+def test_a_collective_that_the_program_asks_for_says_so(mesh: Any, operands: tuple[Any, Any]) -> None:
+    def mean(x: Any) -> Any:
+        return jax.lax.pmean(x, "data")
+
+    mapped = jax.jit(jax.shard_map(mean, mesh=mesh, in_specs=P("data", "model"), out_specs=P(None, "model")))
+    (only,) = runner.explain(mapped, operands[0]).moving
+    assert only.why is not None
+    assert only.why.text.startswith(f"{_line_of('jax.lax.pmean')} asks for it: psum")
+
+
 def test_a_function_that_is_not_jitted_is_jitted(operands: tuple[Any, Any]) -> None:
     assert runner.explain(_loss, *operands).collectives["all-reduce"] >= 1
 
@@ -417,5 +586,7 @@ def test_an_explanation_is_shown_in_notebooks_and_terminals(here: runner.Explain
 
 
 def test_the_head_of_an_explanation_is_singular_for_one_device() -> None:
-    text = step(**{"num_partitions=8": "num_partitions=1"})
-    assert explained.head(modules.explain(text, "step.txt"))[0].startswith("jit_step: 1 device, compiled;")
+    text = "HloModule jit_step, is_scheduled=true\n\nENTRY %main (x: f32[4]) -> f32[4] {\n"
+    only = modules.explain(text + "  ROOT %x = f32[4]{0} parameter(0)\n}\n", "step.txt")
+    assert explained.head(only) == ["jit_step: 1 device, compiled; 1 instruction"]
+    assert explained.totals(only) == ["no collectives"]

@@ -150,15 +150,17 @@ def test_other_results_of_a_function_are_names() -> None:
     assert LINES.with_line((RESULT,), term("(scan.carry, z * 2, z, until.x)")) is None
 
 
-def test_no_module_of_the_worker_prints_or_reads_lines_of_a_function() -> None:
-    makers = re.compile(
-        r"from runner\.language\.printing import (?!is_within$)|Expression\.of|read_expression", re.MULTILINE
-    )
-    worker = sorted((ROOT / "runner" / "worker").glob("*.py"))
-    assert worker
-    assert [file.name for file in worker if makers.search(file.read_text(encoding="utf-8"))] == []
-    # What `runner.experiment` makes of such lines is printed in one place alone.
-    places = [
-        file for file in worker[0].parents[1].glob("experiment/traced*.py") if "Expression.of" in file.read_text()
-    ]
-    assert [file.name for file in places] == ["traced_calls.py"]
+READERS = ("jaxprs.py", "primitives.py", "functions.py", "spelled.py", "trips.py")
+"""The modules of the worker that read a function."""
+
+PRINTING = re.compile(r"language\.printing import (?!is_within$)|Expression\.of|read_expression|_writing", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_reads_a_function_prints_no_line(name: str) -> None:
+    assert PRINTING.findall((ROOT / "runner" / "worker" / name).read_text(encoding="utf-8")) == []
+
+
+def test_the_search_for_printing_finds_it() -> None:
+    assert PRINTING.search("from runner.language.printing import text\n")
+    assert PRINTING.search("from runner.language.printing import is_within, text\n")

@@ -14,6 +14,9 @@ from typing import TypeVar
 
 from runner.cli import subcommands
 from runner.config.sources import shown
+from runner.explanation import differences as explanations
+from runner.explanation import files
+from runner.explanation.modules import UnreadableModule
 from runner.layout import spec_text
 from runner.link.events import Devices
 from runner.record import differences, folders, golden
@@ -60,6 +63,8 @@ def main(arguments: Sequence[str]) -> int:
         "--series", nargs="+", metavar="S", help="for goldens: the series of A and that of B, such as 'jax 0.10'"
     )
     options = parser.parse_args(list(arguments))
+    if len(options.b) == 1 and all(map(files.is_module, (options.a, *options.b))):
+        return _modules(options.a, options.b[0])
     try:
         # Unreadable records of A are reported once.
         loaded = {path: _load(path) for path in dict.fromkeys([options.a, *options.b])}
@@ -76,6 +81,28 @@ def main(arguments: Sequence[str]) -> int:
             print()
     if len(pairs) > 1:
         print(f"{differing} of {len(pairs)} differ from {shown(options.a)}")
+    return min(differing, 1)
+
+
+def _modules(a: Path, b: Path) -> int:
+    """Report what differs between two compiled modules, or between those of two folders of dumps."""
+    try:
+        old, new = files.by_name(a), files.by_name(b)
+    except UnreadableModule as error:
+        print(error, file=sys.stderr)
+        return 2
+    if len(old) == len(new) == 1:
+        # Two single modules are compared whatever their names.
+        old = dict(zip(new, old.values(), strict=True))
+    differing = 0
+    for name, lines in explanations.of_folders(old, new).items():
+        differing += bool(lines)
+        print(name + ("" if lines else ": the same"))
+        for line in lines:
+            print(f"  {line}")
+        if lines and name in old and name in new:
+            for note in explanations.notes(old[name], new[name]):
+                print(f"  ({note})")
     return min(differing, 1)
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from runner.cli import subcommands
 from runner.config.sources import shown
 from runner.explanation import files, meshes
+from runner.explanation.estimating import InvalidHardware
+from runner.explanation.files import SeveralModules, Wanted
 from runner.explanation.meshes import InvalidMesh
 from runner.explanation.model import Explanation
 from runner.explanation.modules import Known, UnreadableModule
@@ -25,17 +27,22 @@ from runner.words import of_system
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0; 2 for bad input; 3 if a file cannot be written."""
     parser = subcommands.parser("explain")
-    parser.add_argument("file", metavar="FILE", type=Path, help="the text of a module, or a saved explanation")
-    parser.add_argument(
-        "--mesh", metavar="A=4,B=2", type=_mesh, help="the mesh axes, where the module does not name them"
-    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="a module, a folder of dumps, or a saved explanation")
+    parser.add_argument("--module", metavar="NAME", help="the module of a folder, by its name or a part of its file's")
+    parser.add_argument("--mesh", metavar="A=4,B=2", type=_mesh, help="the mesh, if the module does not name its axes")
+    parser.add_argument("--hardware", metavar="NAME", help="estimate the least time there: v5p, h100, …")
+    parser.add_argument("--config-dir", metavar="DIR", type=Path, help="a folder of your own, which holds hardware/")
     parser.add_argument("--all", action="store_true", help="print all rows of the tables")
     parser.add_argument("--save", metavar="FILE", type=Path, help="write the explanation as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write it as a page")
     options = parser.parse_args(list(arguments))
+    wanted = Wanted(Known(mesh=options.mesh), options.module, options.hardware, options.config_dir)
     try:
-        explanation = files.explain(options.file, Known(mesh=options.mesh))
-    except (UnreadableModule, InvalidMesh) as error:
+        explanation = files.explain(options.file, wanted)
+    except SeveralModules as several:
+        explained.modules(several.modules)
+        return 0
+    except (UnreadableModule, InvalidMesh, InvalidHardware) as error:
         print(error, file=sys.stderr)
         return 2
     explained.text(explanation, complete=options.all)

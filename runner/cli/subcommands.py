@@ -28,18 +28,18 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS = {
     "compare": Subcommand(
-        "what differs between two runs, sweeps or goldens",
+        "what differs between two runs, sweeps, goldens or compiled modules",
         "Print what differs between run folders, sweeps, result.json files, or goldens (files or folders): "
-        "between the first and each of the others.",
+        "between the first and each of the others. Or between two compiled modules, as explain takes them.",
         "outputs/mine/2026-11-21_01-30-43 outputs/mine/2026-11-22_09-12-01",
         "0 nothing differs, 1 something does, 2 they cannot be compared",
     ),
     "explain": Subcommand(
         "what a module that was compiled elsewhere communicates, computes and needs",
         "Print the collectives of a compiled module with the source lines that cause them, what a device sends, "
-        "computes and holds. The module is the text that XLA dumps (…after_optimizations.txt) or compiled.as_text() "
-        "returns; neither JAX nor devices are needed, and nothing is run.",
-        "xla_dump/module_0042.jit_step.cpu_after_optimizations.txt",
+        "computes and holds. The module is a text that XLA dumps (…after_optimizations.txt) or compiled.as_text() "
+        "returns, a .hlo.pb, or one of a folder of --xla_dump_to. No devices are needed, and nothing is run.",
+        "xla_dump --module jit_step --hardware v5p",
         "0 explained, 2 bad input, 3 a file cannot be written",
     ),
     "derive": Subcommand(

@@ -382,6 +382,12 @@ class Experiment:
         """Whether some program needs all devices of the mesh."""
         return any(program.on_mesh for program in self.programs)
 
+    def promises(self, program: Program, output: str) -> bool:
+        """Whether a program gives an output the layout of its spec; if not, the compiler or the types choose one."""
+        if program.places and program.section == "graph":
+            return output not in self.imports.open or program is Program.DERIVED
+        return program.places or output in self.imports.held
+
     def probing(self, program: Program) -> Experiment | None:
         """The experiment that also outputs the values whose layouts are expected; None where there are none."""
         wanted = self.expected[program].layouts if program.whole else ()
@@ -398,7 +404,11 @@ class Experiment:
 
     def array(self, name: str) -> Array:
         """The input array called `name`."""
-        return next(array for array in self.arrays if array.name == name)
+        return self._named[name]
+
+    @cached_property
+    def _named(self) -> Mapping[str, Array]:
+        return {array.name: array for array in self.arrays}
 
     @property
     def layout_keys(self) -> list[str]:
@@ -413,7 +423,7 @@ class Experiment:
 
     def key_of_layout(self, name: str) -> str:
         """The key of the file that sets the layout of an array or an output; by default a gradient has its array's."""
-        if any(array.name == name for array in self.arrays):
+        if name in self._named:
             return f"arrays.{name}.spec"
         return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
 

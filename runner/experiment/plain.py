@@ -55,7 +55,11 @@ def located(key: Key, text: str, fault: SyntaxFault, uses: tuple[Key, ...] = ())
 
 def check_text(value: object, key: Key = ()) -> None:
     """Raise `InvalidExperiment` for an unpaired surrogate, which an escape in YAML or a byte of a shell can make."""
-    if isinstance(value, str) and (half := next((c for c in value if "\ud800" <= c <= "\udfff"), None)) is not None:
+    if (
+        isinstance(value, str)
+        and not value.isascii()
+        and (half := next((c for c in value if "\ud800" <= c <= "\udfff"), None)) is not None
+    ):
         raise invalid(key, f'{half!r} in it is a lone surrogate: write "\\U0001F600", or the character')
     if is_mapping(value):
         for name, part in value.items():

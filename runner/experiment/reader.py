@@ -14,7 +14,7 @@ from runner.experiment import auto, divergence, expect, extent, hardware, topolo
 from runner.experiment.checkpoints import check_names
 from runner.experiment.forms import PLATFORMS, as_written, check, choices
 from runner.experiment.functions import read_functions
-from runner.experiment.imported import constrained, frames, read_imported
+from runner.experiment.imported import KEY, constrained, frames, read_imported
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.lines import Flat, flat
 from runner.experiment.model import (
@@ -68,7 +68,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
 
     Raises `InvalidExperiment` with the first fault, in the order of the keys.
     """
-    check_text(config)
+    # What a worker adds has no text of a file.
+    check_text({key: value for key, value in config.items() if key != KEY})
     named = config.get("program", "all")
     config = schema.whole(config) | {"program": named}
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}

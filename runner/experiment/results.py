@@ -73,10 +73,14 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
 
     That is any value inside a Python function; for an output, also any inside the experiment's own functions.
     """
-    given = set(names)
-    for line, around in enclosed(statements):
+    given: dict[str, str] = {}
+    for name in names:
+        parts = name.split(".")
+        # `ring.acc` is a value inside the line `ring`.
+        given |= {".".join(parts[: count + 1]): name for count in range(len(parts))}
+    for line, around in enclosed(statements) if given else ():
         call, outer = around[-1], around[-2:-1]
-        name = next((name for name in given if name == str(line) or name.startswith(f"{line}.")), None)
+        name = given.get(str(line))
         if name is None or not isinstance(call, Invocation):
             continue
         python = imports.functions.get(call.call.function)
@@ -107,15 +111,15 @@ def check_outputs(
             ("outputs",),
             "the experiment has no outputs; write the names of its results with their specs, outputs: {C: [x, null]}",
         )
+    known = {section: results(statements) for section, statements in sections.items() if statements}
     for name in outputs:
         if grad and name.startswith(f"{GRADIENTS}."):
             if name not in grad.names:
                 raise invalid(("outputs", name), f"grad.wrt has no '{name.removeprefix(f'{GRADIENTS}.')}'"
                                                  f"{nearest(name, grad.names) or choices(grad.names)}")  # fmt: skip
             continue
-        for section, statements in sections.items():
-            if statements:
-                known_result(name, "outputs", results(statements), section, generated)
+        for section, values in known.items():
+            known_result(name, "outputs", values, section, generated)
 
 
 DIFFERENCES = 1000

@@ -1,15 +1,21 @@
-"""A file in, the text of a module or a saved explanation; its explanation out, and an explanation as JSON."""
+"""A file or a folder of dumps in, modules or saved explanations; their explanations out, and explanations as JSON."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runner import codec
-from runner.explanation import modules
+from runner.explanation import dumps, estimating, modules, serialized
+from runner.explanation.dumps import DumpedModule
 from runner.explanation.model import SCHEMA, Explanation
 from runner.explanation.modules import NOTHING, Known, UnreadableModule
+from runner.faults import nearest
 from runner.record import plain
 from runner.untyped import is_dict
 
@@ -17,23 +23,123 @@ LARGEST = 2_000_000_000
 """The most bytes of a file that is read."""
 
 
-def explain(path: Path, known: Known = NOTHING) -> Explanation:
-    """The explanation of a file. Raises `UnreadableModule`, also for what is no file, and `meshes.InvalidMesh`."""
-    text = read_text(path)
-    if text.lstrip()[:1] == "{":
-        return saved(text, str(path))
-    return modules.explain(text, str(path), known)
+_SAVED = re.compile(r'\s*\{\s*"schema":\s*"shardproof-explanation')
+_BEGIN = 100_000
+"""The characters in which the first line of a module stands."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to explain: what is known besides, the module of a folder, hardware, and the folder of its file."""
+
+    known: Known = NOTHING
+    module: str | None = None
+    hardware: str | None = None
+    config_dir: Path | None = None
+
+
+class SeveralModules(UnreadableModule):
+    """A folder has several modules, none of which was chosen."""
+
+    def __init__(self, folder: Path, there: Sequence[DumpedModule]) -> None:
+        super().__init__(f"{folder}: it has {len(there)} modules; choose one by its name: module={there[0].name}")
+        self.modules = there
+
+
+def explain(path: Path, wanted: Wanted = Wanted()) -> Explanation:
+    """The explanation of a file, or of a module in a folder of dumps.
+
+    Raises `UnreadableModule`, also for what is no file, `SeveralModules` for a folder of which none is chosen, and
+    `meshes.InvalidMesh` and `estimating.InvalidHardware`.
+    """
+    file = _chosen(path, wanted.module) if path.is_dir() else path
+    known = wanted.known
+    if file.name.endswith(".pb"):
+        text = serialized.text(_checked(file))
+    else:
+        text = read_text(file)
+        if text.lstrip()[:1] == "{":
+            return saved(text, str(file))
+    if known.memory is None:
+        known = replace(known, memory=dumps.memory(file), platform=known.platform or _platform(file))
+    taken = modules.read(text, str(file), known)
+    if wanted.hardware is None:
+        return taken.explanation
+    return estimating.estimated(taken, wanted.hardware, folder=wanted.config_dir)
+
+
+def is_module(path: Path) -> bool:
+    """Whether a path is that of a module, of a saved explanation, or of a folder of dumps."""
+    if path.is_dir():
+        return bool(_modules(path))
+    if not path.is_file():
+        return False
+    if path.name.endswith(".hlo.pb"):
+        return True
+    with path.open("rb") as file:
+        begin = file.read(_BEGIN).decode("utf-8", "replace")
+    return bool(_SAVED.match(begin) or modules.HEAD.search(begin))
+
+
+def _chosen(folder: Path, name: str | None) -> Path:
+    there = _modules(folder)
+    if not there:
+        raise UnreadableModule(f"{folder}: no module was dumped here (module_0001.NAME.….txt)")
+    fitting = dumps.chosen(there, name) if name else there
+    if not fitting:
+        names = list(dict.fromkeys(module.name for module in there))
+        raise UnreadableModule(f"{folder}: it has no module {name}{nearest(name or '', names)}")
+    if len(fitting) > 1 and (name is None or len({module.name for module in fitting}) > 1):
+        raise SeveralModules(folder, fitting)
+    return fitting[0].file
+
+
+def _modules(folder: Path) -> list[DumpedModule]:
+    try:
+        return dumps.modules(folder)
+    except OSError as error:
+        raise UnreadableModule(f"{folder}: {error.strerror or error}") from None
+
+
+def by_name(path: Path, wanted: Wanted = Wanted()) -> dict[str, Explanation]:
+    """The explanations of a folder's modules by name, of each name the largest; of a file the one. Raises as `explain`.
+
+    A module that cannot be read is left out of a folder's.
+    """
+    if not path.is_dir() or wanted.module is not None:
+        explanation = explain(path, wanted)
+        return {explanation.module: explanation}
+    explanations: dict[str, Explanation] = {}
+    for module in _modules(path):
+        if module.compiled and module.name not in explanations:
+            with contextlib.suppress(UnreadableModule):
+                explanations[module.name] = explain(module.file, wanted)
+    return explanations
+
+
+_PLATFORMS = (("cpu_after", "cpu"), ("gpu_after", "gpu"), ("sm_", "gpu"), ("gfx", "gpu"), ("tpu", "tpu"))
+
+
+def _platform(file: Path) -> str | None:
+    """The platform that the name of a dumped file tells."""
+    stage = file.name.split(".", 2)[-1]
+    return next((platform for begin, platform in _PLATFORMS if stage.startswith(begin)), None)
+
+
+def _checked(path: Path) -> Path:
+    """A regular file that is not too large. Raises `UnreadableModule`."""
+    if not path.is_file():
+        what = "it is not a regular file" if path.exists() else "there is no such file"
+        raise UnreadableModule(f"{path}: {what}")
+    if path.stat().st_size > LARGEST:
+        raise UnreadableModule(f"{path}: a file of more than {LARGEST // 1_000_000_000} GB is not read")
+    return path
 
 
 def read_text(path: Path) -> str:
     """The text of a file. Raises `UnreadableModule` if it is none that can be read."""
     try:
-        if not path.is_file():
-            what = "it is not a regular file" if path.exists() else "there is no such file"
-            raise UnreadableModule(f"{path}: {what}")
-        if path.stat().st_size > LARGEST:
-            raise UnreadableModule(f"{path}: a file of more than {LARGEST // 1_000_000_000} GB is not read")
-        return path.read_text(encoding="utf-8")
+        return _checked(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UnreadableModule(f"{path}: this is no text in UTF-8: {error.reason} at byte {error.start}") from None
     except OSError as error:

@@ -58,6 +58,13 @@ def mesh_of(text: str, partitions: int, given: Mapping[str, int] | None = None) 
     return ExplainedMesh(axes=[f"axis_{at}" for at in range(len(sizes))], shape=sizes, source="groups")
 
 
+def devices_of(text: str) -> int:
+    """How many devices the groups and the meshes in a module's text have; 1 without any."""
+    meshes = [math.prod(int(size) for _, size in _AXIS.findall(row)) for row in dict.fromkeys(_NAMED.findall(text))]
+    rows = (groups.read(spelled, 1) for spelled in itertools.islice(dict.fromkeys(_GROUPS.findall(text)), _PRINTED))
+    return max([1, *meshes, *(row.size for row in rows if row is not None)])
+
+
 def parsed(text: str) -> dict[str, int]:
     """The axes of a mesh as a command line has it: `data=4,model=2`. Raises `InvalidMesh`."""
     axes: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from runner.evidence import collectives, hlo, work
@@ -25,7 +25,7 @@ from runner.explanation.places import Places
 from runner.explanation.texts import sources
 from runner.link.events import Memory
 
-_HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
+HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
 
 LARGEST = 20
 """The most buffers that an explanation lists."""
@@ -67,6 +67,16 @@ class ReadModule:
     communication: Collectives
     work: work.ModuleWork | None
 
+    def instructions(self, names: Iterable[str]) -> dict[str, Instruction]:
+        """Instructions of any computation, by their names."""
+        wanted = set(names)
+        return {
+            name: instruction
+            for computation in self.module.computations.values()
+            for name, instruction in computation.instructions.items()
+            if name in wanted
+        }
+
 
 def explain(text: str, source: str, known: Known = NOTHING) -> Explanation:
     """The explanation of a module's text, which came from `source`. Raises as `read` does."""
@@ -102,13 +112,16 @@ def _uncollected() -> Generator[None]:
 
 def _read(text: str, source: str, known: Known) -> ReadModule:
     module = _module(text, source)
+    if module.partitions * module.replicas == 1:
+        # A serialized module has lost the number.
+        module.partitions = meshes.devices_of(text)
     devices = module.partitions * module.replicas
     mesh = meshes.mesh_of(text, devices, known.mesh)
     grid = meshes.layout_mesh(mesh, devices)
     lines = places.of_module(module)
     communication = collectives.read(module, lines, grid)
     computed = work.read(module, lines)
-    head = _HEAD.search(text)
+    head = HEAD.search(text)
     taken = arguments.read(module, "" if head is None else head[0], grid)
     placed = _placed(module, lines, communication)
     moment = living.Living(module).peak() if module.scheduled else None
@@ -137,7 +150,7 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
 
 
 def _module(text: str, source: str) -> Module:
-    if _HEAD.search(text) is None:
+    if HEAD.search(text) is None:
         raise UnreadableModule(f"{source}: this is no text of an HLO module: no line of it begins with 'HloModule'")
     module = hlo.read(text)
     cycle, behind = hlo.calls_itself(module), hlo.disordered(module)
@@ -241,5 +254,5 @@ def _notes(module: Module, mesh: ExplainedMesh | None) -> list[str]:
         )
     if mesh is not None and mesh.source == "groups":
         sizes = ",".join(f"NAME={size}" for size in mesh.shape)
-        notes.append(f"the module does not name its mesh axes; name them, the slowest first: mesh {sizes}")
+        notes.append(f"the module does not name its mesh axes; name them, the slowest first: --mesh {sizes}")
     return notes

@@ -8,6 +8,7 @@ from runner import executions
 from runner.evidence.model import Collective
 from runner.evidence.words import NOBODY, because
 from runner.executions import Count, Part, Range
+from runner.explanation.dumps import DumpedModule
 from runner.explanation.model import Buffer, Explanation, PlacedCollective
 from runner.show import estimates
 from runner.show.console import print_table, say
@@ -62,6 +63,13 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
         say(line)
 
 
+def modules(there: Sequence[DumpedModule]) -> None:
+    """Print the modules of a folder, and how one is chosen."""
+    rows = [(m.name, bytes_text(m.bytes), "compiled" if m.compiled else "not compiled", m.file.name) for m in there]
+    print_table(Table(("module", "size", "stage", "file"), rows))
+    say(f"{len(rows)} modules: --module {there[0].name} explains one, by its name or a part of its file's")
+
+
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]], most: int | None) -> None:
     shown: Texts = Table(names, rows[:most])
     print_table(shown)
@@ -78,7 +86,9 @@ def head(explanation: Explanation) -> list[str]:
     device = explanation.device or (explanation.platform or "").upper()
     what = "compiled" if explanation.stage == "compiled" else "lowered, not compiled"
     made_for = f", {what} for {device}" if device else f", {what}"
-    return [f"{explanation.module}: {where}{made_for}; {explanation.instructions:,} instructions"]
+    count = explanation.instructions
+    size = f"{count:,} instruction{'s' if count != 1 else ''}"
+    return [f"{explanation.module}: {where}{made_for}; {size}"]
 
 
 def collectives(explanation: Explanation) -> list[tuple[str, ...]]:

@@ -63,11 +63,13 @@ class Keys:
     - `lines`: for each line of a program its keys, and the layouts.
     - `arrays`: for each key of an array the mesh axes that it names, with the dimensions that each shards.
     - `places`: the users' names of lines that have no key in the file; see `Experiment.places`.
+    - `values`: the arrays as the program gets them, by name, with the keys that shard them.
     """
 
     lines: Mapping[str, tuple[str, Spec]]
     arrays: Mapping[str, Mapping[str, tuple[str | None, ...]]]
     places: Mapping[str, str]
+    values: Mapping[str, PlannedValue]
 
     def named(self, line: str) -> str:
         """The readers' name of a line."""
@@ -85,7 +87,8 @@ def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
         results = {line: (experiment.key_of_layout(line), spec) for line, spec in experiment.outputs.items()}
         lines = lines | results if program else results | lines
     arrays = {experiment.key_of_layout(array.name): _sharded(array) for array in experiment.given}
-    return Keys(lines, arrays, experiment.places("graph" if program is None else program.section))
+    values = {array.name: _array(array, experiment) for array in experiment.arrays}
+    return Keys(lines, arrays, experiment.places("graph" if program is None else program.section), values)
 
 
 def _sharded(array: Array) -> dict[str, tuple[str | None, ...]]:
@@ -150,21 +153,21 @@ _TAKEN = {"all-gather": "all of {dims} of {name}", "all-to-all": "{name} sharded
 """What the reader of a moved value gets, by the kind of collective."""
 
 
-def of_values(compiled: Collective, experiment: Experiment, plan: Planned, known: Keys) -> Need | None:
+def of_values(compiled: Collective, plan: Planned, known: Keys) -> Need | None:
     """Why a collective moves its value: the layouts of its sources; None if unknown."""
     if compiled.between is None or compiled.kind in ("all-reduce", "reduce-scatter"):
         return None
-    return of_sources(compiled.between.source, compiled.nodes or compiled.between.to, compiled, experiment, plan, known)
+    return of_sources(compiled.between.source, compiled.nodes or compiled.between.to, compiled, plan, known)
 
 
 def of_sources(
-    names: Sequence[str], lines: Sequence[str], compiled: Collective, experiment: Experiment, plan: Planned, known: Keys
+    names: Sequence[str], lines: Sequence[str], compiled: Collective, plan: Planned, known: Keys
 ) -> Need | None:
     """Why the values of these names are moved for some lines."""
     axes = set(compiled.axes or ())
     # Within a line a value may have another layout than the line's result.
     names = [name for name in names if name not in lines]
-    values = {array.name: _array(array, experiment) for array in experiment.arrays if array.name in names}
+    values = {name: value for name, value in known.values.items() if name in names}
     for operation in plan.operations:
         for value in (*operation.results, *operation.operands):
             if value.of in names and value.origins.keys() & axes:

@@ -11,12 +11,12 @@ from runner.evidence import words
 from runner.evidence.model import Collective, MergedPart, Reason
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Spec
+from runner.layout import Mesh, Spec
 from runner.sharding import ring
 from runner.sharding.plan import AskedCollective, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.why import needs
 from runner.why.matching import Matching
-from runner.why.needs import Need
+from runner.why.needs import Keys, Need
 from runner.why.written import ProgramLines, reason_of, unexplained
 from runner.words import bytes_text, listed
 
@@ -50,7 +50,17 @@ def _inserted(
     if plan is None or plan.collectives is None:
         missing = "there is no plan" if plan is None else plan.missing
         return lambda _: unexplained(f"Shardy's plan is not known: {missing}")
-    teller = _Inserted(experiment, program, collectives, plan)
+    return of_inserted(collectives, plan, needs.keys_of(experiment, program), experiment.mesh)
+
+
+def of_inserted(
+    collectives: Sequence[Collective], plan: Planned, known: Keys, mesh: Mesh
+) -> Callable[[Collective], Reason]:
+    """Gives the reason of each of a module's collectives that the compiler inserted, whoever compiled it.
+
+    `plan` has collectives.
+    """
+    teller = _Inserted(collectives, plan, known, mesh)
 
     def reason(compiled: Collective) -> Reason:
         needs_of = teller.reason(compiled)
@@ -64,12 +74,9 @@ def _inserted(
 class _Inserted:
     """Compares the collectives that the compiler inserted with Shardy's plan."""
 
-    def __init__(
-        self, experiment: Experiment, program: Program, collectives: Sequence[Collective], plan: Planned
-    ) -> None:
-        self._experiment, self._plan = experiment, plan
+    def __init__(self, collectives: Sequence[Collective], plan: Planned, known: Keys, mesh: Mesh) -> None:
+        self._plan, self._known, self._mesh = plan, known, mesh
         self._matching = Matching(collectives, plan)
-        self._known = needs.keys_of(experiment, program)
         self._unmoved = needs.before_moves(plan.operations, plan.collectives or ())
 
     def reason(self, compiled: Collective) -> Reason:
@@ -85,7 +92,7 @@ class _Inserted:
             needs_of += [need for part in match.left if (need := self._unplanned(part, compiled)) is not None]
             return reason_of(needs_of, planned=False, more=f"; {self._beside(match.left)} no sum that Shardy plans")
         instead = self._matching.instead(compiled, lines)
-        moved = needs.of_values(compiled, self._experiment, self._plan, self._known)
+        moved = needs.of_values(compiled, self._plan, self._known)
         left = self._left(compiled, lines)
         if instead:
             # The value that is moved explains more than the plan.
@@ -153,7 +160,7 @@ class _Inserted:
 
     def _sizes(self, value: PlannedValue, names: str, axes: frozenset[str]) -> set[int]:
         """The bytes, in each dtype, that a device holds of a value with this sharding over all axes except these."""
-        mesh, over = self._experiment.mesh, {name.partition(":")[0] for name in Spec.of(value.spec).axes}
+        mesh, over = self._mesh, {name.partition(":")[0] for name in Spec.of(value.spec).axes}
         elements = math.prod(value.shape) // math.prod(mesh.axis_size(axis) for axis in over - axes)
         return {elements * dtypes.dtype(name).itemsize for name in names.split(", ") if name in dtypes.NAMES}
 

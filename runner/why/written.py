@@ -153,7 +153,7 @@ class ProgramLines:
         names = [array.name for array in self._experiment.arrays]
         names += [line for line in self._lines if line not in names]
         of = [name for name in names if any(_names(name, call) for call in calls)]
-        need = needs.of_sources(of, lines or compiled.nodes, compiled, self._experiment, plan, self._known)
+        need = needs.of_sources(of, lines or compiled.nodes, compiled, plan, self._known)
         return [need] if need else []
 
     def _readers(self, line: str) -> list[str]:

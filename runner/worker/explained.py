@@ -15,12 +15,15 @@ from typing import Any, cast
 import jax
 from jax.sharding import NamedSharding
 
-from runner.explanation import modules
+from runner.evidence.hlo import Metadata
+from runner.explanation import estimating, meshes, modules, reasons
 from runner.explanation.model import Argument, Explanation
 from runner.explanation.modules import Known, ReadModule, UnreadableModule
 from runner.layout import Spec
 from runner.link.events import Memory
+from runner.sharding.keys import LayoutKeys
 from runner.words import listed
+from runner.worker import plan
 
 stages, trees, util = cast("Any", jax.stages), cast("Any", jax.tree), cast("Any", jax.tree_util)
 
@@ -37,14 +40,33 @@ class Staged:
     name: str
 
 
-def explained(step: Any, arguments: Sequence[Any], mesh: Mapping[str, int] | None = None) -> Explanation:
+def explained(
+    step: Any, arguments: Sequence[Any], mesh: Mapping[str, int] | None = None, hardware: str | None = None
+) -> Explanation:
     """The explanation of a step: a function, jitted or not, with its arguments, a `Lowered` or a `Compiled`.
 
-    Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, and what JAX raises when it lowers
-    and compiles.
+    - `hardware`: the file of the hardware for an estimate; None: that of the step's devices, if there is one.
+
+    Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, `estimating.InvalidHardware`, and
+    what JAX raises when it lowers and compiles.
     """
     taken = staged(step, arguments)
-    return _with_layouts(read(taken, mesh).explanation, taken.compiled)
+    module = read(taken, mesh)
+    name = hardware or estimating.hardware_of(module.explanation.device)
+    explanation = module.explanation
+    if name is not None:
+        explanation = estimating.estimated(module, name, None if hardware else _coordinates(taken.compiled))
+    explanation = _with_layouts(explanation, taken.compiled)
+    return explanation if taken.lowered is None else _with_reasons(module, explanation, taken)
+
+
+def _coordinates(compiled: Any) -> list[tuple[int, ...]] | None:
+    """The places of the devices of a TPU in the mesh's order: slice, chip in the torus, core."""
+    shardings: list[Any] = [s for s in _leaves(compiled.input_shardings) if isinstance(s, NamedSharding)]
+    devices = list(shardings[0].mesh.devices.flat) if shardings else []
+    if not devices or not all(hasattr(device, "coords") for device in devices):
+        return None
+    return [(getattr(device, "slice_index", 0), *device.coords, device.core_on_chip) for device in devices]
 
 
 def staged(step: Any, arguments: Sequence[Any]) -> Staged:
@@ -90,9 +112,9 @@ def _leaves(tree: Any) -> list[Any]:
 def _axes(shardings: Sequence[Any]) -> dict[str, int] | None:
     """The axes of the mesh of these shardings, by their sizes; of several meshes the one with the most axes."""
     devices = max((len(sharding.device_set) for sharding in shardings), default=1)
-    meshes = [dict(sharding.mesh.shape) for sharding in shardings if isinstance(sharding, NamedSharding)]
-    meshes = [axes for axes in meshes if math.prod(axes.values()) == devices > 1]
-    return max(meshes, key=len, default=None)
+    sizes = [dict(sharding.mesh.shape) for sharding in shardings if isinstance(sharding, NamedSharding)]
+    sizes = [axes for axes in sizes if math.prod(axes.values()) == devices > 1]
+    return max(sizes, key=len, default=None)
 
 
 def _memory(compiled: Any, device: Any) -> Memory | None:
@@ -108,6 +130,46 @@ def _memory(compiled: Any, device: Any) -> Memory | None:
         stats.alias_size_in_bytes,
         peak,
     )
+
+
+def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) -> Explanation:
+    """Add the reasons of collectives, by Shardy's plan of the lowered module."""
+    shapes = {
+        argument.name: tuple(info.shape)
+        for argument, info in zip(explanation.arguments, _infos(step.compiled.args_info), strict=False)
+    }
+    arrays = reasons.arrays_of(explanation.arguments, shapes)
+    outputs = {
+        f"out_shardings{util.keystr(path)}": sharding
+        for path, sharding in util.tree_leaves_with_path(step.compiled.output_shardings)
+    }
+    keys = LayoutKeys(
+        mesh=meshes.layout_mesh(explanation.mesh, explanation.partitions),
+        keys=[*arrays, *outputs],
+        arrays=arrays,
+        outputs={
+            name: (name, Spec.of(sharding.spec) if isinstance(sharding, NamedSharding) else Spec())
+            for name, sharding in outputs.items()
+        },
+        constraint=_constraint,
+    )
+
+    def where(metadata: Metadata) -> plan.Place:
+        lines = module.places.of(metadata)
+        if not lines:
+            return plan.NOWHERE
+        return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
+
+    def array(name: str) -> str | None:
+        return name if name in arrays else None
+
+    planned = plan.read(step.lowered, keys, plan.ModuleNames(where, array, tuple(outputs)))
+    return reasons.explained(module, explanation, planned.summary(), arrays)
+
+
+def _constraint(names: Sequence[str], layout: Spec | None) -> str | None:
+    """The key of a constraint: the line that asks for the layout."""
+    return f"the layout asked for at {names[0]}" if names and layout is not None else None
 
 
 # Layouts and donation, which JAX knows and a module's text may not have.

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from runner.layout import Spec
 from runner.link.steps import Spare
 from runner.record.files import write_text
 from runner.sharding import ring
+from runner.sharding.keys import KeyedArray, LayoutKeys
 from runner.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.untyped import is_list
 from runner.worker import sharding_origins, shardy
@@ -52,19 +54,39 @@ class ModuleNames:
 
 
 def plan(lowered: Any, experiment: Experiment, names: ModuleNames) -> Plan:
-    """Shardy's plan of a lowered program; if it is not available, a plan with the reason."""
+    """Shardy's plan of a lowered program of an experiment; if it is not available, a plan with the reason."""
+    return read(lowered, keys_of(experiment), names)
+
+
+def keys_of(experiment: Experiment) -> LayoutKeys:
+    """The keys of an experiment's file that set layouts."""
+    return LayoutKeys(
+        mesh=experiment.mesh,
+        keys=experiment.layout_keys,
+        arrays={
+            array.name: KeyedArray(array.dims, array.layout.spec, experiment.key_of_layout(array.name))
+            for array in experiment.given
+        },
+        outputs={name: (experiment.key_of_layout(name), spec) for name, spec in experiment.outputs.items()},
+        constraint=partial(_constraint, experiment),
+        results=_results(experiment),
+    )
+
+
+def read(lowered: Any, keys: LayoutKeys, names: ModuleNames) -> Plan:
+    """Shardy's plan of a lowered module, whoever lowered it; if it is not available, a plan with the reason."""
     module = spared(Spare.PLAN, lambda: propagated(lowered, PLANNED))
     if isinstance(module, str):
         return Plan(missing=module)
     originating = spared(Spare.ORIGINS, lambda: propagated(lowered, ORIGINATING))
-    counted = Places(module, experiment.mesh)
+    counted = Places(module, keys.mesh)
     counted.walk()
     if isinstance(originating, str):
-        origins = ShardingOrigins(module, experiment.mesh)
+        origins = ShardingOrigins(module, keys.mesh)
     else:
-        origins = ShardingOrigins(originating, experiment.mesh)
+        origins = ShardingOrigins(originating, keys.mesh)
         origins.walk()
-    reader = _PlanReader(module, experiment, names, origins, counted)
+    reader = _PlanReader(module, keys, names, origins, counted)
     reader.walk()
     unknown = f"the origins of its shardings: {originating}" if isinstance(originating, str) else None
     return replace(reader.plan(), unknown=unknown)
@@ -120,13 +142,13 @@ class _KnownValue:
 
 class _PlanReader(Places):
     def __init__(
-        self, module: Any, experiment: Experiment, names: ModuleNames, origins: ShardingOrigins, counted: Places
+        self, module: Any, keys: LayoutKeys, names: ModuleNames, origins: ShardingOrigins, counted: Places
     ) -> None:
-        super().__init__(module, experiment.mesh)
-        self._experiment, self._names, self._origins = experiment, names, origins
+        super().__init__(module, keys.mesh)
+        self._keys, self._names, self._origins = keys, names, origins
         self._counted = counted
-        self._regions = Regions(experiment.layout_keys)
-        self._results = _results(experiment)
+        self._regions = Regions(keys.keys)
+        self._results = keys.results
         self._planned: list[tuple[PlannedOperation, list[RegionNodes], list[RegionNodes]]] = []
         self._collectives: list[tuple[PlannedCollective, RegionNodes, int]] = []
         # The collectives whose results an operation needs, until it is visited; the numbers of visited operations.
@@ -167,8 +189,8 @@ class _PlanReader(Places):
             array = self._names.array(name) if name else None
             known = _KnownValue(array or name or f"argument {at}")
             if array is not None:
-                dims = next(source.dims for source in self._experiment.given if source.name == array)
-                known = _KnownValue(array, dims, (self._experiment.key_of_layout(array), spec))
+                given = self._keys.arrays[array]
+                known = _KnownValue(array, given.dims, (given.key, spec))
             self._known[argument] = self._asking(argument, known, (("", "", at), 0))
             self._inputs.append(known.of)
 
@@ -320,16 +342,14 @@ class _PlanReader(Places):
         return place if same and place in self._origins.origins else None
 
     def _key(self, origin: str, axis: str, line: str | None) -> str | None:
-        """The experiment's key for one of Shardy's origins; None if that key does not have the axis."""
+        """The key for one of Shardy's origins; None if that key does not have the axis."""
         kind, _, number = origin.partition(": ")
-        experiment = self._experiment
         if kind == "input" and int(number) < len(self._inputs):
-            array = next((source for source in experiment.given if source.name == self._inputs[int(number)]), None)
-            spec = array and array.layout.spec
-            return experiment.key_of_layout(array.name) if array and spec and axis in spec.axes else None
+            array = self._keys.arrays.get(self._inputs[int(number)])
+            return array.key if array and array.spec and axis in array.spec.axes else None
         if kind == "output" and int(number) < len(self._names.outputs):
-            name = self._names.outputs[int(number)]
-            return experiment.key_of_layout(name) if axis in experiment.outputs[name].axes else None
+            key, spec = self._keys.outputs[self._names.outputs[int(number)]]
+            return key if axis in spec.axes else None
         layout = None
         if origin in self._origins.constraints:
             constraint = self._origins.constraints[origin]
@@ -350,7 +370,7 @@ class _PlanReader(Places):
         calls = self._results.get(line or "", [])
         own = [value] if value and any(value in names for names in calls) else []
         for names in ([line] if line else [value] if value else [], own, *calls):
-            key = _constraint(self._experiment, names, layout)
+            key = self._keys.constraint(names, layout)
             if key is not None:
                 return key
         return None

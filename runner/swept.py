@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from runner import regular
 from runner.config.compose import InvalidConfiguration
 from runner.config.folders import InvalidName, folder_name, located
 from runner.config.quoting import for_hydra
@@ -231,7 +232,7 @@ def _named(experiment: str | Path, config_dir: str | Path | None) -> list[str]:
 def read(folder: Path) -> Any:
     """Return the table in a sweep's folder. Raises `UnreadableRecord` if there is no readable one."""
     rows: list[dict[str, Any]] = []
-    for line in (folder / TABLE).read_text(encoding="utf-8").splitlines():
+    for line in regular.read_text(folder / TABLE).splitlines():
         try:
             row = plain.parse(line)
         except plain.NotJson as error:

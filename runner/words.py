@@ -39,6 +39,14 @@ def time_text(seconds: float | None) -> str:
     return f"{seconds / size:#.3g}".removesuffix(".") + f" {unit}"
 
 
+def share_text(share: float) -> str:
+    """Format a share as a percentage with two digits: `100%`, `58%`, `0.058%`, `under 0.001%`."""
+    percent = 100 * share
+    if 0 < percent < 0.001:
+        return "under 0.001%"
+    return f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.2g}%"
+
+
 def devices_text(ids: Sequence[int], platform: str = "", *, whole: bool = False) -> str:
     """Format device ids with consecutive ones as ranges: `CPU 0,1`, `0-7,16-23`.
 

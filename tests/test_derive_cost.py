@@ -65,10 +65,10 @@ def test_time_sends_more_bytes_where_the_product_would_take_longer_and_says_so()
     assert lines == {"C": f"all_gather({product}, 'x', axis=0, tiled=True, to='invarying')"}
     assert sent == (3 / 4 + 3) * 8192 * 2048 * 2
     assert notes == [
-        "'C' takes the least time, not the fewest bytes: 2.09 ms with 126 MB and 2.75e+11 flops on each device; "
-        "with 101 MB and 1.1e+12 flops it would be 3.51 ms",
-        "the layouts are chosen for the whole graph: 2.09 ms, line by line 2.84 ms",
-        "chosen by the estimated time on TPU v5p, here 2.09 ms",
+        "'C' takes the least time, not the fewest bytes: 1.34 ms with 126 MB and 2.75e+11 flops on each device; "
+        "with 101 MB and 1.1e+12 flops it would be 2.95 ms",
+        "the layouts are chosen for the whole graph: 1.34 ms, line by line 1.72 ms",
+        "chosen by the estimated time on TPU v5p, here 1.34 ms",
     ]
 
 
@@ -87,7 +87,7 @@ outputs: {out: [x]}
 """
     lines, notes, _ = _derived(text, derive={"cost": "time", "hardware": _v5p()})
     assert "ppermute" in str(lines)
-    assert notes[-1] == "chosen by the estimated time on TPU v5p, here 3.00 µs"
+    assert notes[-1] == "chosen by the estimated time on TPU v5p, here 2.00 µs"
 
 
 def test_faster_links_than_products_make_time_choose_as_bytes_do() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import runner
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
 from runner.estimate import estimate as estimating
@@ -21,6 +22,8 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.layout import Mesh
+from runner.record.model import CompiledProgram
+from runner.words import share_text
 from tests.compiled import MODULES, experiment
 from tests.evidence import collective
 
@@ -287,13 +290,15 @@ def test_invalid_hardware_is_refused(changes: dict[str, Any], key: str, message:
     [
         ((4, 4), "v5e", (4, 4)),
         ((2, 2, 4), "v5e", (2, 8)),
-        ((16,), "v5e", (16,)),
+        ((16,), "v5e", (4, 4)),
+        ((64,), "v5p", (4, 4, 4)),
+        ((16, 16), "v5p", (4, 4, 16)),
         ((2, 1, 4), "v5e", (2, 4)),
-        ((4, 4, 2), "tpu7x", (4, 4)),
-        ((4, 6), "tpu7x", (4, 3)),
+        ((4, 4, 2), "tpu7x", (2, 2, 4)),
+        ((4, 6), "tpu7x", (2, 2, 3)),
     ],
 )
-def test_by_default_the_mesh_axes_are_the_dimensions_of_the_torus(
+def test_by_default_the_mesh_axes_are_the_dimensions_of_the_torus_and_fewer_lie_in_the_most_even_shape(
     mesh: tuple[int, ...], name: str, shape: tuple[int, ...]
 ) -> None:
     config = compose("case3_allreduce", conf_folder(), [f"hardware={name}"]).plain["hardware"]
@@ -342,3 +347,46 @@ def test_collectives_of_a_module_for_a_tpu_take_time() -> None:
     assert times.unknown == []
     assert times.communication > 0
     assert 0 < times.hidden <= times.communication
+
+
+NARROW = {
+    "mesh": {"axes": ["x"], "shape": [4]},
+    "arrays": {
+        "a": {"shape": [256, 256], "dtype": "bfloat16", "spec": ["x"]},
+        "b": {"shape": [256, 256], "dtype": "bfloat16", "spec": []},
+    },
+    "outputs": {"y": []},
+    "hardware": "h100",
+    "program": "derived",
+}
+
+
+def _of_narrow(line: str, **keys: Any) -> Estimate:
+    compiled = runner.run({**NARROW, "graph": {"y": line}, **keys}).programs["derived"]
+    assert isinstance(compiled, CompiledProgram)
+    assert compiled.estimate is not None
+    return compiled.estimate
+
+
+def test_narrow_floats_count_as_in_the_file_though_cpus_compute_and_send_float32() -> None:
+    """The product at bfloat16's peak, and its operands and result once through the memory, two bytes each."""
+    times = _of_narrow("a @ b")
+    assert times.flops == 2 * 256**3 / 4
+    assert times.mfu == pytest.approx(2 * 256**3 / 4 / 9.9e14 / times.seconds)
+    assert times.bytes == 2 * (256 * 64 + 256 * 256 + 256 * 64)
+    assert times.collectives[0].seconds == pytest.approx(max(3 / 4 * 2 * 256**2 / 4.5e11, 5e-6))
+    assert "CPUs multiply and send narrow floats as float32: here they count as in the file" in times.unknown
+
+
+def test_a_product_of_what_the_file_widens_is_one_of_float32() -> None:
+    widened = _of_narrow("astype(a, 'float32') @ astype(b, 'float32')", outputs={"y": ["x"]})
+    assert widened.mfu is not None
+    assert widened.mfu * widened.seconds == pytest.approx(2 * 256**3 / 4 / 6.7e13)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(1.0, "100%"), (0.996, "100%"), (0.58, "58%"), (0.00058, "0.058%"), (1e-7, "under 0.001%"), (0.0, "0%")],
+)
+def test_a_share_is_a_percentage(share: float, text: str) -> None:
+    assert share_text(share) == text

@@ -130,7 +130,9 @@ def test_a_node_of_gpus_and_several() -> None:
     mesh = Mesh(("node", "gpu"), (4, 8))
     links = Links(named("h100", mesh), mesh)
     assert seconds(links, mesh, "all-gather", "gpu", 1e9) == pytest.approx(7 / 8 * 1e9 / 4.5e11)
-    assert seconds(links, mesh, "all-reduce", "gpu", 1e9) == pytest.approx(2 * 7 / 8 * 1e9 / 4.5e11)
+    # NCCL's issue tracker: 480 GB/s of bus bandwidth where the switches sum, more than a link has.
+    assert seconds(links, mesh, "all-reduce", "gpu", 1e9) == pytest.approx(2 * 7 / 8 * 1e9 / 4.8e11)
+    assert seconds(links, mesh, "reduce-scatter", "gpu", 1e9) == pytest.approx(7 / 8 * 1e9 / 4.5e11)
     assert seconds(links, mesh, "all-to-all", "gpu", 1e9) == pytest.approx(7 / 64 * 1e9 / 4.5e11)
     # Both at once: each device receives a part into its node, and the node distributes it.
     everywhere = seconds(links, mesh, "all-gather", ("node", "gpu"), 1e9)
@@ -217,9 +219,10 @@ def test_slices_are_linked_by_the_network() -> None:
 def test_the_halves_of_a_chip_share_its_links() -> None:
     mesh = Mesh(("X", "core"), (4, 2))
     links = Links(named("tpu7x", mesh), mesh)
-    v4 = torus(Mesh(("X",), (4,)), ring=None)
+    square = Mesh(("X", "Y"), (2, 2))
+    v4 = seconds(torus(square, ring=None), square, "all-gather", ("X", "Y"), 1e9)
     alone = seconds(links, mesh, "all-gather", "X", 1e9)
-    assert alone == pytest.approx(2 * seconds(v4, Mesh(("X",), (4,)), "all-gather", "X", 1e9) * 4.5e10 / 9e10)
+    assert alone == pytest.approx(2 * v4 * 4.5e10 / 9e10)
     assert seconds(links, mesh, "all-gather", "core", 1e9) == pytest.approx(1e9 / 2 / 5.4e11)
 
 

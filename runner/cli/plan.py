@@ -23,6 +23,7 @@ from runner.link.workers import Workers
 from runner.planning.costs import costs_more
 from runner.record import files
 from runner.record.folders import PLAN
+from runner.record.planned import UnreadablePlan
 from runner.show.console import print_table
 from runner.show.plan import EXCEEDS, ROUNDS, amount, differing, round_cells
 from runner.show.table import Table
@@ -74,7 +75,7 @@ def _compare(arguments: Sequence[str]) -> int:
     try:
         a, b = map(saved.read, options.plans)
         page = report.named(options.output) if options.output else None
-    except (saved.UnreadablePlan, report.InvalidReport) as error:
+    except (UnreadablePlan, report.InvalidReport) as error:
         print(f"command line: {COMPARE}\n  {error}", file=sys.stderr)
         return 2
     saved.show_difference(a, b)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from runner import regular
 from runner.cli import subcommands
 from runner.config.sources import shown
 from runner.printable import json_text
@@ -23,6 +24,7 @@ from runner.record import record as records
 from runner.record.files import write_text
 from runner.record.folders import PAGE
 from runner.record.model import Record
+from runner.record.planned import UnreadablePlan
 from runner.show.page import frame, measured, planned, run, sweep, vega
 from runner.untyped import is_dict
 from runner.words import of_system
@@ -58,7 +60,11 @@ def _report(paths: list[Path], options: argparse.Namespace) -> Path:
     """Write the pages; return the path of the common one. Raises `InvalidReport`."""
     if len(paths) == 1 and (paths[0] / folders.PLAN).is_file() and not folders.runs(paths[0]):
         page = named(options.output) if options.output else _replaced(paths[0] / PAGE)
-        write_text(page, planned.page(paths[0]))
+        try:
+            text = planned.page(paths[0])
+        except UnreadablePlan as error:
+            raise InvalidReport(str(error)) from None
+        write_text(page, text)
         manifest.add([] if options.output else [page])
         return options.output or page
     by_folder, unreadable = _read(paths)
@@ -188,7 +194,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     try:
-        rows = [plain.parse(line) for line in file.read_text("utf-8").split("\n") if line]
+        rows = [plain.parse(line) for line in regular.read_text(file).split("\n") if line]
     except UnicodeDecodeError as error:
         raise plain.NotJson(f"not UTF-8: {error.reason}") from None
     for number, row in enumerate(rows, start=1):

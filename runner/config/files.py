@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import yaml
 
+from runner import regular
 from runner.config import limits, specs
 from runner.config.folders import file_of, is_there
 from runner.config.shape import GROUPS, described
@@ -67,7 +68,7 @@ def text(file: Path) -> str:
     if not is_there(file):
         raise UnreadableFile(f"{shown(file)}:1:1\n  this is no regular file, but a folder, a pipe or a dangling link")
     try:
-        written = file.read_bytes().decode("utf-8")
+        written = regular.read(file).decode("utf-8")
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
@@ -113,7 +114,7 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
         key, _, names = override.partition("=")
         for name in names.split(",") if key.lstrip("+") == "experiment" else ():
             for file in (file_of(folder, "experiment", name.strip().strip("'\"")) for folder in folders):
-                refusal = limits.refusal(file.read_text(encoding="utf-8", errors="replace")) if is_there(file) else None
+                refusal = limits.refusal(regular.read_text(file, "replace")) if is_there(file) else None
                 if refusal is not None:
                     line, column, message = refusal
                     return f"{shown(file)}:{line}:{column}\n  {message}"
@@ -148,7 +149,7 @@ def _header(file: Path, text: str, others: Sequence[str]) -> str | None:
 def content(file: Path) -> Any:
     """The parsed content of a file; None where it is not YAML."""
     try:
-        return load(file.read_text(encoding="utf-8", errors="replace"))
+        return load(regular.read_text(file, "replace"))
     except yaml.YAMLError:
         return None
 
@@ -177,7 +178,7 @@ def chosen_twice(content: Mapping[str, Any]) -> str | None:
 def unread(file: Path) -> yaml.YAMLError | None:
     """The error that PyYAML raises for a file; None where it parses."""
     try:
-        load(file.read_text(encoding="utf-8", errors="replace"))
+        load(regular.read_text(file, "replace"))
     except yaml.YAMLError as error:
         return error
     return None

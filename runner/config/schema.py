@@ -100,6 +100,8 @@ class SwitchConfig:
     devices: Things = None
     bandwidth: Rate = None
     """Bytes a second of one device, one way."""
+    sharp: Rate = None
+    """The bus bandwidth of an all-reduce that the switches sum (NVLink SHARP), bytes a second; null: they do not."""
     latency: Latency = None
 
 
@@ -177,6 +179,8 @@ class ExpectConfig:
     """The most bytes that each device may send for collectives, on a ring, over all their executions."""
     max_memory_bytes: Annotated[Any, "most"] = None
     """The most bytes of memory that each device may need."""
+    state_layout: Annotated[Any, "state-layout"] = None
+    """`kept`: what a step returns of its operands' next values, as its parameters, lies as the operands lie."""
     overlapped: Annotated[Any, "some-lines"] = None
     """The lines whose collectives must overlap with computation."""
     not_overlapped: Annotated[Any, "some-lines"] = None
@@ -211,7 +215,7 @@ class PlanConfig:
     """How many plans to compile, the best predicted first; 0: none."""
     seconds: Annotated[float, "seconds-of-a-plan"] = 30.0
     """The time limit in seconds, tables of costs included; the best plan so far is then taken, with a bound."""
-    competitors: Annotated[list[Any] | None, "texts"] = None
+    competitors: Annotated[list[Any] | None, "files"] = None
     """Files of hand-written layouts to compile beside the plans: `[megatron.yaml]`."""
 
 

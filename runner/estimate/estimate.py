@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 from runner import dtypes, executions
 from runner.estimate.links import GROUPS, Coordinates, Links, TransferTime
 from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof, bottleneck
 from runner.evidence.model import Collective
+from runner.evidence.narrow import WIDE, NarrowFloats, share
 from runner.evidence.work import IN_BRANCHES, LineWork, ModuleWork
 from runner.executions import Range
 from runner.experiment.hardware import Hardware
@@ -30,6 +33,7 @@ def estimate(
     needed_bytes: int | None = None,
     compiled_for: str | None = None,
     notes: Iterable[str] = (),
+    narrow_lines: Mapping[str, NarrowFloats] = MappingProxyType({}),
 ) -> Estimate:
     """A lower bound on the time of one run on one device, for a program `compiled_for` this hardware or another.
 
@@ -37,7 +41,9 @@ def estimate(
     - `coordinates`: the coordinates of the mesh's devices, if known.
     - `needed_bytes`: the memory that a device needs, in bytes.
     - `notes`: what the compiled module does not specify, in words.
+    - `narrow_lines`: the lines whose floats have fewer bits in the file than in the module.
     """
+    collectives = None if collectives is None else [_as_in_the_file(each, narrow_lines) for each in collectives]
     unknown = list(dict.fromkeys((*notes, *work.unknown)))
     lines = [_line(hardware, line, unknown) for line in work.lines]
     links = Links(hardware, mesh, coordinates)
@@ -90,7 +96,7 @@ def doubts(experiment: Experiment) -> list[str]:
         reasons.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap differently")
         kinds = [dtypes.dtype(array.dtype) for array in experiment.arrays]
         if any(kind.kind == "float" and kind.numpy.itemsize < 4 for kind in kinds):
-            reasons.append("compiled for CPUs, which multiply and send narrow floats as float32")
+            reasons.append("CPUs multiply and send narrow floats as float32: here they count as in the file")
     generation = None if target.topology is None else target.topology.generation
     if hardware is not None and generation is not None and _short(hardware.name) != _short(generation):
         reasons.append(
@@ -149,6 +155,16 @@ def _line(hardware: Hardware, line: LineWork, unknown: list[str]) -> LineTime:
         seconds=seconds,
         bound=None if not seconds else "flops" if bound == "flops" else "memory",
     )
+
+
+def _as_in_the_file(collective: Collective, narrow_lines: Mapping[str, NarrowFloats]) -> Collective:
+    """A collective with the bytes that the file's floats have."""
+    part = share(collective.nodes, narrow_lines)
+    if collective.dtype != WIDE or part == 1:
+        return collective
+    sizes = (None if size is None else int(size * part) for size in (collective.bytes_in, collective.bytes_out))
+    bytes_in, bytes_out = sizes
+    return replace(collective, bytes_in=bytes_in, bytes_out=bytes_out)
 
 
 def _collective(

@@ -4,8 +4,8 @@ Source: How to Scale Your Model, "Sharded matrices" and "How to think about GPUs
 for many chips. Exactly, a chip receives the `(n - 1) / n` of V bytes that it lacks over its own links: two on a ring,
 one at the end of a line, and more if several dimensions share the work. An all-gather takes at least that long, and at
 least the latency of its longest path, `n / 2` hops on a ring and `n - 1` on a line. An all-reduce is a reduce-scatter
-and an all-gather, as in XLA. In an all-to-all, a quarter of the bytes crosses the middle each way. For permutes see
-`cuts.py`.
+and an all-gather, as in XLA; where switches sum (NVLink SHARP), its bus bandwidth in a node is a figure of its own. In
+an all-to-all, a quarter of the bytes crosses the middle each way. For permutes see `cuts.py`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Links:
             return NOTHING
         if kind in GATHERS:
             whole = max(bytes_in, bytes_out)
-            return _longest([self._scaled(part, GATHERS[kind]) for part in self._gather(places, whole)])
+            return _longest([self._scaled(part, GATHERS[kind]) for part in self._gather(places, whole, kind)])
         if kind in ("all-to-all", RAGGED):
             # A ragged exchange may send nothing; its lower bound is the latency.
             return _longest(list(self._exchange(places, 0 if kind == RAGGED else bytes_in)))
@@ -89,14 +89,18 @@ class Links:
     def _scaled(self, taken: TransferTime, times: int) -> TransferTime:
         return TransferTime(taken.seconds * times, taken.bound, taken.over)
 
-    def _gather(self, places: Sequence[Coordinates], whole: int) -> Iterator[TransferTime]:
-        """Yield the time over each kind of link for an all-gather of `whole` bytes in all."""
+    def _gather(self, places: Sequence[Coordinates], whole: int, kind: str) -> Iterator[TransferTime]:
+        """Yield the time over each kind of link of an all-gather, or half of an all-reduce, of `whole` bytes in all."""
         nodes, links = len({place[0] for place in places}), self._hardware.links
         inside = len(places) // nodes
         if nodes > 1:
             yield self._over_network(whole * (nodes - 1) / (nodes * inside), nodes - 1)
         if isinstance(links, Switch) and inside > 1:
-            yield _taken(whole * (inside - 1) / (inside * links.bandwidth), links.latency, "the switch")
+            sums = kind == "all-reduce" and links.sharp is not None
+            bandwidth = max(links.bandwidth, links.sharp or 0.0) if sums else links.bandwidth
+            # Switches that sum take one step where a reduce-scatter and an all-gather take two.
+            waiting, over = (links.latency / 2, "the switch, which sums") if sums else (links.latency, "the switch")
+            yield _taken(whole * (inside - 1) / (inside * bandwidth), waiting, over)
         if not isinstance(links, Torus):
             return
         on_chip = len({place[-1] for place in places})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from runner.evidence import collectives, hlo, warnings
@@ -16,6 +17,7 @@ from runner.sharding.plan import Reshard
 
 if TYPE_CHECKING:
     from runner.evidence import planes
+    from runner.evidence.narrow import NarrowFloats
     from runner.evidence.work import ModuleWork
 
 
@@ -28,6 +30,7 @@ def gather(
     taken: planes.Profile | None = None,
     reshards: Mapping[str, Reshard] | None = None,
     device_ids: Sequence[int] = (),
+    narrow_lines: Mapping[str, NarrowFloats] = MappingProxyType({}),
 ) -> Gathered:
     """Return the evidence of one program, with its profile if one was `taken`, and its work if time is estimated.
 
@@ -35,6 +38,7 @@ def gather(
     - `unreadable`: why the module could not be printed; None if it could.
     - `reshards`: the ways around rematerializations, by the text of the compiler's warning.
     - `device_ids`: the ids of the devices in the mesh, in its order.
+    - `narrow_lines`: the lines whose floats have fewer bits in the file than in the module.
     """
     origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
@@ -59,7 +63,7 @@ def gather(
         compiler_warnings=heard,
         profile=_profile(taken, module, origins, communication) if taken else None,
     )
-    return Gathered(evidence, _work(module, origins) if experiment.hardware and program.on_mesh else None)
+    return Gathered(evidence, _work(module, origins, narrow_lines) if experiment.hardware and program.on_mesh else None)
 
 
 # Few runs are profiled or estimated.
@@ -73,10 +77,10 @@ def _profile(
     return profile.read(taken, module, origins, communication)
 
 
-def _work(module: hlo.Module, origins: Origins) -> ModuleWork | None:
+def _work(module: hlo.Module, origins: Origins, narrow_lines: Mapping[str, NarrowFloats]) -> ModuleWork | None:
     from runner.evidence import work
 
-    return work.read(module, origins)
+    return work.read(module, origins, narrow_lines)
 
 
 def _nothing(why: str) -> collectives.Collectives:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from runner import executions
 from runner.evidence import custom_calls, library_products
 from runner.evidence.attribution import Attribution
 from runner.evidence.counts import Counts
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
+from runner.evidence.narrow import WIDE, NarrowFloats, product, share
 from runner.evidence.opcodes import IDLE, kind_of, target_of
 from runner.executions import Range
 
@@ -31,6 +33,9 @@ _CALLING = ("while", "conditional", "call", "async-start")
 
 _PASSED = IDLE - {"copy", "iota"}
 """Opcodes that neither read nor write memory."""
+
+_CONVERTING = {"parameter", "convert", "bitcast"}
+"""The opcodes of a fusion that only converts."""
 
 _AHEAD = ("copy-start", "slice-start", "dynamic-slice-start")
 """Copies that overlap with computation; the first array of their result is the written one."""
@@ -62,14 +67,20 @@ class ModuleWork:
     ahead: float = 0.0
 
 
-def read(module: Module, origins: Attribution) -> ModuleWork | None:
-    """What a module computes and moves; None where no entry computation could be read."""
-    return None if module.entry is None else _WorkReader(module, origins).read(module.entry)
+def read(
+    module: Module, origins: Attribution, narrow_lines: Mapping[str, NarrowFloats] = MappingProxyType({})
+) -> ModuleWork | None:
+    """What a module computes and moves; None where no entry computation could be read.
+
+    `narrow_lines`: the lines whose floats have fewer bits in the file than in the module, which count as in the file;
+    converting them costs nothing.
+    """
+    return None if module.entry is None else _WorkReader(module, origins, narrow_lines).read(module.entry)
 
 
 class _WorkReader:
-    def __init__(self, module: Module, origins: Attribution) -> None:
-        self._module = module
+    def __init__(self, module: Module, origins: Attribution, narrow_lines: Mapping[str, NarrowFloats]) -> None:
+        self._module, self._narrow = module, narrow_lines
         self._origins = origins
         self._counts = Counts(module)
         self._lines: dict[tuple[tuple[str, ...], bool], LineWork] = {}
@@ -112,9 +123,10 @@ class _WorkReader:
             # It only computes a collective, whose time is that of the links.
             return
         line = self._line(instruction, [member for _, member in inside])
-        for kind, number in flops.items():
+        for (dtype, precision), number in flops.items():
+            kind = (product(line.nodes, self._narrow) or dtype) if dtype == WIDE else dtype, precision
             line.flops[kind] = line.flops.get(kind, 0.0) + number * times
-        line.bytes += self._bytes(computation, instruction) * times
+        line.bytes += self._moved(computation, instruction, line, [member for _, member in inside]) * times
 
     def _inside(self, fusion: Instruction) -> Iterator[tuple[Computation, Instruction]]:
         for _, name in fusion.called:
@@ -184,6 +196,19 @@ class _WorkReader:
         written = start.shapes[:1] if start.opcode == "copy-start" else start.shapes[1:2]
         read = [replace(shape, space=source.shapes[0].space if source and source.shapes else 0) for shape in written]
         return self._memory(read) + self._memory(written)
+
+    def _moved(
+        self, computation: Computation, instruction: Instruction, line: LineWork, inside: Sequence[Instruction]
+    ) -> float:
+        """The bytes that an instruction of a line reads and writes, with those of the file's floats."""
+        if self._narrow and {each.opcode for each in inside or [instruction]} <= _CONVERTING:
+            return 0.0
+        moved, part = self._bytes(computation, instruction), share(line.nodes, self._narrow)
+        if part == 1:
+            return moved
+        shapes = [*self._operands(computation, instruction), *instruction.shapes]
+        wide = self._memory([shape for shape in shapes if shape.dtype == WIDE])
+        return moved * (1 - (1 - part) * wide / max(1, self._memory(shapes)))
 
     def _bytes(self, computation: Computation, instruction: Instruction) -> float:
         """The bytes that an instruction reads and writes."""

@@ -238,7 +238,12 @@ FORMS: Mapping[str, Form] = {
     "spec": _LAYOUT,
     "specs": Form("mapping", of=replace(_LAYOUT, optional=True)),
     "least": replace(
-        _one_or_more(_LEAST_OF, f"a plan cannot minimize {{value!r}}; there are {', '.join(LEAST)}"), optional=True
+        _any(
+            f"a plan cannot minimize {{value!r}}; there are {', '.join(LEAST)}",
+            _LEAST_OF,
+            Form("list", of=_LEAST_OF, fewest=1),
+        ),
+        optional=True,
     ),
     "cost-of-derived": Form("text", "derived has no cost {value!r}", choices=COSTS),
     "hardware-by-name": _any(
@@ -261,6 +266,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "names": _one_or_more(_TEXT),
     "texts": Form("list", of=_TEXT),
+    "files": Form("list", of=Form("text", "{value!r} is not the path of a file{hint}")),
     "one-or-more": Form("list", of=_TEXT, fewest=1),
     "targets": Form(
         "list",
@@ -283,6 +289,7 @@ FORMS: Mapping[str, Form] = {
         optional=True,
         by_program=True,
     ),
+    "state-layout": Form("text", "{value!r} is not 'kept'", choices=("kept",), optional=True, by_program=True),
     "promise": Form("flag", "{value!r} is neither true nor false", optional=True, by_program=True),
     "most": replace(SIZE, optional=True, by_program=True),
     "some-lines": Form(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runner import dtypes
+from runner.experiment import enumeration
 from runner.experiment.forms import check
 from runner.faults import Key, invalid, nearest
 from runner.layout import Mesh
@@ -56,11 +57,16 @@ class Torus:
 
 @dataclass(frozen=True)
 class Switch:
-    """Nodes of devices that are all linked to each other; `bandwidth`: of one device, one way; `latency`: of a step."""
+    """Nodes of devices that are all linked to each other.
+
+    - `bandwidth`: of one device, one way; `latency`: of a step.
+    - `sharp`: the bus bandwidth of an all-reduce, where the switches sum (NVLink SHARP); None: they do not.
+    """
 
     devices: int
     bandwidth: float
     latency: float
+    sharp: float | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,8 @@ def _links(config: Mapping[str, Any]) -> Torus | Switch | None:
         raise invalid((*KEY, "switch"), "hardware has a torus or a switch, not both")
     if switch:
         devices = _count(config, "switch", "devices")
-        return Switch(devices, _number(config, "switch", "bandwidth"), _latency(config, "switch"))
+        sharp = _number(config, "switch", "sharp") if _is_given(config, "switch", "sharp") else None
+        return Switch(devices, _number(config, "switch", "bandwidth"), _latency(config, "switch"), sharp)
     if not torus:
         return None
     chip = _is_given(config, "torus", "chip")
@@ -202,15 +209,36 @@ def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known:
 
 
 def along(mesh: Mesh, slices: int, links: Torus) -> tuple[int, ...]:
-    """The chips along each dimension if the mesh's axes are laid out in order; with fewer axes, fewer dimensions."""
+    """The chips along each dimension if the mesh's axes are laid out in order.
+
+    A mesh of fewer axes than the torus has dimensions lies in the most even shape in which each axis has dimensions of
+    its own, as far as there is one.
+    """
     sizes = list(mesh.shape)
     for part, order in ((slices, 1), (links.per_chip, -1)):
         for i in range(len(sizes))[::order]:
             shared = math.gcd(sizes[i], part)
             sizes[i], part = sizes[i] // shared, part // shared
     sizes = [size for size in sizes if size > 1] or [1]
+    if len(sizes) < links.dimensions:
+        return _compact(sizes, links.dimensions)
     first, rest = sizes[: links.dimensions - 1], sizes[links.dimensions - 1 :]
     return (*first, math.prod(rest)) if rest else tuple(first)
+
+
+def _compact(sizes: Sequence[int], dimensions: int) -> tuple[int, ...]:
+    ends = _products(sizes)
+
+    def shared(shape: tuple[int, ...]) -> tuple[int, float, tuple[int, ...]]:
+        return len(ends - _products(shape)), max(shape) / min(shape), shape
+
+    shape = min(map(tuple, enumeration.factorisations(math.prod(sizes), dimensions)), key=shared)
+    return tuple(size for size in shape if size > 1) or (1,)
+
+
+def _products(sizes: Sequence[int]) -> set[int]:
+    """The products of the first of some sizes, of the first two, and so on."""
+    return {math.prod(sizes[: end + 1]) for end in range(len(sizes))}
 
 
 def _check_dtype(name: str) -> None:

@@ -44,6 +44,7 @@ from runner.why.reasons import explained
 if TYPE_CHECKING:
     from runner.checks.diagnosis import Refused
     from runner.evidence import planes
+    from runner.evidence.narrow import NarrowFloats
     from runner.flow.twins import Twins
 
 
@@ -229,11 +230,31 @@ class Findings:
                 checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
             record.programs[run.program] = self._compiled(context, run, checks, folder)
+        self._warn_of_state(folder)
         traced = record.programs.get(self._experiment.traced)
         if traced is None or (traced.checks.value and traced.checks.value.status == "passed"):
             record.warnings += self._differs(self._experiment.traced)
         parts: list[Status] = [program.status for program in record.programs.values()]
         record.status = records.worst([record.status, records.of_checks(record.checks), *parts])
+
+    def _warn_of_state(self, folder: Path) -> None:
+        """Warn of donated memory that is not used, and of a step's state that comes out laid out otherwise."""
+        imports = self._experiment.imports
+        if not imports.donated and not imports.state:
+            return
+        # Few runs are of a step.
+        from runner.checks import states
+
+        for name, compiled in self._record.compiled.items():
+            program = Program(name)
+            if not program.on_mesh or not program.whole:
+                continue
+            if "state_layout" not in self._experiment.expected[program].named:
+                specs = {output: described.spec for output, described in compiled.outputs.items()}
+                self._record.warnings += states.kept(self._experiment, program, specs)
+            if imports.donated:
+                module = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
+                self._record.warnings += filter(None, [states.unused(self._experiment, program, module)])
 
     def _decided(
         self, context: Context, values: Mapping[Program, ValueVerdict], ran: Sequence[ProgramRun]
@@ -243,8 +264,9 @@ class Findings:
         wanted = [program for program, verdict in values.items() if verify == "twin" or twins.doubtful(verdict)]
         if not wanted or verify == "rounding" or self._twins is None:
             return dict(values)
-        runs = self._twins(wanted, {name: context.layout(name) for name in context.outputs})
-        decided = twins.Decided(context)
+        layouts = {name: context.layout(name) for name in context.outputs}
+        runs, gradients = self._twins(wanted, layouts, twins.needs_gradients(context))
+        decided = twins.Decided(context, gradients)
         of = {run.program: run for run in ran}
         judged = {
             program: decided.decide(of[program], verdict, runs[program]) if program in runs else verdict
@@ -288,8 +310,9 @@ class Findings:
         profiled = self._profiles.get(run.program)
         written, ran = self._written(run), run.ran
         gathered = gather(
-            written, run.program, folder, ran.stderr, ran.unreadable, profiled, ran.reshards, ran.device_ids
-        )
+            written, run.program, folder, ran.stderr, ran.unreadable, profiled, ran.reshards, ran.device_ids,
+            self._narrow(run),
+        )  # fmt: skip
         evidence = gathered.evidence
         evidence = replace(evidence, collectives=self._explained(run, evidence.collectives))
         if evidence.profile is not None and not evidence.profile.devices:
@@ -327,7 +350,23 @@ class Findings:
             needed_bytes=None if memory is None else memory.needed_bytes,
             compiled_for=estimate.compiled_for(self._experiment),
             notes=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
+            narrow_lines=self._narrow(run),
         )
+
+    def _narrow(self, run: ProgramRun) -> dict[str, NarrowFloats]:
+        """The lines of a program whose floats have fewer bits in the file than in a module compiled for CPUs."""
+        from runner.evidence.narrow import narrow
+
+        target = self._experiment.target
+        if (
+            self._experiment.hardware is None
+            or self._context is None
+            or target.platform != "cpu"
+            or target.topology is not None
+        ):
+            return {}
+        section = Program.DERIVED if run.program is Program.DERIVED else run.program.lines
+        return narrow(self._written(run), run.program.lines, self._context.floats.get(section, {}))
 
     def _explained(self, run: ProgramRun, listed: list[Collective] | None) -> list[Collective] | None:
         """The collectives with their reasons; on one device there are none."""

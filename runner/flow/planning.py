@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner import regular
 from runner.experiment import effort
 from runner.experiment.auto import PlanRequest
 from runner.experiment.patterns import fits
@@ -284,9 +285,11 @@ def _by_hand(planning: Planning, path: Path, file: str, key: Key) -> tuple[dict[
     import yaml
 
     try:
-        written: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise invalid(key, f"{file} cannot be read: {error}") from None
+        written: Any = yaml.safe_load(regular.read_text(path))
+    except OSError as error:
+        raise invalid(key, f"{file} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise invalid(key, f"{file} is not YAML: {error}") from None
     sections = ("arrays", "constraints", "outputs", "specs")
     if not is_mapping(written) or not all(name in sections and is_mapping(part) for name, part in written.items()):
         raise invalid(key, f"{file} is not a file of layouts, which maps names to specs below {', '.join(sections)}")

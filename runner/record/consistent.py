@@ -23,7 +23,7 @@ _LARGEST = 1 << 62
 
 def require(record: Record, data: dict[str, Any]) -> None:
     """Raise `Misfit` for the first inconsistency."""
-    _integers(data, "")
+    require_integers(data)
     _programs(record, data)
     mesh = record.mesh
     if mesh is not None and len(mesh.axes) != len(mesh.shape):
@@ -40,15 +40,16 @@ def require(record: Record, data: dict[str, Any]) -> None:
         require_pictures(record.pictures)
 
 
-def _integers(data: object, at: str) -> None:
+def require_integers(data: object, at: str = "") -> None:
+    """Raise `Misfit` for an integer in plain data that is too large to compute with."""
     if isinstance(data, int) and abs(data) > _LARGEST:
         raise Misfit(f"{at} is {data:.1e}, which is too large")
     if is_dict(data):
         for key, value in data.items():
-            _integers(value, f"{at}.{key}" if at else str(key))
+            require_integers(value, f"{at}.{key}" if at else str(key))
     elif is_list(data):
         for number, value in enumerate(data):
-            _integers(value, f"{at}[{number}]")
+            require_integers(value, f"{at}[{number}]")
 
 
 def _programs(record: Record, data: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from runner import codec
+from runner import codec, regular
 from runner.config.sources import shown
 from runner.evidence.model import Collective
 from runner.record import files
@@ -125,9 +125,11 @@ def folder(config_folder: Path) -> Path:
 def read(path: Path) -> Goldens:
     """Read a golden file; empty if there is none. Raises `InvalidGolden`."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(regular.read_text(path))
     except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise InvalidGolden(f"{shown(path)}  {error.strerror}; {_REMEDY}") from None
     except (ValueError, RecursionError) as error:
         where = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         what = error.msg if isinstance(error, json.JSONDecodeError) else str(error)

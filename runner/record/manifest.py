@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from runner import regular
 from runner.record.files import write_text
 from runner.record.folders import PICTURES, RECORD, natural
 from runner.untyped import is_dict
@@ -64,7 +65,7 @@ def read(folder: Path) -> Manifest | None:
     """Return the manifest of a folder; None if it has no readable one."""
     file = folder / FILE
     try:
-        data: Any = None if file.is_symlink() else json.loads(file.read_text(encoding="utf-8"))
+        data: Any = None if file.is_symlink() else json.loads(regular.read_text(file))
     except (OSError, ValueError, RecursionError):
         return None
     if not is_dict(data) or data.get("kind") not in ("run", "point", "sweep"):

@@ -11,6 +11,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from runner import regular
+
 _DIGITS = 300
 """The most digits of an integer: a longer one does not fit into a float64 either."""
 
@@ -22,7 +24,7 @@ class NotJson(ValueError):
 def read(path: Path) -> Any:
     """Return the data of a file. Raises `NotJson`; `OSError` if the file cannot be read."""
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return parse(regular.read_text(path))
     except UnicodeDecodeError as error:
         raise NotJson(f"not UTF-8: {error.reason} at byte {error.start}") from None
 

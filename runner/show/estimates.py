@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from runner import executions
 from runner.estimate.model import CollectiveTime, Estimate, LineTime
-from runner.words import time_text
+from runner.words import share_text, time_text
 
 HEAD = (
     "program", "at least", "computes", "communicates", "hidden", "flops/byte", "roof", "MFU at most", "most of it",
@@ -40,7 +40,7 @@ def rows(estimates: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
             *(time_text(part or None) for part in (estimate.compute, estimate.communication, estimate.hidden)),
             "–" if estimate.intensity is None else f"{estimate.intensity:.3g}",
             estimate.roof or "–",
-            "–" if estimate.mfu is None else f"{100 * estimate.mfu:.2g}%",
+            "–" if estimate.mfu is None else share_text(estimate.mfu),
             estimate.bottleneck or "–",
         )
         for program, estimate in sorted(estimates.items(), key=lambda item: item[1].seconds)

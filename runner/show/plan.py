@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runner.invocation import invocation
 from runner.layout import Spec
 from runner.planning.costs import costs_the_same
 from runner.printable import printable
-from runner.record.folders import PLAN
+from runner.record import planned
 from runner.show.console import print_table
 from runner.show.table import Table
 from runner.words import bytes_text, listed, time_text
@@ -42,10 +40,6 @@ def round_cells(plan: Mapping[str, Any], limit: float | None) -> tuple[str, str,
     planned = amount(plan["planned"], "bytes") + (" (the least)" if plan.get("exceeds") else "")
     candidate = plan.get("candidate")
     return own, planned, compiled, candidate or "arrays and outputs alone exceed the limit"
-
-
-class UnreadablePlan(Exception):
-    """There is no plan, or it cannot be read; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -87,31 +81,25 @@ class LineCosts(NamedTuple):
 
 def read(path: Path) -> SavedPlan:
     """Read the plan of a run folder, or its file. Raises `UnreadablePlan`."""
-    file = path / PLAN if path.is_dir() else path
-    try:
-        whole: Any = json.loads(file.read_text(encoding="utf-8"))
-        plan, labels = whole["plan"], whole.get("labels", {})
-        best, front = plan["best"], plan.get("front") or ()
-        return SavedPlan(
-            name=str(path),
-            least=plan["least"],
-            layouts=layout_texts(best),
-            cost=best["cost"],
-            totals={word: best[key] for word, key in _TOTALS.items() if key in best},
-            lines={(line["line"], line["what"]): line["cost"] for line in plan["lines"]},
-            axes={(total["kind"], listed(total["axes"])): total["bytes"] for total in plan.get("axes", ())},
-            front=[point["costs"] for point in front],
-            front_layouts=differing([layout_texts(point) for point in front], labels),
-            parallelism=plan.get("parallelism", ()),
-            labels=labels,
-            plain=whole,
-            mesh=mesh_text(whole),
-            exceeds=plan.get("memory") is not None and best["needed"] > plan["memory"],
-        )
-    except OSError as error:
-        raise UnreadablePlan(f"{file}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UnreadablePlan(f"{file} is not a plan, such as {invocation()} plan writes") from None
+    whole = planned.read(path)
+    plan, labels = whole["plan"], whole.get("labels", {})
+    best, front = plan["best"], plan.get("front") or ()
+    return SavedPlan(
+        name=str(path),
+        least=plan["least"],
+        layouts=layout_texts(best),
+        cost=best["cost"],
+        totals={word: best[key] for word, key in _TOTALS.items() if key in best},
+        lines={(line["line"], line["what"]): line["cost"] for line in plan["lines"]},
+        axes={(total["kind"], listed(total["axes"])): total["bytes"] for total in plan.get("axes", ())},
+        front=[point["costs"] for point in front],
+        front_layouts=differing([layout_texts(point) for point in front], labels),
+        parallelism=plan.get("parallelism", ()),
+        labels=labels,
+        plain=whole,
+        mesh=mesh_text(whole),
+        exceeds=plan.get("memory") is not None and best["needed"] > plan["memory"],
+    )
 
 
 def mesh_text(whole: Mapping[str, Any]) -> str:

@@ -86,7 +86,7 @@ class AbsentDevices:
             if wanted.platform == "tpu":
                 coordinates = [_place(device, len(wanted.shape)) for device in mesh.devices.flat]
         with self._without_arguments(experiment, mesh):
-            compiled = compile_program(program, function, operands)
+            compiled = compile_program(program, function, operands, of_user=bool(experiment.imports.functions))
         compiled.leave(program, folder)
         outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
         return Ran(

@@ -14,7 +14,7 @@ from runner.experiment.program import Program
 from runner.link.events import Cost, Memory, Ranges
 from runner.record.files import write_text
 from runner.sharding.plan import AskedCollective, Planned, Reshard
-from runner.worker import calls, lowered, phases, plan
+from runner.worker import calls, deadlocks, lowered, phases, plan
 from runner.worker.cost import with_loops
 from runner.worker.stderr import CapturedStderr
 from runner.worker.walk import REFUSALS, refusal
@@ -92,12 +92,15 @@ def _cost(executable: Any, text: str) -> Cost | None:
     return None if total == Cost() else with_loops(total, text)
 
 
-def compile_program(program: Program, function: Any, operands: Any) -> CompiledModule:
-    """Lower and compile a program."""
+def compile_program(program: Program, function: Any, operands: Any, *, of_user: bool = False) -> CompiledModule:
+    """Lower and compile a program; `of_user`: whether it calls functions of the user's own.
+
+    Raises `Deadlock` for a collective of these that not all devices may reach.
+    """
     phases.tell(f"{program} was compiled")
     captured = CapturedStderr()
     start = time.perf_counter()
-    module = _lower(program, function, operands)
+    module = _lower(program, function, operands, of_user=of_user)
     executable = module.compile()
     seconds = time.perf_counter() - start
     heard = captured.text()
@@ -144,13 +147,20 @@ def _text(executable: Any) -> tuple[str, str | None]:
         return "", str(error).strip().split("\n")[0]
 
 
-def _lower(program: Program, function: Any, operands: Any) -> Any:
+def _lower(program: Program, function: Any, operands: Any, *, of_user: bool) -> Any:
     if not program.typed:
-        return function.lower(*operands)
+        return _traced(function, operands, of_user=of_user).lower()
     try:
-        return function.lower(*operands)
+        return _traced(function, operands, of_user=of_user).lower()
     except REFUSALS as error:
         raise NotLowered(refusal(error, [])) from error
+
+
+def _traced(function: Any, operands: Any, *, of_user: bool) -> Any:
+    traced = function.trace(*operands)
+    if of_user:
+        deadlocks.require_none(traced.jaxpr.jaxpr)
+    return traced
 
 
 def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> Ranges:

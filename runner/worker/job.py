@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -46,10 +47,12 @@ from runner.programs.writers import WRITERS
 from runner.record.files import write_text
 from runner.worker import calls, gradient, phases, processes, warm
 from runner.worker.compilation import NotLowered
+from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
 from runner.worker.keeping import keeping
 from runner.worker.layouts import layouts
 from runner.worker.raising import raised
+from runner.worker.setting import unset
 from runner.worker.types import infer
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     outputs are left for the parent) and `steps` (a profile follows its program); `gradient`, if the gradients' oracle
     is needed even for absent hardware; `values`, if only the types of all values of the graph are needed; `trace`, if
     imported functions are to be traced, and whether the `values` of trees are needed or only their `shapes`;
+    `wide_gradient`, if the gradients are needed as twins compute them;
     `apart`, the patterns of `constraints` that give each value that they match a key of its own;
     `without`, the parts that ended an earlier process of the job, with how.
     """
@@ -152,6 +156,8 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     if experiment.grad and not twins and (absent is None or job.get("gradient")) and processes.ours.first:
         phases.tell("JAX was differentiating the graph")
         event.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
+    if job.get("wide_gradient"):
+        event.gradient = _wide_gradient(experiment, data_folder, arrays)
     emit(event)
     doing = _Doing(
         experiment, types.derived, absent, trace, modules, folder, arrays, written.failed, profiled=_profiled(steps)
@@ -287,20 +293,33 @@ class _Doing:
         if name in self.failed:
             return Finished(step=step, error=self.failed[name])
         try:
-            match step.work:
-                case StepWork.RUN:
-                    return Finished(step=step, result=self._run(step.program))
-                case StepWork.TRACE:
-                    return self._take_trace(step)
-                case StepWork.PROFILE:
-                    return self._take_profile(step)
-                case StepWork.TWIN:
-                    return self._take_twin(step)
+            with self._context(step.program):
+                return self._done(step)
+        except Deadlock as deadlock:
+            return Finished(step=step, error=str(deadlock))
         except NotLowered as refused:
             return Finished(step=step, unsupported=str(refused))
         except Exception as error:  # JAX, XLA and the backend may raise anything; all of it is recorded.
             traceback.print_exc()
             return Finished(step=step, error=_error_text(error, self.folder / _file(name)))
+
+    def _context(self, program: Program) -> AbstractContextManager[Any]:
+        """The context in which a program runs: within `jax.set_mesh` where the functions that it calls want that."""
+        if not self.experiment.imports.within or not program.on_mesh or program.value not in self.modules:
+            return nullcontext()
+        module = self.modules[program]
+        return calls.set_mesh(module.make_mesh() if self.absent is None else module.make_mesh(self.absent.devices))
+
+    def _done(self, step: Step) -> Finished:
+        match step.work:
+            case StepWork.RUN:
+                return Finished(step=step, result=self._run(step.program))
+            case StepWork.TRACE:
+                return self._take_trace(step)
+            case StepWork.PROFILE:
+                return self._take_profile(step)
+            case StepWork.TWIN:
+                return self._take_twin(step)
 
     def _run(self, program: Program) -> Ran:
         module = self.modules[program]
@@ -419,13 +438,28 @@ def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) 
     return GradientFile(file="gradients.bin", of_lines=len(of_lines), of_rules=len(of_rules))
 
 
+def _wide_gradient(experiment: Experiment, folder: Path, arrays: Path) -> GradientFile:
+    """Write the unsharded graph's gradients, as twins compute them, to a file in `arrays`."""
+    from runner.worker import twin
+
+    try:
+        made = data.make(experiment, folder)
+        gradients = gradient.widened(experiment, made, twin.numbers(experiment))
+    except Exception as raised:  # As for a program, anything that JAX raises is recorded.
+        traceback.print_exc()
+        return GradientFile(error=f"{type(raised).__name__}: {raised}")
+    handover.leave(arrays / "gradients.bin", gradients)
+    return GradientFile(file="gradients.bin", of_lines=1)
+
+
 def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.dont_write_bytecode = True
-    spec.loader.exec_module(module)
+    with unset():
+        spec.loader.exec_module(module)
     return module
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.planning.costs import costs_the_same
+from runner.record import planned
 from runner.record.folders import PLAN
 from runner.show.page import fronts
 from runner.show.page.frame import Part, document
@@ -51,9 +52,8 @@ _LARGEST = 2_000_000
 
 
 def page(folder: Path) -> str:
-    """Return the page of a plan whose candidates were not compiled."""
-    text = (folder / PLAN).read_text(encoding="utf-8")
-    whole: Mapping[str, Any] = json.loads(text)
+    """Return the page of a plan whose candidates were not compiled. Raises `UnreadablePlan`."""
+    whole = planned.read(folder)
     name = whole.get("experiment") or folder.name
     mesh = mesh_text(whole)
     head: list[Inside] = [
@@ -63,9 +63,7 @@ def page(folder: Path) -> str:
             class_="facts"),
     ]  # fmt: skip
     foot = f"Made by shardproof from {PLAN}."
-    return document(
-        f"{name}: plan", head, [_part(whole, None, ran=False)], whole if len(text) <= _LARGEST else None, foot
-    )
+    return document(f"{name}: plan", head, [_part(whole, None, ran=False)], whole if _is_small(whole) else None, foot)
 
 
 def part(folder: Path, link: Callable[[str], str] | None = None) -> Part | None:
@@ -74,10 +72,18 @@ def part(folder: Path, link: Callable[[str], str] | None = None) -> Part | None:
     `link` returns the link to the page of a candidate, by the name of its folder; None for the page of the run with
     these layouts.
     """
-    file = folder / PLAN
-    if not file.exists():
+    if not (folder / PLAN).exists():
         return None
-    return _part(json.loads(file.read_text(encoding="utf-8")), link, ran=link is None)
+    try:
+        whole = planned.read(folder)
+    except planned.UnreadablePlan as error:
+        return Part("plan", "Plan", tag("p", f"{error}", class_="lead"))
+    return _part(whole, link, ran=link is None)
+
+
+def _is_small(whole: Mapping[str, Any]) -> bool:
+    """Whether a plan is small enough to be embedded in its page."""
+    return len(json.dumps(whole)) <= _LARGEST
 
 
 def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: bool) -> Part:

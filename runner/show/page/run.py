@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from runner import regular
 from runner.record.files import write_text
 from runner.record.folders import PAGE, PICTURES
 from runner.record.model import Record
@@ -53,7 +54,7 @@ def page(record: Record, folder: Path, way: str = "") -> str:
 
 def _data(folder: Path) -> Any:
     """Return the record to embed in the page; None if it would make the page too large."""
-    text = (folder / "result.json").read_text(encoding="utf-8")
+    text = regular.read_text(folder / "result.json")
     return json.loads(text) if len(text) <= _LARGEST else None
 
 

@@ -1,0 +1,38 @@
+"""Reads files that others may have made: only regular files of a bounded size, not what waits or never ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+LARGEST = 1 << 28
+"""The most bytes of a file that is read as a whole: 256 MiB."""
+
+
+class NotRegular(OSError):
+    """A path is no regular file, or too large a one; the message says which."""
+
+
+def read(path: Path, largest: int = LARGEST) -> bytes:
+    """Return the content of a file. Raises `OSError`, `NotRegular` for a folder, a pipe, a device and a huge file."""
+    with open(path, "rb", opener=_opened) as file:
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise NotRegular(errno.EFBIG, f"it has more than {largest >> 20} MiB", str(path))
+    return content
+
+
+def _opened(path: str, flags: int) -> int:
+    # A pipe that nobody writes to would keep `open` waiting.
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise NotRegular(errno.EINVAL, "it is no regular file, but a folder, a pipe or a device", path)
+    return handle
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Return the content of a UTF-8 file. Raises `OSError`, and `UnicodeDecodeError` unless `errors` is another."""
+    return read(path).decode("utf-8", errors).replace("\r\n", "\n")

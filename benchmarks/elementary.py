@@ -93,8 +93,8 @@ SMALL = 128
 def _variants(function: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any], int]]:
     """Yield the ways to compute a function, each with the number of elements that it is given."""
     yield "array", jax.jit(function), 0
-    one = jnp.float32(1)
-    yield "fused", jax.jit(lambda *each: function(*(x * one for x in each)) * one + 0 * each[0]), 0
+    unity = jnp.float32(1)
+    yield "fused", jax.jit(lambda *each: function(*(x * unity for x in each)) * unity + 0 * each[0]), 0
 
     def cubed(*each: Any) -> Any:
         return function(*(x + 0 * x * x * x for x in each))

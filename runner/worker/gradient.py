@@ -60,12 +60,11 @@ def unsharded(
     with _on_one_device():
         function = calls.jit(_gradients(experiment))
         own = [[_plain(g) for g in function(*(draw[name] for name in names))] for draw in moved]
-        others = list(_with_other_errors(experiment, _gradients(experiment), arrays))
-        own, moved = [*own, *others], [*moved, *(arrays for _ in others)]
         count = shares(experiment)
         if count > 1:
             share = calls.jit(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
             own, moved = [[count * _plain(g) for g in share], *own], [arrays, *moved]
+        others = list(_with_other_errors(experiment, _gradients(experiment), arrays))
         with jax.enable_x64(True):
             function = calls.jit(_gradients(experiment, floats))
             wide = [dtypes.dtype(_WIDE[array.dtype]).numpy for array in experiment.arrays]
@@ -74,14 +73,13 @@ def unsharded(
                 operands = [arrays[name].astype(dtype) for name, dtype in zip(names, wide, strict=True)]
                 return [_plain(gradient) for gradient in function(*operands)]
 
-            known = {id(draw): evaluate(draw) for draw in moved}
-            exact = [known[id(draw)] for draw in moved]
+            exact = [evaluate(draw) for draw in moved]
             beside = evaluate(
                 nudged(experiment, {n: a.astype(d) for n, a, d in zip(names, moved[0].values(), wide, strict=True)}, 0)
             )
     # The gradient may be undefined at moved arrays.
     defined = [pair for pair in zip(own, exact, strict=True) if _as_finite(pair[1], exact[0])]
-    draws = [[a - b for a, b in zip(*pair, strict=True)] for pair in defined]
+    draws = [[a - b for a, b in zip(*pair, strict=True)] for pair in (*defined, *((own, exact[0]) for own in others))]
     return exact[0], [*draws, [a - b for a, b in zip(beside, exact[0], strict=True)]]
 
 

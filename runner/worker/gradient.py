@@ -10,7 +10,7 @@ calls the functions that contain such rules, in the dtypes of the programs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,20 @@ def by_rules(
         beside.append(wide[1])
     defined = [draw for draw in beside if _as_finite(draw, gradients)]
     return gradients, [[a - b for a, b in zip(draw, gradients, strict=True)] for draw in defined]
+
+
+def widened(experiment: Experiment, arrays: Arrays, exact: Iterable[float]) -> list[np.ndarray]:
+    """Compute the gradients as a twin does: by the user's rules, in float64, with casts that do not round.
+
+    `exact` as in `widening.widened`, which raises `CannotWiden`.
+    """
+    # Few runs need it.
+    from runner.worker import widening
+
+    operands = tuple(arrays[array.name] for array in experiment.arrays)
+    with _on_one_device():
+        function, wide = widening.widened(_gradients(experiment, rules=bool(experiment.rules)), operands, exact)
+        return [_plain(gradient) for gradient in function(*wide)]
 
 
 _SINGLE = float(np.finfo(np.float32).eps)

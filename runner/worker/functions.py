@@ -8,6 +8,7 @@ for each call, and under `imported` how a program calls the user's function inst
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import linecache
 import math
@@ -44,10 +45,12 @@ from runner.language import python, python_source
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.python import OwnCall, PythonCall
 from runner.language.syntax import SyntaxFault, parse
+from runner.programs.names import OWN
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
 from runner.worker import calls, imported, jaxprs, own_files, phases, types, versions
 from runner.worker.jaxprs import CannotRead
+from runner.worker.raising import text_of
 from runner.worker.specs import partition
 from runner.worker.versions import is_own
 
@@ -57,11 +60,17 @@ _OF_FUNCTIONS = ("of", "result", "checkpoint")
 _KEYS = {"key": "jax.random.key"}
 """The names that Python expressions may use besides imports, with their names in programs."""
 
-_RAISED = (Exception, SystemExit, KeyboardInterrupt)
+_RAISED = BaseException
 """The exceptions of the user's code that are reported: all of them."""
+
+_SOURCE = re.compile(r"(?:[^:]*\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
+"""What `imports` may name: a file or a module, and an attribute of it."""
 
 _NUMBERED = re.compile(r"(\w|[*{},])+\.(\d+|\*)")
 """The last part of a path of a primitive's result, or of a pattern of such paths: `dot_general.3`, `dot_general.*`."""
+
+_LONGEST = 150
+"""The most characters of a leaf's name in the name of its file."""
 
 _FEW = 16
 """The most leaves of a tree of dicts, lists and tuples that is written out; otherwise its structure gets a name."""
@@ -227,6 +236,7 @@ class _FunctionReader:
             x64 = calls.x64()
         for pattern in self.specs:
             if pattern not in self.patterns:
+                self._require_unshadowed(pattern)
                 known = ", ".join(list(self.paths.values())[:12])
                 raise invalid(("specs",), f"no leaf of a tree matches {pattern}; there are {known}")
         for name in self.references:
@@ -274,6 +284,16 @@ class _FunctionReader:
         given = self._mapping("constraints")
         return flattened({key: spec for key, spec in given.items() if is_mapping(spec) or is_pattern(key)})
 
+    def _require_unshadowed(self, pattern: str) -> None:
+        """Raise `InvalidExperiment` for a pattern of `specs` all of whose leaves an earlier one has."""
+        paths = [path for path in self.paths.values() if fits(pattern, path)]
+        earlier = [
+            other for other in [*self.specs][: [*self.specs].index(pattern)] if any(fits(other, p) for p in paths)
+        ]
+        if earlier:
+            message = f"'{earlier[0]}' stands before '{pattern}' and gives all its leaves their specs"
+            raise invalid(("specs",), f"{message}; the first pattern that fits counts: write '{pattern}' first")
+
     def _mapping(self, key: str) -> Mapping[str, Any]:
         """The mapping at a key, empty if it is null."""
         return self.definition[key] or {}
@@ -285,6 +305,8 @@ class _FunctionReader:
         check_name(name, key)
         if name in OPERATIONS or name in self.probe.dims or name in self.definition["arrays"]:
             raise invalid(key, f"'{name}' is an operation, a dim or an array already; a name means one thing")
+        if name in OWN and OWN[name] != source:
+            raise invalid(key, f"'{name}' is what programs call something of their own; choose another name")
         module, attribute, lines = self._module(source, key)
         self.objects[name] = module if attribute is None else self._attribute(module, attribute, source, key)
         self.preamble += [line for line in lines if line not in self.preamble]
@@ -314,6 +336,9 @@ class _FunctionReader:
 
     def _module(self, source: str, key: Key) -> tuple[Any, str | None, list[str]]:
         """The module of a source, the attribute named after it, and the lines by which a program finds it."""
+        if not _SOURCE.fullmatch(source):
+            message = f"{source!r} is neither FILE.py, FILE.py:NAME, nor a module by its name: my_models.mlp:loss"
+            raise invalid(key, message)
         where, _, attribute = source.partition(":")
         lines: list[str] = []
         name = where
@@ -349,7 +374,7 @@ class _FunctionReader:
 
     def _raised(self, error: BaseException, what: str, key: Key, call: str = "") -> InvalidExperiment:
         """The report of an exception of the user's code, with its line if known."""
-        lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+        lines = [line.strip() for line in text_of(error).split("\n") if line.strip()]
         # JAX says of out_specs what is wrong with them in the lines after a colon.
         first = " ".join(lines[: 3 if lines and lines[0].endswith(":") else 1])
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
@@ -457,7 +482,9 @@ class _FunctionReader:
     def _left(self, name: str, value: np.ndarray) -> str:
         """Save values to a file, and return the `init` that loads them."""
         self.into.mkdir(parents=True, exist_ok=True)
-        file = self.into / f"{name}.npy"
+        # A leaf may have any path, and thus a name longer than a file's can be.
+        short = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        file = self.into / f"{short}.npy"
         # NumPy's file format lacks bfloat16; float32 represents all its values.
         plain = value if value.dtype.kind in "biufc" else value.astype(np.float32)
         np.save(file, plain)
@@ -914,6 +941,11 @@ class _FunctionReader:
         traced = lines.traced(structs)
         self.taken |= {*traced.named, *lines.arrays}
         for name, value in lines.arrays.items():
+            if str(value.dtype) not in dtypes.NAMES:
+                message = (
+                    f"it gives or reads a constant of dtype {value.dtype}; no array of an experiment has that dtype"
+                )
+                raise InvalidExperiment(Fault(("graph",), message, call.text, 0, len(call.text)))
             self.arrays[name] = {
                 "shape": list(value.shape),
                 "dtype": str(value.dtype),

@@ -29,8 +29,10 @@ def importable(name: object, taken: Container[str] = ()) -> str:
     A function may be called anything, even by what is no text.
     """
     text = name if isinstance(name, str) and name.isascii() and name.isidentifier() else ""
-    text = text.strip("_")[:_LONGEST] or "function"
-    while text in taken or text in OWN or keyword.iskeyword(text):
+    text = text.strip("_")[:_LONGEST]
+    if not text or keyword.iskeyword(text):
+        text = "function"
+    while text in taken or text in OWN:
         text += "_"
     return text
 

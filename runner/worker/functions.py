@@ -462,6 +462,7 @@ class _FunctionReader:
         try:
             shapes = calls.eval_shape(make)
         except _RAISED as error:
+            _require_dtypes(make, key, expression)
             raise self._raised(error, "making the tree", key, expression) from None
         init = array.get("init")
         values: list[Any] | None = None
@@ -1478,8 +1479,26 @@ def _part(part: Any) -> str:
     return str(part)
 
 
+def _require_dtypes(make: Callable[[], Any], key: Key, expression: str) -> None:
+    """Raise `InvalidExperiment` for the first array of a tree whose dtype JAX does not have."""
+    try:
+        leaves = calls.tree_util.tree_flatten_with_path(make())[0]
+    except _RAISED:
+        # The caller reports what it raised at first.
+        return
+    for path, leaf in leaves:
+        if not isinstance(leaf, np.ndarray):
+            continue
+        dtype: Any = leaf.dtype
+        if not dtype.isnative or dtype.name not in dtypes.NAMES:
+            where, what = calls.tree_util.keystr(path) or "it", dtype.str if dtype.names is None else str(dtype)
+            message = f"{where} is an array of {what}, a dtype that JAX does not have: convert it, by .astype"
+            raise InvalidExperiment(Fault(key, message, expression, 0, len(expression)))
+
+
 def _identifier(text: str) -> str:
-    return "".join(character if character.isalnum() or character == "_" else "_" for character in text).strip("_")
+    """The part of a leaf's name that stands for a part of its path, which may be any text."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", text).strip("_")
 
 
 def _written(tree: Any) -> str | None:
@@ -1493,7 +1512,8 @@ def _written(tree: Any) -> str | None:
         parts = {key: _written(value) for key, value in tree.items()}
         if None in parts.values() or not all(isinstance(key, str | int) for key in parts):
             return None
-        return "{" + ", ".join(f"{key!r}: {part}" for key, part in parts.items()) + "}"
+        # The text is a template, in which a dollar sign begins the name of a leaf.
+        return "{" + ", ".join(f"{key!r}".replace("$", "$$") + f": {part}" for key, part in parts.items()) + "}"
     if kind in (list, tuple):
         parts_of = [_written(value) for value in tree]
         if None in parts_of:

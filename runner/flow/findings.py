@@ -264,8 +264,9 @@ class Findings:
         wanted = [program for program, verdict in values.items() if verify == "twin" or twins.doubtful(verdict)]
         if not wanted or verify == "rounding" or self._twins is None:
             return dict(values)
-        runs = self._twins(wanted, {name: context.layout(name) for name in context.outputs})
-        decided = twins.Decided(context)
+        layouts = {name: context.layout(name) for name in context.outputs}
+        runs, gradients = self._twins(wanted, layouts, twins.needs_gradients(context))
+        decided = twins.Decided(context, gradients)
         of = {run.program: run for run in ran}
         judged = {
             program: decided.decide(of[program], verdict, runs[program]) if program in runs else verdict

@@ -69,6 +69,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     outputs are left for the parent) and `steps` (a profile follows its program); `gradient`, if the gradients' oracle
     is needed even for absent hardware; `values`, if only the types of all values of the graph are needed; `trace`, if
     imported functions are to be traced, and whether the `values` of trees are needed or only their `shapes`;
+    `wide_gradient`, if the gradients are needed as twins compute them;
     `apart`, the patterns of `constraints` that give each value that they match a key of its own;
     `without`, the parts that ended an earlier process of the job, with how.
     """
@@ -155,6 +156,8 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     if experiment.grad and not twins and (absent is None or job.get("gradient")) and processes.ours.first:
         phases.tell("JAX was differentiating the graph")
         event.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
+    if job.get("wide_gradient"):
+        event.gradient = _wide_gradient(experiment, data_folder, arrays)
     emit(event)
     doing = _Doing(
         experiment, types.derived, absent, trace, modules, folder, arrays, written.failed, profiled=_profiled(steps)
@@ -433,6 +436,20 @@ def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) 
     # JAX may refuse the derivative of lines that a rule of their own replaces, as that of a while.
     handover.leave(arrays / "gradients.bin", [each for several in (*of_lines, *of_rules) for each in several])
     return GradientFile(file="gradients.bin", of_lines=len(of_lines), of_rules=len(of_rules))
+
+
+def _wide_gradient(experiment: Experiment, folder: Path, arrays: Path) -> GradientFile:
+    """Write the unsharded graph's gradients, as twins compute them, to a file in `arrays`."""
+    from runner.worker import twin
+
+    try:
+        made = data.make(experiment, folder)
+        gradients = gradient.widened(experiment, made, twin.numbers(experiment))
+    except Exception as raised:  # As for a program, anything that JAX raises is recorded.
+        traceback.print_exc()
+        return GradientFile(error=f"{type(raised).__name__}: {raised}")
+    handover.leave(arrays / "gradients.bin", gradients)
+    return GradientFile(file="gradients.bin", of_lines=1)
 
 
 def _load(path: Path) -> ModuleType:

@@ -1487,10 +1487,8 @@ def _require_dtypes(make: Callable[[], Any], key: Key, expression: str) -> None:
         # The caller reports what it raised at first.
         return
     for path, leaf in leaves:
-        if not isinstance(leaf, np.ndarray):
-            continue
-        dtype: Any = leaf.dtype
-        if not dtype.isnative or dtype.name not in dtypes.NAMES:
+        dtype: Any = getattr(leaf, "dtype", None)
+        if not getattr(dtype, "isnative", True) or (hasattr(dtype, "isnative") and dtype.name not in dtypes.NAMES):
             where, what = calls.tree_util.keystr(path) or "it", dtype.str if dtype.names is None else str(dtype)
             message = f"{where} is an array of {what}, a dtype that JAX does not have: convert it, by .astype"
             raise InvalidExperiment(Fault(key, message, expression, 0, len(expression)))

@@ -19,7 +19,6 @@ from runner.config.compose import compose as _compose
 from runner.config.folders import InvalidName, added, conf_folder, located
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
-from runner.explaining import Explained, compare, explain
 from runner.faults import InvalidExperiment, Key
 from runner.printable import Page
 from runner.record import model
@@ -33,14 +32,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Configuration",
     "Experiment",
-    "Explained",
     "InvalidConfiguration",
     "InvalidExperiment",
     "Record",
     "check",
-    "compare",
     "compose",
-    "explain",
     "read",
     "run",
     "sweep",

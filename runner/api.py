@@ -20,7 +20,6 @@ from runner.config.compose import compose as _compose
 from runner.config.folders import InvalidName, added, conf_folder, folder_name, located
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
-from runner.explaining import Explained, compare, explain
 from runner.faults import InvalidExperiment, Key
 from runner.printable import Page
 from runner.record import model
@@ -34,14 +33,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Configuration",
     "Experiment",
-    "Explained",
     "InvalidConfiguration",
     "InvalidExperiment",
     "Record",
     "check",
-    "compare",
     "compose",
-    "explain",
     "read",
     "run",
     "sweep",

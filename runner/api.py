@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -46,6 +47,10 @@ __all__ = [
     "sweep",
     "validate",
 ]
+
+
+_IN_FILE = re.compile(r"^\S+\.yaml(?::\d+)*\s+", re.MULTILINE)
+"""The place in a file before the key that a message is about."""
 
 
 class Record(model.Record):
@@ -195,7 +200,9 @@ def _run(
                 sources = replace(composed.sources, arguments=arguments or {})
             except InvalidConfiguration as error:
                 folders = [] if config_dir is None else added([Path(config_dir)])
-                record = records.ended(where, "invalid", str(error), overrides, folders)
+                # A call has no file: what is wrong is an argument.
+                text = str(error) if arguments is None else _IN_FILE.sub("", str(error))
+                record = records.ended(where, "invalid", text, overrides, folders)
             else:
                 overrides, last = composed.sources.overrides, used is None
                 record = flow.run(composed.plain, where, lambda: sources, overrides, workers, last=last)

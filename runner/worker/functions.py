@@ -8,6 +8,7 @@ for each call, and under `imported` how a program calls the user's function inst
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import linecache
 import math
@@ -211,6 +212,8 @@ class _FunctionReader:
     """The paths of leaves in their trees, by name."""
     compilable: dict[str, _Compilable] = field(default_factory=dict[str, "_Compilable"])
     """For each line that is a call of arrays: what is compiled to ask for the layouts of its results."""
+    captured: dict[tuple[Any, ...], str] = field(default_factory=dict["tuple[Any, ...]", str])
+    """The arrays that functions capture, by their dtypes, shapes and bytes."""
     meshes: dict[bool, Any] = field(default_factory=dict[bool, Any])
     """JAX's mesh of the experiment, with its Explicit axes or with all of them Auto."""
     within: bool = False
@@ -1087,14 +1090,8 @@ class _FunctionReader:
     ) -> tuple[str, _Tree]:
         traced = lines.traced(structs)
         self.taken |= {*traced.named, *lines.arrays}
-        for name, value in lines.arrays.items():
-            self.arrays[name] = {
-                "shape": list(value.shape),
-                "dtype": str(value.dtype),
-                "init": self._left(name, value),
-                "spec": [],
-            }
-            self.paths[name] = name
+        arguments = {name: name for name in traced.parameters}
+        arguments |= {name: self._captured(name, value) for name, value in lines.arrays.items()}
         results = lines.results
         texts = {name: self._text(name) for name in reads}
         returned = call.filled({**self._texts(), **texts})
@@ -1108,7 +1105,21 @@ class _FunctionReader:
         )  # fmt: skip
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
-        return f"{own}({', '.join(traced.parameters)})", tree
+        return f"{own}({', '.join(arguments.values())})", tree
+
+    def _captured(self, name: str, value: np.ndarray) -> str:
+        """The array of the experiment that a function captures; a function and its reference may capture the same."""
+        key = str(value.dtype), value.shape, hashlib.blake2b(value.tobytes()).digest()
+        if key not in self.captured:
+            self.captured[key] = name
+            self.arrays[name] = {
+                "shape": list(value.shape),
+                "dtype": str(value.dtype),
+                "init": self._left(name, value),
+                "spec": [],
+            }
+            self.paths[name] = name
+        return self.captured[key]
 
     def _text(self, name: str) -> str:
         """The Python expression of a value that a call reads."""

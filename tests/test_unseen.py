@@ -36,16 +36,16 @@ def test_outputs_that_are_compared_have_no_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("agreement", "said"),
+    ("agreement", "wording"),
     [
         (None, ["no check compared output C: the oracle is not known"]),
         (AgreementVerdict(status="passed", others=["vmap"]), []),
         (AgreementVerdict(status="passed", others=["vmap"], left_out={"C": ["vmap"]}), ["no check compared output C"]),
     ],
 )
-def test_an_output_that_no_check_compared(agreement: AgreementVerdict | None, said: list[str]) -> None:
+def test_an_output_that_no_check_compared(agreement: AgreementVerdict | None, wording: list[str]) -> None:
     value = evidence.value(outputs={"C": OutputVerdict(status="not_run", reason="the oracle is not known")})
     program = evidence.program(checks=Checks(value=value, agreement=agreement))
     context = cast("Context", SimpleNamespace(outputs={"C": ((4, 6), "float32")}))
     warnings = list(unseen.warnings(context, {"auto": program}))
-    assert [warning[: len(start)] for warning, start in zip(warnings, said, strict=True)] == said
+    assert [warning[: len(start)] for warning, start in zip(warnings, wording, strict=True)] == wording

@@ -9,6 +9,7 @@ import contextlib
 import gc
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from runner.config.folders import InvalidName, added, conf_folder, located
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
 from runner.explaining import Explained, compare, explain
-from runner.faults import InvalidExperiment
+from runner.faults import InvalidExperiment, Key
 from runner.printable import Page
 from runner.record import model
 from runner.swept import Overrides, content, dated, name_of, sweep, texts, written
@@ -173,8 +174,12 @@ def _run(
     config_dir: str | Path | None,
     where: Path,
     used: Workers | None = None,
+    arguments: Mapping[Key, str] | None = None,
 ) -> Record:
-    """Run an experiment in the prepared folder `where`, with the workers `used`, or new ones that it closes."""
+    """Run an experiment in the prepared folder `where`, with the workers `used`, or new ones that it closes.
+
+    `arguments`: what the caller of `runner.check` wrote for its keys.
+    """
     from runner.flow import run as flow
     from runner.link import copied
     from runner.link.workers import Workers
@@ -187,12 +192,13 @@ def _run(
         try:
             try:
                 composed = _composed(experiment, overrides, config_dir, where)
+                sources = replace(composed.sources, arguments=arguments or {})
             except InvalidConfiguration as error:
                 folders = [] if config_dir is None else added([Path(config_dir)])
                 record = records.ended(where, "invalid", str(error), overrides, folders)
             else:
                 overrides, last = composed.sources.overrides, used is None
-                record = flow.run(composed.plain, where, lambda: composed.sources, overrides, workers, last=last)
+                record = flow.run(composed.plain, where, lambda: sources, overrides, workers, last=last)
             manifest.end(where)
         finally:
             if used is None:
@@ -234,11 +240,12 @@ def check(
     function: Callable[..., Any],
     operands: Sequence[Any],
     *,
+    kwargs: Mapping[str, Any] | None = None,
     mesh: Mapping[str, int] | Any = None,
     in_specs: Any = None,
     out_specs: Any = None,
     reference: Callable[..., Any] | None = None,
-    program: str | Sequence[str] = "auto",
+    program: str | Sequence[str] | None = None,
     quiet: bool = False,
     folder: str | Path | None = None,
     **keys: Any,
@@ -247,13 +254,16 @@ def check(
 
     - `function`: a JAX function, jitted or not, from a module, a script or a notebook. It runs in another process.
     - `operands`: its positional arguments: arrays, pytrees of arrays, or any other objects, which are passed unchanged.
-    - `mesh`: a mapping `{"data": 2, "model": 2}`, a `Mesh` or an `AbstractMesh`; None: the mesh of these shardings.
-    - `in_specs`: for each operand a `PartitionSpec` or a prefix tree of them, or one for all; None: the
-      `in_shardings` of a jitted function, or else the operands' own shardings.
-    - `out_specs`: the same for the result; None, for all or for a leaf: the compiler chooses.
+    - `kwargs`: its keyword arguments, which are operands too.
+    - `mesh`: a mapping `{"data": 2, "model": 2}`, a `Mesh` or an `AbstractMesh`; None: the mesh of these shardings, or
+      that of `jax.set_mesh`. The function is traced and run on a mesh with its axis types.
+    - `in_specs`: for each operand a `PartitionSpec` or a prefix tree of them, or one for all, and after them a mapping
+      for `kwargs`; None: the `in_shardings` of a jitted function, or else the operands' own shardings.
+    - `out_specs`: the same for the result; None, for all or for a leaf: the compiler or the types choose.
     - `reference`: a function that computes the same, for a `function` whose operations cannot be read, such as a kernel
       or a `shard_map`.
-    - `program`: `auto` (`jit`), other programs, or `all`; `keys`: other keys of an experiment, such as `expect={...}`.
+    - `program`: None: `explicit` on a mesh with Explicit axes, else `auto`, which is `jit`; other programs, or `all`.
+    - `keys`: other keys of an experiment, such as `expect={...}`.
     - `quiet`: do not print what the command would print.
     - `folder`: the run folder, as for `run`.
 
@@ -263,6 +273,7 @@ def check(
     record = checked(
         function,
         operands,
+        kwargs=kwargs,
         mesh=mesh,
         in_specs=in_specs,
         out_specs=out_specs,
@@ -285,14 +296,22 @@ def checked(
     **arguments: Any,
 ) -> Record:
     """Do what `check` does with these `arguments`, without printing; `workers` are not closed."""
-    from runner import called
+    from runner.called import specs
+    from runner.called.experiment import experiment
+    from runner.record import manifest
+    from runner.record import record as records
 
     name = getattr(function, "__name__", "function")
     name = name if name.isidentifier() else "function"
     where = Path(folder) if folder is not None else dated(name)
     _begin(where)
-    config = called.experiment(function, operands, where, **arguments)
-    return _run({"name": name, "program": "auto", **config}, (), None, where, workers)
+    try:
+        called = experiment(function, operands, where, **arguments)
+    except specs.WrongSpecs as error:
+        record = records.ended(where, "invalid", f"{error.argument}\n  {error}", (), [])
+        manifest.end(where)
+        return Record.of(record, where)
+    return _run({"name": name, **called.keys}, (), None, where, workers, called.arguments)
 
 
 def _begin(folder: Path) -> None:

@@ -135,9 +135,7 @@ def test_the_callers_meshes_devices_and_shardings_are_recreated(tmp_path: Path) 
     assert (record.status, record.collectives) == ("passed", {"all-reduce": 2})
     assert str(record.arrays["a"].spec) == "P('data', 'model')"
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        record = check(
-            tmp_path / "context", jitted, X, mesh=AbstractMesh((2, 2), ("data", "model")), in_specs=P("data")
-        )
+        record = check(tmp_path / "context", jitted, X, mesh=None, in_specs=P("data"))
     assert record.status == "passed", record.error
     shape = jax.ShapeDtypeStruct((8, 4), np.float32)
     assert check(tmp_path / "shape", jnp.cos, shape, mesh=mesh, in_specs=[P("data")]).status == "passed"
@@ -174,7 +172,9 @@ def test_one_process_traces_and_runs_all_checks(tmp_path: Path) -> None:
 
 
 def test_a_plain_tuple_is_no_spec(tmp_path: Path) -> None:
-    assert message(tmp_path, jnp.cos, X, in_specs=(("data", None),)) == "a spec is a PartitionSpec, not ('data', None)"
+    assert message(tmp_path, jnp.cos, X, in_specs=(("data", None),)) == (
+        "a spec is a PartitionSpec, not ('data', None): write P('data', None)"
+    )
 
 
 @pytest.mark.parametrize("operands", [X, {"x": X}, Pair(X, X), "text"])
@@ -237,11 +237,9 @@ def test_a_function_jitted_with_partition_specs_is_on_the_mesh_of_the_context(tm
     given = check(tmp_path / "given", jitted(product), {"w": W}, X)
     assert (given.status, given.collectives) == ("passed", record.collectives)
     inner = jax.jit(jnp.cos, in_shardings=P("data"))
-    assert "a jit inside has PartitionSpecs as in_shardings" in message(
-        tmp_path / "inside", lambda x: inner(x) + 1, X, in_specs=P("data")
-    )
-    with pytest.raises(ValueError, match=r"^cos is jitted with P\('rows',\); the mesh has data, model$"):
-        check(tmp_path / "axis", jax.jit(jnp.cos, in_shardings=P("rows")), X)
+    assert check(tmp_path / "inside", lambda x: inner(x) + 1, X, in_specs=P("data")).status == "passed"
+    wrong = message(tmp_path / "axis", jax.jit(jnp.cos, in_shardings=P("rows")), X)
+    assert wrong == "mesh axis 'rows' does not exist; the mesh has data, model"
 
 
 def test_jaxs_own_lines_are_not_the_users_wherever_jax_is_installed(tmp_path: Path) -> None:
@@ -300,8 +298,9 @@ def test_the_result_of_a_callback_is_compared_where_it_is(tmp_path: Path, out_sp
     assert right.status == "passed", right
     # The compiler leaves it to one device where nothing asks for more.
     assert right.pictures is not None
-    shards = [picture.shards for picture in right.pictures.arrays if picture.programs == ("auto",)]
-    assert [[list(shard.devices) for shard in each] for each in shards] == [[[0]]]
+    shards = [picture.shards for picture in right.pictures.arrays if "auto" in picture.programs]
+    alone = [[0]] in [[list(shard.devices) for shard in each] for each in shards]
+    assert alone is (out_specs is None)
     wrong = check(tmp_path / "wrong", doubled_on_the_host, X, in_specs=P("data"), reference=lambda x: 3 * x, **more)
     assert wrong.status == "failed"
 

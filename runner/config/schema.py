@@ -179,6 +179,8 @@ class ExpectConfig:
     """The most bytes that each device may send for collectives, on a ring, over all their executions."""
     max_memory_bytes: Annotated[Any, "most"] = None
     """The most bytes of memory that each device may need."""
+    state_layout: Annotated[Any, "state-layout"] = None
+    """`kept`: what a step returns of its operands' next values, as its parameters, lies as the operands lie."""
     overlapped: Annotated[Any, "some-lines"] = None
     """The lines whose collectives must overlap with computation."""
     not_overlapped: Annotated[Any, "some-lines"] = None

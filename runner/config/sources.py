@@ -56,6 +56,8 @@ class Sources:
     overrides: tuple[str, ...] = field(default=())
     folders: tuple[Path, ...] = ()
     """The config folders that were searched."""
+    arguments: Mapping[Key, str] = field(default_factory=dict[Key, str])
+    """What the caller of `runner.check` wrote for a key and those below it; no file of theirs has it."""
 
     def place(self, key: Key) -> Location | None:
         """The place in a file of the value of `key`, or of its longest prefix that a file has."""
@@ -70,9 +72,11 @@ class Sources:
         """For each name, the file and line or the override that set its key; keys that nothing sets are left out."""
         if not keys:
             return {}
-        nodes = {layer: _compose(layer.file) for layer in self.layers}
-        place_of: dict[str, str] = {}
+        place_of = {name: argument for name, key in keys.items() if (argument := self._argument(key))}
+        nodes = {layer: _compose(layer.file) for layer in self.layers} if len(place_of) < len(keys) else {}
         for name, key in keys.items():
+            if name in place_of:
+                continue
             override = self.override(key)
             places = [place for layer, node in nodes.items() if (place := _below(layer, node, key)) is not None]
             if override is not None:
@@ -115,6 +119,11 @@ class Sources:
 
     def report(self, fault: Fault) -> str:
         """Return the message for a fault: where, what, and the expression with carets under the wrong part."""
+        if argument := self._argument(fault.key):
+            lines = [argument, *(f"  {line}" for line in fault.message.splitlines())]
+            return "\n".join(
+                [*lines, *(f"  {what} {self._argument(key) or key_text(key)}" for what, key in fault.also)]
+            )
         override = self.override(fault.key)
         place = None if override else self.place(fault.key)
         where = f"command line: {override}" if override else str(place) if place else self._whole
@@ -134,6 +143,13 @@ class Sources:
             lines.append(f"    {under}")
         beside = [*(("called in", key) for key in fault.uses), *((f"{what}:", key) for what, key in fault.also)]
         return "\n".join([*lines, *(self._beside(what, key) for what, key in beside)])
+
+    def _argument(self, key: Key) -> str | None:
+        """What the caller of `runner.check` wrote for a key; None for an experiment of a file."""
+        if not self.arguments:
+            return None
+        longest = next((key[:size] for size in range(len(key), 0, -1) if key[:size] in self.arguments), None)
+        return key_text(key) or "runner.check" if longest is None else self.arguments[longest]
 
     @property
     def _whole(self) -> str:

@@ -35,6 +35,7 @@ class Expectations:
     no_collectives: bool = False
     max_bytes_per_device: int | None = None
     max_memory_bytes: int | None = None
+    state_layout: str | None = None
     overlapped: tuple[str, ...] = ()
     not_overlapped: tuple[str, ...] = ()
     layouts: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
@@ -110,6 +111,7 @@ def _of(config: Mapping[str, Any], program: Program, platform: str, names: Expec
         **communication("lowered"),
         **communication("planned"),
         max_memory_bytes=closest("max_memory_bytes", lambda value, key: _size(value, key, names, "bytes")),
+        state_layout=closest("state_layout", _kept),
         overlapped=closest("overlapped", lambda value, key: _lines(value, key, names, program)) or (),
         not_overlapped=closest("not_overlapped", lambda value, key: _lines(value, key, names, program)) or (),
         layouts=closest("layouts", lambda value, key: _layouts(value, key, names)) or {},
@@ -145,6 +147,12 @@ def _plain(value: Any, names: ExpectableKeys) -> Any:
         return value
     rest = {k: v for k, v in value.items() if k not in names.programs and k not in names.platforms}
     return rest if rest or not value else None
+
+
+def _kept(value: Any, key: Key) -> str:
+    if value != "kept":
+        raise invalid(key, f"{value!r} is not 'kept': the state of a step comes out laid out as it went in")
+    return value
 
 
 def _counts(value: Any, key: Key, names: ExpectableKeys) -> dict[str, int | Range]:

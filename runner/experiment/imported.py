@@ -63,7 +63,7 @@ _OF_LINES = ("imports", "references", "specs", BOTH, "functions", "constraints")
 _WITH_LINES = (BOTH, "graph", "per_device", "functions")
 """The keys whose values are lines."""
 
-_OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes")
+_OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes", "state_layout")
 """The keys of `expect` that name neither lines nor outputs."""
 
 
@@ -115,6 +115,11 @@ class Imports:
       that contains a `shard_map`.
     - `referred`: the functions of which only their references were read.
     - `x64`: `jax_enable_x64` as it was when the functions were traced; the user's files may set it.
+    - `within`: whether the functions are called within `jax.set_mesh`, since JAX accepts what they do only there.
+    - `held`: the outputs whose layouts the caller of `runner.check` asked for, which every program gives them; `open`:
+      those whose layouts nobody asked for, which the compiler or the types choose.
+    - `donated`: the arrays whose memory the outputs may take.
+    - `state`: for outputs that are the next values of arrays, as those of a training step, these.
     """
 
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
@@ -125,6 +130,11 @@ class Imports:
     written: Mapping[str, str] = field(default_factory=dict[str, str])
     referred: tuple[str, ...] = ()
     x64: bool = False
+    within: bool = False
+    held: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    donated: tuple[str, ...] = ()
+    state: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def source_text(self, call: FunctionCall) -> SourceText:
         """How the user's Python spells the values of a called function, in the function's names."""

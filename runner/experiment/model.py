@@ -382,6 +382,12 @@ class Experiment:
         """Whether some program needs all devices of the mesh."""
         return any(program.on_mesh for program in self.programs)
 
+    def promises(self, program: Program, output: str) -> bool:
+        """Whether a program gives an output the layout of its spec; if not, the compiler or the types choose one."""
+        if program.places and program.section == "graph":
+            return output not in self.imports.open or program is Program.DERIVED
+        return program.places or output in self.imports.held
+
     def probing(self, program: Program) -> Experiment | None:
         """The experiment that also outputs the values whose layouts are expected; None where there are none."""
         wanted = self.expected[program].layouts if program.whole else ()

@@ -230,11 +230,31 @@ class Findings:
                 checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
             record.programs[run.program] = self._compiled(context, run, checks, folder)
+        self._warn_of_state(folder)
         traced = record.programs.get(self._experiment.traced)
         if traced is None or (traced.checks.value and traced.checks.value.status == "passed"):
             record.warnings += self._differs(self._experiment.traced)
         parts: list[Status] = [program.status for program in record.programs.values()]
         record.status = records.worst([record.status, records.of_checks(record.checks), *parts])
+
+    def _warn_of_state(self, folder: Path) -> None:
+        """Warn of donated memory that is not used, and of a step's state that comes out laid out otherwise."""
+        imports = self._experiment.imports
+        if not imports.donated and not imports.state:
+            return
+        # Few runs are of a step.
+        from runner.checks import states
+
+        for name, compiled in self._record.compiled.items():
+            program = Program(name)
+            if not program.on_mesh or not program.whole:
+                continue
+            if "state_layout" not in self._experiment.expected[program].named:
+                specs = {output: described.spec for output, described in compiled.outputs.items()}
+                self._record.warnings += states.kept(self._experiment, program, specs)
+            if imports.donated:
+                module = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
+                self._record.warnings += filter(None, [states.unused(self._experiment, program, module)])
 
     def _decided(
         self, context: Context, values: Mapping[Program, ValueVerdict], ran: Sequence[ProgramRun]

@@ -32,11 +32,15 @@ class PythonPart:
     - `kind`: `name` if it is one, also with dots; `sequence` for a tuple or a list; `other` for what has no word here.
     - `text`: as Python prints it.
     - `value`: the value of a `literal`.
-    - `inside`: the elements of a sequence, the positional arguments of a call, the operands of the others.
-    - `words`: the operators of a `comparison`; for a `call` its function, then the names of its keyword arguments.
+    - `inside`: the elements of a sequence, the positional arguments of a call, a value and its index for an `item`, the
+      operands of the others.
+    - `words`: the operators of a `comparison`, the class of that of `arithmetic`; for a `call` its function, then the
+      names of its keyword arguments.
     """
 
-    kind: Literal["literal", "name", "sequence", "call", "and", "or", "not", "comparison", "other"]
+    kind: Literal[
+        "literal", "name", "sequence", "call", "item", "and", "or", "not", "comparison", "arithmetic", "other"
+    ]
     text: str
     value: object = None
     inside: tuple[PythonPart, ...] = ()
@@ -73,6 +77,10 @@ def _part(node: ast.expr) -> PythonPart:
             return PythonPart("and" if isinstance(word, ast.And) else "or", text, inside=tuple(map(_part, values)))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return PythonPart("not", text, inside=(_part(operand),))
+        case ast.BinOp(left=left, op=operator, right=right):
+            return PythonPart("arithmetic", text, inside=(_part(left), _part(right)), words=(type(operator).__name__,))
+        case ast.Subscript(value=value, slice=index):
+            return PythonPart("item", text, inside=(_part(value), _part(index)))
         case ast.Compare(left=left, ops=operators, comparators=others):
             words = tuple(_COMPARISONS[type(operator)] for operator in operators)
             return PythonPart("comparison", text, inside=tuple(map(_part, (left, *others))), words=words)

@@ -17,5 +17,9 @@ def write(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
         folder,
         Program.CONSTRAINT,
         constraints=experiment.constrained,
-        outputs={name: spec for name, spec in experiment.outputs.items() if name not in experiment.probed},
+        outputs={
+            name: spec
+            for name, spec in experiment.outputs.items()
+            if name not in experiment.probed and experiment.promises(Program.CONSTRAINT, name)
+        },
     )

@@ -49,7 +49,7 @@ def write(
         after = lines.section(update, {**outputs, **constraints}, known=experiment.passed("graph"), after=True)
     laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     mixed = program.typed and bool(experiment.mesh.auto)
-    jit = _jit(experiment, out_shardings=repairs.constant or mixed)
+    jit = _jit(experiment, _promised(experiment, program, every=repairs.constant or mixed))
     returned = source.returned(experiment.forward if gradients else experiment, names, laid_out, passed)
     inside = _in_mesh if repairs.makes else str
     after = after and inside(after)
@@ -86,13 +86,24 @@ def _in_mesh(lines: str) -> str:
     return "with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):\n" + source.indent(lines, 4)
 
 
-def _jit(experiment: Experiment, *, out_shardings: bool) -> list[str]:
-    """The decorator of the jitted function.
+def _promised(experiment: Experiment, program: Program, *, every: bool) -> dict[str, Spec]:
+    """The outputs whose layouts are told to `jit`: those that the caller asked for, or `every` one.
 
-    It passes `out_shardings` where no argument tells JAX the mesh, or where sharding types specify the
-    layouts only in part.
+    Every one where no argument tells JAX the mesh, or where sharding types specify the layouts only in part.
     """
-    if not out_shardings:
-        return ["@jax.jit"]
-    promised = (None if name in experiment.probed else spec for name, spec in experiment.outputs.items())
-    return [*spelling.out_shardings(promised), "", "@jax.jit(out_shardings=out_shardings)"]
+    held = () if program.places else experiment.imports.held
+    named = [name for name in experiment.outputs if name not in experiment.probed]
+    return {name: experiment.outputs[name] for name in named if every or name in held}
+
+
+def _jit(experiment: Experiment, promised: Mapping[str, Spec]) -> list[str]:
+    """The decorator of the jitted function."""
+    lines: list[str] = []
+    arguments: list[str] = []
+    donated = [at for at, array in enumerate(experiment.arrays) if array.name in experiment.imports.donated]
+    if promised:
+        lines = [*spelling.out_shardings(promised.get(name) for name in experiment.outputs), ""]
+        arguments.append("out_shardings=out_shardings")
+    if donated:
+        arguments.append(f"donate_argnums={spelling.tuple_of(list(map(str, donated)))}")
+    return [*lines, f"@jax.jit({', '.join(arguments)})" if arguments else "@jax.jit"]

@@ -174,11 +174,14 @@ def main(experiment: Experiment, program: Program) -> str:
                 "        print(np.asarray(shard.data))",
             ],
         )
+    outputs = ["    outputs = program(mesh)(*arrays)"]
+    if experiment.imports.within:
+        outputs = ["    with jax.set_mesh(mesh):", "        outputs = program(mesh)(*arrays)"]
     lines = [
         "def main():",
         "    mesh = make_mesh()",
         "    arrays = jax.device_put(inputs(), shardings(mesh))",
-        "    outputs = program(mesh)(*arrays)",
+        *outputs,
         f"    for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
         # The compiler leaves an output that depends on no array on one device, so it has no PartitionSpec.
         *([] if program.places else ['        spec = getattr(output.sharding, "spec", None)']),

@@ -18,7 +18,7 @@ configure: Callable[[str, Any], None] = _jax.config.update
 devices: Callable[..., list[Any]] = _jax.devices
 local_devices: Callable[..., list[Any]] = _jax.local_devices
 make_mesh: Callable[..., jax.sharding.Mesh] = _jax.make_mesh
-set_mesh: Callable[[jax.sharding.Mesh], AbstractContextManager[Any]] = _jax.set_mesh
+set_mesh: Callable[[jax.sharding.Mesh | None], AbstractContextManager[Any]] = _jax.set_mesh
 default_device: Callable[[Any], AbstractContextManager[Any]] = _jax.default_device
 
 jit: Callable[..., Any] = _jax.jit

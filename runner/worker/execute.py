@@ -16,7 +16,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.link import handover
-from runner.link.events import Compilation, OutputTold, Ran, RunTimes, ShardEntry, Timing
+from runner.link.events import Compilation, OutputTold, Ran, Ranges, RunTimes, ShardEntry, Timing
 from runner.worker import calls, phases, processes, shared
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
 from runner.worker.specs import sole_holder, spec_of
@@ -60,12 +60,25 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     phases.tell(f"{program} was running: it takes longer, or hangs in a collective")
     compiled_at = time.perf_counter()
 
-    def run() -> Any:
+    given = _Operands(tuple(operands), _donated(experiment, program))
+    held: dict[str, list[tuple[int, Ranges]]] = (
+        {}
+        if not program.on_mesh
+        else {
+            array.name: [
+                (processes.number_of(shard.device), ranges(shard.index, operand.shape))
+                for shard in operand.addressable_shards
+            ]
+            for array, operand in zip(experiment.arrays, operands, strict=True)
+        }
+    )
+
+    def call(operands: tuple[Any, ...]) -> Any:
         # jit's own call runs the compiled program, and takes layouts that the executable's call refuses: int4's on JAX
         # 0.10.
         return calls.block_until_ready(function(*operands))
 
-    outputs = run()
+    outputs = call(given.fresh())
     first_run = time.perf_counter() - compiled_at
     if program.on_mesh:
         # All processes must repeat it equally often.
@@ -77,13 +90,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     result = Ran(
         device_ids=device_ids,
         outputs=described,
-        operands={} if not program.on_mesh else {
-            array.name: [
-                (processes.number_of(shard.device), ranges(shard.index, operand.shape))
-                for shard in operand.addressable_shards
-            ]
-            for array, operand in zip(experiment.arrays, operands, strict=True)
-        },
+        operands=held,
         reshards=reshards(experiment, program, compiled, mesh, run=True),
         stderr=compiled.stderr,
         unreadable=compiled.unreadable,
@@ -94,22 +101,41 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
                 place_s=placed - start,
                 compile_s=compiled.seconds,
                 shared=compiled.shared,
-                run_s=_repeat(run, first_run),
+                run_s=_repeat(call, given, first_run),
             ),
             plan=planned(experiment, program, compiled, folder),
             lowered=asked(experiment, program, compiled),
         ),
-    )  # fmt: skip
-    return Execution(result, run)
+    )
+    return Execution(result, lambda: call(given.fresh()))
 
 
-def _repeat(call: Callable[[], Any], first: float) -> RunTimes:
+@dataclass(frozen=True)
+class _Operands:
+    """The operands of a program, and which of them it is given to keep."""
+
+    operands: tuple[Any, ...]
+    donated: tuple[bool, ...]
+
+    def fresh(self) -> tuple[Any, ...]:
+        """The operands, with copies of those whose memory the program takes."""
+        pairs = zip(self.operands, self.donated, strict=True)
+        return tuple(calls.block_until_ready(operand.copy()) if own else operand for operand, own in pairs)
+
+
+def _donated(experiment: Experiment, program: Program) -> tuple[bool, ...]:
+    """For each operand of a program, whether the program may reuse its memory."""
+    return tuple(program.whole and array.name in experiment.imports.donated for array in experiment.arrays)
+
+
+def _repeat(call: Callable[[tuple[Any, ...]], Any], given: _Operands, first: float) -> RunTimes:
     """Time further blocked runs, in seconds each; a run of over a second is not repeated."""
     repeats = 10 if first < 0.02 else 3 if first < 1.0 else 0
     times: list[float] = []
     for _ in range(repeats):
+        operands = given.fresh()
         start = time.perf_counter()
-        call()
+        call(operands)
         times.append(time.perf_counter() - start)
     times = times or [first]
     return RunTimes(median=float(np.median(times)), min=min(times), max=max(times), n=len(times))

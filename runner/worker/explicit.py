@@ -8,12 +8,13 @@ data, from which `runner/programs/explicit.py` writes `out_sharding=` and `resha
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import jax
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 
 from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment
@@ -25,7 +26,7 @@ from runner.layout import Spec
 from runner.programs.types import Repairs
 from runner.sharding.repairs import Repair, candidates
 from runner.sharding.results import OperandLayout
-from runner.worker import calls
+from runner.worker import calls, setting
 from runner.worker.gradient import places
 from runner.worker.imported import called, raised_in
 from runner.worker.refusing import refusal as describe
@@ -34,13 +35,18 @@ from runner.worker.versions import Literal, abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
 
 
-def repairs(experiment: Experiment) -> Repairs:
+def repairs(experiment: Experiment, *, through: bool = False) -> Repairs:
     """Return the repairs that make the graph's types agree. Raises `InvalidExperiment` if no repair does.
+
+    `through`: whether to repair the lines of the user's functions too, which no program can, instead of calling them.
 
     JAX builds some operations from others only during lowering; if the types refuse these, `runner/worker/execute.py`
     reports it.
     """
+    imports = experiment.imports
     mesh = abstract_mesh(experiment.mesh, experiment.mesh.explicit)
+    # The meshes that a user's function holds have devices.
+    mesh = setting.mesh(experiment, explicit=True) if imports.functions else mesh
     chosen: dict[str, dict[int, Repair]] = {}
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
@@ -49,7 +55,14 @@ def repairs(experiment: Experiment) -> Repairs:
 
     def walker(values: dict[str, Any]) -> _Explicit:
         explicit = _Explicit(
-            experiment, values, mesh=mesh, chosen=chosen, reshard=reshard, gathered=gathered, created=created
+            experiment,
+            values,
+            mesh=mesh,
+            chosen=chosen,
+            reshard=reshard,
+            gathered=gathered,
+            created=created,
+            through=through,
         )
         explicit.constrain_arrays()
         return explicit
@@ -80,12 +93,14 @@ def repairs(experiment: Experiment) -> Repairs:
         if experiment.reads_gradients:
             outputs = after(arrays, outputs)
         for name, value in outputs.items():
+            if name in imports.open:
+                continue
             padded = _wanted(experiment, experiment.outputs[name], value)
             if _typed(value) != padded:
                 returned[name] = padded
         return list(outputs.values())
 
-    with jax.sharding.use_abstract_mesh(mesh):
+    with setting.within(mesh if imports.within else getattr(mesh, "abstract_mesh", mesh)):
         traced = calls.jit(whole).trace(*structs(experiment, mesh))
     return Repairs(chosen, reshard, returned, gathered, makes=bool(created), constant=not _depends(traced.jaxpr.jaxpr))
 
@@ -152,12 +167,14 @@ def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:
 
 @dataclass
 class _Explicit(Walker):
-    mesh: AbstractMesh = field(kw_only=True)
+    mesh: Any = field(kw_only=True)
     chosen: dict[str, dict[int, Repair]] = field(kw_only=True)
     reshard: dict[str, Spec] = field(kw_only=True)
     gathered: dict[str, Spec] = field(kw_only=True)
     created: set[str] = field(kw_only=True)
     """The paths of the lines with a call that creates an array from numbers alone."""
+    through: bool = field(kw_only=True, default=False)
+    """Whether the lines of the user's functions are evaluated, instead of calling them."""
 
     def _sharding(self, spec: Spec) -> NamedSharding:
         return NamedSharding(self.mesh, partition(spec))
@@ -199,10 +216,12 @@ class _Explicit(Walker):
     def inside(self, call: FunctionCall, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Evaluate a function's body; a user's own Python function is called, since nothing inside can be repaired."""
         imports = self.experiment.imports
-        if call.function not in imports.functions:
+        if call.function not in imports.functions or self.through:
             return super().inside(call, body, arguments)
+        context = contextlib.nullcontext() if imports.within else setting.without()
         try:
-            given = called(imports, call.function, {v.name: a for v, a in zip(body.inputs, arguments, strict=True)})
+            with context:
+                given = called(imports, call.function, {v.name: a for v, a in zip(body.inputs, arguments, strict=True)})
         except REFUSALS as refusal:
             self._refuse_inside(imports.functions[call.function], refusal, body)
         values = (given,) if len(body.outputs) == 1 else tuple(given)

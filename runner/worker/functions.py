@@ -21,17 +21,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import ismodule
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from runner import codec, dtypes
 from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
-from runner.experiment.imported import KEY, Imported, Imports, skeleton
+from runner.experiment.imported import CALLED, KEY, Imported, Imports, skeleton
 from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
@@ -44,18 +44,43 @@ from runner.language import python, python_source
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.python import OwnCall, PythonCall
 from runner.language.syntax import SyntaxFault, parse
+from runner.layout import Spec
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
-from runner.worker import calls, imported, jaxprs, own_files, phases, types, versions
+from runner.worker import (
+    calls,
+    explicit,
+    imported,
+    jaxprs,
+    own_files,
+    phases,
+    remedies,
+    setting,
+    states,
+    types,
+    versions,
+)
 from runner.worker.jaxprs import CannotRead
+from runner.worker.setting import Setting
 from runner.worker.specs import partition
 from runner.worker.versions import is_own
+from runner.worker.walk import REFUSALS
 
 _OF_FUNCTIONS = ("of", "result", "checkpoint")
 """The keys of a function's mapping, beside its lines."""
 
 _KEYS = {"key": "jax.random.key"}
 """The names that Python expressions may use besides imports, with their names in programs."""
+
+_Result = TypeVar("_Result")
+
+_BUILTINS: dict[str, Any] = {"__builtins__": {"__import__": __import__}}
+"""The builtins of an evaluated expression, which can name none: JAX's extensions import what they need by this one."""
+
+_PLAIN = Setting(explicit=False, within=False)
+"""How a device's code is traced: the mesh is that of the `shard_map` around it."""
+
+_TYPED = Setting(explicit=True, within=False)
 
 _RAISED = (Exception, SystemExit, KeyboardInterrupt)
 """The exceptions of the user's code that are reported: all of them."""
@@ -139,6 +164,17 @@ class _Probing:
     functions: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Compilable:
+    """A call of arrays: its function, the types of its operands by name, and how it was traced."""
+
+    function: Callable[..., Any]
+    structs: Mapping[str, Any]
+    how: Setting
+    gives: Any
+    """The tree of its results, with their numbers."""
+
+
 def traced(
     definition: Mapping[str, Any], folder: Path, into: Path, *, values: bool = True, apart: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -173,10 +209,17 @@ class _FunctionReader:
     """The paths inside calls that constraints may name."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by name."""
-    compilable: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = field(
-        default_factory=dict[str, tuple[Callable[..., Any], dict[str, Any]]]
-    )
-    """For each line that is a call: the function, and the types of its array operands by name."""
+    compilable: dict[str, _Compilable] = field(default_factory=dict[str, "_Compilable"])
+    """For each line that is a call of arrays: what is compiled to ask for the layouts of its results."""
+    meshes: dict[bool, Any] = field(default_factory=dict[bool, Any])
+    """JAX's mesh of the experiment, with its Explicit axes or with all of them Auto."""
+    within: bool = False
+    """Whether a function was traced within `jax.set_mesh`, since JAX accepts it only there."""
+    held: list[str] = field(default_factory=list[str])
+    open: list[str] = field(default_factory=list[str])
+    """The outputs whose layouts the caller of `runner.check` asked for, and those whose layouts nobody asked for."""
+    state: dict[str, str] = field(default_factory=dict[str, str])
+    """The arrays of which outputs are the next values, by the names of these."""
     modules: list[str] = field(default_factory=list[str])
     """The names of the modules that are the user's files."""
     references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
@@ -237,9 +280,22 @@ class _FunctionReader:
         paths = {name: path for name, path in self.paths.items() if name != path}
         referred = () if self.written else tuple(self.references)
         changed[KEY] = codec.plain(
-            Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, referred, x64)
-        )
+            Imports(
+                self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, referred, x64,
+                self.within, tuple(self.held), tuple(self.open), self._donated(), self.state,
+            )
+        )  # fmt: skip
         return changed
+
+    @cached_property
+    def call(self) -> Any:
+        """The module with the arguments of `runner.check`; None for an experiment of a file."""
+        called = (name for name, source in self.definition["imports"].items() if Path(source).name == CALLED)
+        return self.objects.get(next(called, ""))
+
+    def _donated(self) -> tuple[str, ...]:
+        """The arrays whose memory the outputs may take."""
+        return () if self.call is None else tuple(self._leaves(self.call.donated))
 
     def _changed(self) -> dict[str, Any]:
         """The definition with the lines of the functions that it calls."""
@@ -335,7 +391,8 @@ class _FunctionReader:
             own_files.beside(os.getcwd())
         try:
             importlib.invalidate_caches()
-            return importlib.import_module(name), attribute or None, lines
+            with setting.unset():
+                return importlib.import_module(name), attribute or None, lines
         except _RAISED as error:
             raise self._raised(error, f"importing {source}", key) from None
 
@@ -347,7 +404,7 @@ class _FunctionReader:
             value = getattr(value, part)
         return value
 
-    def _raised(self, error: BaseException, what: str, key: Key, call: str = "") -> InvalidExperiment:
+    def _raised(self, error: BaseException, what: str, key: Key, call: str = "", remedy: str = "") -> InvalidExperiment:
         """The report of an exception of the user's code, with its line if known."""
         lines = [line.strip() for line in str(error).split("\n") if line.strip()]
         # JAX says of out_specs what is wrong with them in the lines after a colon.
@@ -355,6 +412,7 @@ class _FunctionReader:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
         where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
         message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")
+        message += f"\n{remedy}" if remedy else ""
         return InvalidExperiment(Fault(key, message, call or None, 0, len(call)))
 
     # Arrays, and the leaves of trees.
@@ -374,7 +432,7 @@ class _FunctionReader:
         self._known(call, space, key)
 
         def make() -> Any:
-            return eval(code, {"__builtins__": {}}, space)
+            return eval(code, _BUILTINS, space)
 
         try:
             shapes = calls.eval_shape(make)
@@ -422,7 +480,7 @@ class _FunctionReader:
         space = {**self.objects, **self.probe.dims}
         self._known(call, space, key)
         try:
-            specs = eval(call.text, {"__builtins__": {}}, space)
+            specs = eval(call.text, _BUILTINS, space)
         except _RAISED as error:
             raise self._raised(error, "making the specs", key, call.text) from None
         leaves = calls.tree.unflatten(tree.structure, tree.leaves)
@@ -794,7 +852,7 @@ class _FunctionReader:
         reads = [name for name in call.names if name in self.trees or name in self.values or name in self.arrays]
         self._known(call, {**space, **dict.fromkeys(reads)}, key)
         operands = self._leaves(reads)
-        structs, varying = self._types(section, operands)
+        structs, varying, layouts = self._types(section, operands)
         wide = [f"{name} is {struct.dtype}" for name, struct in structs.items() if str(struct.dtype) in dtypes.WIDE]
         if wide and not calls.x64():
             message = (
@@ -809,16 +867,12 @@ class _FunctionReader:
             def function(*leaves: Any) -> list[Any]:
                 values = dict(zip(structs, leaves, strict=True))
                 read = {name: self.trees[name].made(values) if name in self.trees else values[name] for name in reads}
-                given = eval(code, {"__builtins__": {}}, {**space, **read})
+                given = eval(code, _BUILTINS, {**space, **read})
                 leaves_of, structure = calls.tree.flatten(given)
                 result[:] = [calls.tree.unflatten(structure, range(len(leaves_of)))]
                 return leaves_of
 
             return function
-
-        def shapes(function: Callable[..., list[Any]]) -> Any:
-            leaves = calls.eval_shape(function, *structs.values())
-            return calls.tree.map(leaves.__getitem__, result[0])
 
         where = "/".join([*(around.name for around in self.around), *([] if line == RESULT else [line])])
 
@@ -829,31 +883,40 @@ class _FunctionReader:
 
         reference = self.references.get(call.function)
         read_in = space if reference is None else self._referring(reference, call, space)
+        # A reference may have the name of what it stands for.
+        inside = {name.rpartition(".")[2]: each for name, each in self.references.items() if name != call.function}
         self.taken |= self.visible
         own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
         local = section == "per_device"
 
-        def reading() -> tuple[jaxprs.FunctionLines, Any]:
+        def reading(how: Setting) -> tuple[jaxprs.FunctionLines, Any]:
             # JAX caches traces by function, so each reading needs a new one.
-            lines = jaxprs.read(
-                in_space(read_in),
-                structs,
-                mesh=self.probe.mesh,
-                manual=self.probe.manual.axes if local else (),
-                varying=varying,
-                check_vma=self.probe.check_vma,
-                references={name.rpartition(".")[2]: each for name, each in self.references.items()},
-                taken=self._taken_inside,
-                marks=marks if not local and self._mapping("constraints") else None,
-            )
+            with self._set(how):
+                lines = jaxprs.read(
+                    in_space(read_in),
+                    self._typed(structs, layouts, how),
+                    mesh=self.probe.mesh,
+                    manual=self.probe.manual.axes if local else (),
+                    varying=varying,
+                    check_vma=self.probe.check_vma,
+                    references=inside,
+                    taken=self._taken_inside,
+                    marks=marks if not local and self._mapping("constraints") else None,
+                )
             return lines, result[0]
 
         try:
-            if reference is not None and not local:
-                given, referred = shapes(in_space(space)), shapes(in_space(read_in))
-                if calls.tree.flatten(given) != calls.tree.flatten(referred):
-                    raise CannotRead(f"{call.function} gives {_typed(given)}, and its reference {_typed(referred)}")
-            (lines, gives), (again, gives_again) = reading(), reading()
+            if reference is None or local:
+                (lines, gives), how = (reading(_PLAIN), _PLAIN) if local else self._as_called(reading)
+                read_as = how
+            else:
+                given, how = self._as_called(lambda how: self._shapes(in_space(space), structs, layouts, how, result))
+                (lines, gives), read_as = self._as_called(reading, of_reference=True)
+                expected = self._shapes(in_space(read_in), structs, layouts, read_as, result)
+                if calls.tree.flatten(given) != calls.tree.flatten(expected):
+                    message = f"{call.function} gives {_typed(given)}, and its reference {_typed(expected)}"
+                    raise CannotRead(message)
+            again, gives_again = reading(read_as)
             if not _alike(lines, again) or calls.tree.flatten(gives) != calls.tree.flatten(gives_again):
                 raise CannotRead(
                     f"{call.function or call.text} returns different values when it is called again: it depends on "
@@ -864,16 +927,127 @@ class _FunctionReader:
         except InvalidExperiment:
             raise
         except _RAISED as error:
-            raise self._raised(error, f"tracing {call.function or call.text}", key, call.text) from None
+            hint = "" if self.call is None else remedies.of_captured(error, self.call.captured)
+            if not hint and self.probe.programs[0].typed and not local and isinstance(error, REFUSALS):
+                hint = self._remedy(error, self._typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
+            name = (call.function or call.text) if self.call is None else self.call.name
+            raise self._raised(error, f"tracing {name}", key, call.text, hint) from None
         self.called |= {call.function, *lines.called} - {""}
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
-            self.compilable[line] = (in_space(space), structs)
+            self.compilable[line] = _Compilable(in_space(space), self._typed(structs, layouts, how), how, gives)
         text, tree = self._function(call, own, reads, structs, lines, gives, where)
         if reference is not None and not local and not self.around:
-            self._write(text, call, reads, structs, in_space(space), gives, where)
+            with self._set(how):
+                self._write(text, call, reads, self._typed(structs, layouts, how), in_space(space), gives, where)
         return text, tree
+
+    def _shapes(
+        self,
+        function: Callable[..., list[Any]],
+        structs: Mapping[str, Any],
+        layouts: Mapping[str, Spec],
+        how: Setting,
+        result: list[Any],
+    ) -> Any:
+        """The types of a function's results, in the tree that it leaves in `result`."""
+        with self._set(how):
+            leaves = calls.eval_shape(function, *self._typed(structs, layouts, how).values())
+        # The layouts in the types of a function and its reference may differ.
+        types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        return calls.tree.map(types.__getitem__, result[0])
+
+    def _as_called(self, trace: Callable[[Setting], _Result], *, of_reference: bool = False) -> tuple[_Result, Setting]:
+        """Trace a function as the programs call it; return the result and the setting in which JAX accepts it.
+
+        A reference is called by no program, and traced without types if JAX accepts that. Raises what JAX raises in
+        the first setting.
+        """
+        refused: dict[bool, BaseException] = {}
+        ambient = self.call is not None and self.call.context
+        programs = self.probe.programs
+        ways = setting.of_reference(programs) if of_reference else setting.settings(programs, ambient)
+        for how, wanting in ways:
+            if wanting and not setting.wants_mesh(refused[how.explicit]):
+                continue
+            try:
+                traced = trace(how)
+            except (CannotRead, InvalidExperiment):
+                raise
+            except Exception as error:
+                refused[how.explicit] = error
+                continue
+            self.within |= how.within and not of_reference
+            return traced, how
+        raise next(iter(refused.values()))
+
+    def _remedy(
+        self, error: BaseException, typed: Mapping[str, Any], plain: Callable[[], jaxprs.FunctionLines]
+    ) -> str | None:
+        """What to write where JAX's types refuse a line; `plain` reads the function without types."""
+        if self.around:
+            return None
+        if (hint := remedies.of_in_specs(error, typed)) is not None:
+            return hint
+        place = remedies.refused_at(error)
+        try:
+            lines = plain()
+        except Exception:
+            # It is refused without types too, for which there is no remedy.
+            return None
+        if place is None:
+            return None
+        name, arrays = free("refused", self.taken), {**self.arrays}
+        for captured, value in lines.arrays.items():
+            arrays[captured] = {"shape": list(value.shape), "dtype": str(value.dtype), "spec": [], "init": 0}
+        traced = lines.traced(typed)
+        function = Imported(name, "", traced, lines.frames)
+        given = [f"{name}_{number}" for number in range(len(lines.results))]
+        whole: dict[str, Any] = {
+            **skeleton(self.definition),
+            "arrays": arrays,
+            "functions": {**self.plain, **self.functions},
+            "graph": {", ".join(given): f"{name}({', '.join(traced.parameters)})"},
+            "outputs": {each: [] for each in given},
+            "per_device": {},
+            "expect": {},
+            "grad": {},
+            KEY: codec.plain(Imports({name: function}, x64=calls.x64())),
+        }
+        try:
+            chosen = explicit.repairs(read(whole).alone("graph"), through=True).calls
+        except InvalidExperiment:
+            return None
+        for path, repairs in chosen.items():
+            # The path of a line of a call ends with the line's own name.
+            own = max((label for label in lines.frames if path.endswith(label)), key=len, default="")
+            frame = lines.frames.get(own)
+            if frame is None or (frame.file, frame.line) != (place.filename, place.lineno):
+                continue
+            texts = [text for repair in repairs.values() if (text := remedies.written(repair, place)) is not None]
+            return f"write {texts[0]}, which JAX's types accept" if len(texts) == 1 else None
+        return None
+
+    def _set(self, how: Setting) -> contextlib.AbstractContextManager[Any]:
+        """The context in which a function is called."""
+        return setting.within(self._mesh(how.explicit)) if how.within else contextlib.nullcontext()
+
+    def _typed(self, structs: Mapping[str, Any], layouts: Mapping[str, Spec], how: Setting) -> dict[str, Any]:
+        """The types of operands: with their layouts, if the axes are Explicit."""
+        if not how.explicit:
+            return {**structs}
+        mesh = self._mesh(True)
+        return {
+            name: setting.typed(struct, mesh, layouts[name]) if name in layouts else struct
+            for name, struct in structs.items()
+        }
+
+    def _mesh(self, explicit: bool) -> Any:
+        """JAX's mesh of the experiment."""
+        if explicit not in self.meshes:
+            self.meshes[explicit] = setting.mesh(self.probe, explicit=explicit)
+        return self.meshes[explicit]
 
     def _write(
         self,
@@ -892,7 +1066,7 @@ class _FunctionReader:
             # Its reference was read, which is why it has one.
             return
         regions = (line for line in lines.lines.values() if isinstance(line, TracedLoop) and line.region is not None)
-        if next(regions, None) is not None and not lines.arrays:
+        if next(regions, None) is not None:
             own = free(f"{reference.partition('(')[0]}_written", self.taken)
             self.written[reference], _ = self._function(call, own, reads, structs, lines, gives, where)
 
@@ -946,8 +1120,10 @@ class _FunctionReader:
             raise invalid((), message)
         return text
 
-    def _types(self, section: Section, operands: Sequence[str]) -> tuple[dict[str, Any], dict[str, frozenset[str]]]:
-        """The types of a call's operands in its section, and the mesh axes over which they vary."""
+    def _types(
+        self, section: Section, operands: Sequence[str]
+    ) -> tuple[dict[str, Any], dict[str, frozenset[str]], dict[str, Spec]]:
+        """The types of a call's operands in its section, the mesh axes over which they vary, and arrays' layouts."""
         computed = [name for name in operands if name not in self.arrays or name in self.local]
         names = {name: f"probe{i}_" if self.around else name for i, name in enumerate(computed)}
         probing = _Probing({}, {probe: name for name, probe in names.items()}, {})
@@ -988,7 +1164,7 @@ class _FunctionReader:
                 shape = typed.shape[stacks:]
                 structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(typed.dtype).numpy)
                 varying[name] = differing.get(names[name], frozenset())
-        return structs, varying
+        return structs, varying, {name: array.layout.spec for name, array in given.items() if name in structs}
 
     def _python(self, text: Any, key: Key) -> PythonCall:
         if not isinstance(text, str):
@@ -1019,11 +1195,8 @@ class _FunctionReader:
             if isinstance(spec, str):
                 tree = self.trees.get(name) or self._tree(name, 0, None)
                 of_leaves = self._specs(spec, tree, (section, name))
-                if section == "outputs" and None in of_leaves.values():
-                    chosen = self._chosen(name, tree, (section, name))
-                    of_leaves = {
-                        leaf: chosen[leaf] if entries is None else entries for leaf, entries in of_leaves.items()
-                    }
+                if section == "outputs":
+                    of_leaves = self._of_outputs(name, tree, of_leaves)
                 specs |= of_leaves
                 continue
             if name not in self.trees:
@@ -1078,32 +1251,89 @@ class _FunctionReader:
                 raise invalid(("constraints", pattern), message)
         return specs | self._of_trees("constraints")
 
-    def _chosen(self, name: str, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
-        """The specs that the compiler chooses for the leaves of a call's result."""
+    def _of_outputs(
+        self, name: str, tree: _Tree, asked: Mapping[str, list[Any] | None]
+    ) -> Mapping[str, list[Any] | None]:
+        """The specs of the leaves of a call's result; what nobody asked for is as the compiler or the types choose."""
+        missing = [leaf for leaf, entries in asked.items() if entries is None]
+        self.open += missing
+        specs = self._chosen(name, tree, asked, ("outputs", name)) if missing else asked
+        if self.call is not None:
+            self.held += [leaf for leaf in asked if leaf not in missing]
+            self._find_state(name, tree, specs)
+        return specs
+
+    def _find_state(self, name: str, tree: _Tree, specs: Mapping[str, list[Any] | None]) -> None:
+        """Find the outputs that are the next values of operands."""
         made = self.compilable.get(name)
-        topology = self.probe.target.topology
-        if made is None or topology is not None:
-            why = "the line calls no function of arrays alone" if made is None else f"{topology} is not here"
+        if made is None:
+            return
+        types: list[Any] = []
+
+        def alike(array: str, number: int) -> bool:
+            if not types:
+                with self._set(made.how):
+                    types.extend(calls.eval_shape(made.function, *made.structs.values()))
+            own, other = made.structs.get(array), types[number]
+            return own is not None and (own.shape, own.dtype) == (other.shape, other.dtype)
+
+        operands = {each: (of.structure, of.leaves) for each, of in self.operands.items()}
+        pairs = [*states.candidates(operands, made.gives, alike, self._donated())]
+        moved = [pair for pair in pairs if self._moves(self.arrays[pair[0]]["spec"], specs[tree.leaves[pair[1]]])]
+        is_next: Callable[[str, int], bool] | None = None
+        if moved:
+            with self._set(made.how):
+                is_next = states.updates(made.function, made.structs)
+        for array, number in pairs:
+            # One that lies as its operand needs no proof that it is its next value.
+            if (array, number) not in moved or (is_next is not None and is_next(array, number)):
+                self.state[tree.leaves[number]] = array
+
+    def _moves(self, before: Any, after: Any) -> bool:
+        """Whether two specs are of different layouts."""
+        sizes = self.probe.mesh.sizes
+        pair = [Spec.of(each or ()) for each in (before, after)]
+        rank = max(map(len, pair))
+        kept = [[[axis for axis in axes if sizes.get(axis, 2) > 1] for axes in spec.padded(rank)] for spec in pair]
+        return kept[0] != kept[1]
+
+    def _chosen(
+        self, name: str, tree: _Tree, asked: Mapping[str, list[Any] | None], key: Key
+    ) -> dict[str, list[Any] | None]:
+        """The specs of the leaves of a call's result, with those that were asked for."""
+        made = self.compilable.get(name)
+        if made is None:
+            why = "the line calls no function of arrays alone"
             raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot choose one: {why}")
-        phases.tell("the compiler was asked for the layouts of results")
-        function, structs = made
-        alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
-        specs = {array.name: array.layout.spec for array in read({**skeleton(self.definition), **alone}).arrays}
-        axes = self.probe.mesh
-        mesh = calls.make_mesh(
-            axes.shape,
-            axes.axes,
-            axis_types=(AxisType.Auto,) * len(axes.axes),
-            devices=calls.devices(self.probe.target.platform)[: axes.size],
-        )
-        shardings = [NamedSharding(mesh, partition(specs[operand])) for operand in structs]
+        if self.probe.target.topology is not None and not made.how.explicit:
+            # The compiled module says what its compiler chose; nothing runs that a layout here would matter to.
+            return {leaf: [] if entries is None else entries for leaf, entries in asked.items()}
+        phases.tell("the layouts of results were asked for")
+        mesh = self._mesh(made.how.explicit)
+        shardings = [
+            None if entries is None else NamedSharding(mesh, PartitionSpec(*map(_entry, entries)))
+            for entries in (asked[leaf] for leaf in tree.leaves)
+        ]
         try:
-            compiled = calls.jit(function, in_shardings=shardings).lower(*structs.values()).compile()
+            with self._set(made.how):
+                if made.how.explicit:
+                    specs = [
+                        aval.sharding.spec
+                        for aval in calls.jit(made.function).trace(*made.structs.values()).jaxpr.out_avals
+                    ]
+                else:
+                    alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
+                    layouts = {a.name: a.layout.spec for a in read({**skeleton(self.definition), **alone}).arrays}
+                    given = [NamedSharding(mesh, partition(layouts[operand])) for operand in made.structs]
+                    jitted = calls.jit(made.function, in_shardings=given, out_shardings=shardings)
+                    compiled = jitted.lower(*made.structs.values()).compile()
+                    # A result that depends on no array is on a single device and has no PartitionSpec.
+                    of_results = calls.tree.leaves(compiled.output_shardings)
+                    specs = [getattr(sharding, "spec", PartitionSpec()) for sharding in of_results]
         except _RAISED as error:
             raise self._raised(error, f"compiling '{name}'", key) from None
-        given = dict(zip(tree.leaves, calls.tree.leaves(compiled.output_shardings), strict=True))
-        # A result that depends on no array is on a single device and has no PartitionSpec.
-        return {leaf: _entries(getattr(sharding, "spec", PartitionSpec())) for leaf, sharding in given.items()}
+        chosen = dict(zip(tree.leaves, map(_entries, specs), strict=True))
+        return {leaf: chosen[leaf] if entries is None else entries for leaf, entries in asked.items()}
 
     def _grad(self) -> Any:
         grad = self.definition["grad"]
@@ -1201,6 +1431,11 @@ def _entries(spec: Any) -> list[Any] | None:
         return None
     entries = spec.spec if isinstance(spec, NamedSharding) else spec
     return [list(cast("tuple[str, ...]", entry)) if isinstance(entry, tuple) else entry for entry in entries]
+
+
+def _entry(entry: Any) -> Any:
+    """An entry of a spec in the YAML as one of a PartitionSpec."""
+    return tuple(cast("list[str]", entry)) if isinstance(entry, list) else entry
 
 
 def _part(part: Any) -> str:

@@ -8,6 +8,7 @@ many steps it takes; of a `cond` all branches are computed and one is selected.
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import linecache
 import math
@@ -50,6 +51,7 @@ from runner.worker.primitives import (
     transposed,
     wrapped,
 )
+from runner.worker.setting import without
 from runner.worker.spelled import SourceOf, spelled
 from runner.worker.systems import system
 from runner.worker.trips import steps
@@ -132,7 +134,10 @@ def read(
 
     Raises `CannotRead`, and any exception of the function.
     """
-    structs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands.values()]
+    structs = [
+        each if isinstance(each, jax.ShapeDtypeStruct) else jax.ShapeDtypeStruct(each.shape, each.dtype)
+        for each in operands.values()
+    ]
     reader = _Reader({*operands, *taken}, mesh, frozenset(manual))
     if mesh is None or not manual:
         return _lines(function, {**operands}, structs, reader, references or {}, marks)
@@ -159,7 +164,10 @@ def _on_devices(
     *,
     check_vma: bool,
 ) -> None:
-    """Trace a function inside `shard_map`, for the mesh axes; without a mesh it is inside of one already."""
+    """Trace a function inside `shard_map`, for the mesh axes; without a mesh it is inside of one already.
+
+    A mesh that is set around the user's call is another one, with devices.
+    """
     mapped = jax.shard_map(
         shard,
         mesh=None if mesh is None else abstract_mesh(mesh),
@@ -168,7 +176,8 @@ def _on_devices(
         axis_names=set(manual),
         check_vma=check_vma,
     )
-    calls.eval_shape(mapped, *structs)
+    with contextlib.nullcontext() if mesh is None else without():
+        calls.eval_shape(mapped, *structs)
 
 
 def _lines(

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +52,7 @@ from runner.worker.execute import Execution, execute
 from runner.worker.keeping import keeping
 from runner.worker.layouts import layouts
 from runner.worker.raising import raised
+from runner.worker.setting import unset
 from runner.worker.types import infer
 
 if TYPE_CHECKING:
@@ -288,15 +290,8 @@ class _Doing:
         if name in self.failed:
             return Finished(step=step, error=self.failed[name])
         try:
-            match step.work:
-                case StepWork.RUN:
-                    return Finished(step=step, result=self._run(step.program))
-                case StepWork.TRACE:
-                    return self._take_trace(step)
-                case StepWork.PROFILE:
-                    return self._take_profile(step)
-                case StepWork.TWIN:
-                    return self._take_twin(step)
+            with self._context(step.program):
+                return self._done(step)
         except Deadlock as deadlock:
             return Finished(step=step, error=str(deadlock))
         except NotLowered as refused:
@@ -304,6 +299,24 @@ class _Doing:
         except Exception as error:  # JAX, XLA and the backend may raise anything; all of it is recorded.
             traceback.print_exc()
             return Finished(step=step, error=_error_text(error, self.folder / _file(name)))
+
+    def _context(self, program: Program) -> AbstractContextManager[Any]:
+        """The context in which a program runs: within `jax.set_mesh` where the functions that it calls want that."""
+        if not self.experiment.imports.within or not program.on_mesh or program.value not in self.modules:
+            return nullcontext()
+        module = self.modules[program]
+        return calls.set_mesh(module.make_mesh() if self.absent is None else module.make_mesh(self.absent.devices))
+
+    def _done(self, step: Step) -> Finished:
+        match step.work:
+            case StepWork.RUN:
+                return Finished(step=step, result=self._run(step.program))
+            case StepWork.TRACE:
+                return self._take_trace(step)
+            case StepWork.PROFILE:
+                return self._take_profile(step)
+            case StepWork.TWIN:
+                return self._take_twin(step)
 
     def _run(self, program: Program) -> Ran:
         module = self.modules[program]
@@ -428,7 +441,8 @@ def _load(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.dont_write_bytecode = True
-    spec.loader.exec_module(module)
+    with unset():
+        spec.loader.exec_module(module)
     return module
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from runner.checks import communication
 from runner.checks.communication import CountsVerdict, LimitVerdict
 from runner.checks.kind import CheckKind, Needs
+from runner.checks.states import moved
 from runner.evidence.model import Collective
 from runner.evidence.words import described
 from runner.experiment.expect import CHECKED, Expectations
@@ -43,7 +44,7 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
         return Judged(status="failed", reason=unread[0], details=unread[1:])
     else:
         verdict = _OTHERS[what](expected, compiled, experiment)
-    reads = of == "compiled" and what not in ("max_memory_bytes", "layouts")
+    reads = of == "compiled" and what not in ("max_memory_bytes", "layouts", "state_layout")
     return _incomplete(verdict, compiled) if reads else verdict
 
 
@@ -136,6 +137,14 @@ def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Expe
     return Judged(status="failed", reason="; ".join(wrong)) if wrong else Judged(status="passed")
 
 
+def _state_layout(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> Verdict:
+    if not experiment.imports.state:
+        return Judged(status="failed", reason="no result is the next value of an operand: it is not a step")
+    specs = {name: output.spec for name, output in compiled.outputs.items()}
+    wrong = [f"{output} is {after}, and {name} {before}" for name, output, before, after in moved(experiment, specs)]
+    return Judged(status="failed", reason="; ".join(wrong[:4])) if wrong else Judged(status="passed")
+
+
 def _same(expected: Spec, actual: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bool:
     """Whether both layouts give every device the same index range."""
     if len(expected) > len(shape):
@@ -153,6 +162,7 @@ _OTHERS: Mapping[str, _Compare] = {
     "overlapped": _overlapped,
     "not_overlapped": _not_overlapped,
     "layouts": _layouts,
+    "state_layout": _state_layout,
 }
 """The comparisons of the expectations that are not about collectives or bytes."""
 

@@ -27,14 +27,23 @@ def check(context: Context, run: ProgramRun) -> LayoutVerdict | NotRun:
     for array in context.experiment.arrays:
         held = {position_of[device]: ranges for device, ranges in run.ran.operands[array.name]}
         wrong += _wrong(array.name, array.layout, held, run)
-    if run.program.places:
-        for name, output in run.outputs.items():
-            held = {part.position: part.ranges for part in output.places}
-            wrong += _wrong(name, context.layout(name), held, run)
+    promised = [name for name in run.outputs if context.experiment.promises(run.program, name)]
+    for name in promised:
+        held = {part.position: part.ranges for part in run.outputs[name].places}
+        wrong += _wrong(name, context.layout(name), held, run)
     if wrong:
         return LayoutVerdict(status="failed", reason="; ".join(wrong[:4]), wrong=len(wrong))
-    note = None if run.program.places else "of the operands only; the compiler chooses the layout of the outputs"
-    return LayoutVerdict(status="passed", note=note)
+    return LayoutVerdict(status="passed", note=_note(run, promised))
+
+
+def _note(run: ProgramRun, promised: list[str]) -> str | None:
+    chosen = [name for name in run.outputs if name not in promised]
+    if not chosen:
+        return None
+    by = "the types choose" if run.program.typed else "the compiler chooses"
+    if not promised:
+        return f"of the operands only; {by} the layout of the outputs"
+    return f"not of {', '.join(chosen[:3])}{'…' if len(chosen) > 3 else ''}, whose layout {by}"
 
 
 def _wrong(name: str, layout: Layout, held: dict[int, tuple[tuple[int, int], ...]], run: ProgramRun) -> list[str]:

@@ -1,0 +1,74 @@
+"""Says of a compiled step whether the memory that it was given is used, and whether its state lies as it lay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from runner import dtypes
+from runner.evidence.aliases import aliased
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.layout import Layout, Spec
+from runner.words import bytes_text, listed
+
+
+def unused(experiment: Experiment, program: Program, module: str) -> str | None:
+    """The warning for donated arrays whose memory no result of a program takes; `module` is the compiled module."""
+    if not program.whole:
+        return None
+    missing = set(experiment.imports.donated) - aliased(module)
+    arrays = [array for array in experiment.arrays if array.name in missing]
+    if not arrays:
+        return None
+    names = listed([experiment.imports.paths.get(array.name, array.name) for array in arrays])
+    size = sum(_bytes(experiment, array.name) for array in arrays)
+    verb = "is" if len(arrays) == 1 else "are"
+    return (
+        f"{program}: {names} {verb} donated, and the compiler cannot use the memory, {bytes_text(size)} on each "
+        "device: no result has the type and the layout of it"
+    )
+
+
+def _bytes(experiment: Experiment, name: str) -> int:
+    array = experiment.array(name)
+    return math.prod(array.layout.shard_shape) * dtypes.dtype(array.dtype).numpy.itemsize
+
+
+def moved(experiment: Experiment, outputs: Mapping[str, Spec | None]) -> Iterator[tuple[str, str, Spec, Spec]]:
+    """The arrays of a state that come out laid out otherwise: the array, its next value, and both layouts."""
+    for output, name in experiment.imports.state.items():
+        after = outputs.get(output)
+        if after is None or output not in outputs:
+            continue
+        array = experiment.array(name)
+        shape = array.layout.shape
+        before, behind = (Layout(experiment.mesh, shape, spec) for spec in (array.layout.spec, after))
+        if any(before.block(at) != behind.block(at) for at in range(experiment.mesh.size)):
+            yield name, output, array.layout.spec, after
+
+
+def kept(experiment: Experiment, program: Program, outputs: Mapping[str, Spec | None]) -> list[str]:
+    """The sentences on the state of a step that a program lays out otherwise than it takes it; empty if it does not."""
+    paths = experiment.imports.paths
+    changed: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name, output, before, after in moved(experiment, outputs):
+        pair = paths.get(name, name), paths.get(output, output)
+        changed.setdefault((str(before), str(after)), []).append(pair)
+    sentences: list[str] = []
+    for (before, after), pairs in changed.items():
+        arrays, results = ([pair[at] for pair in pairs] for at in (0, 1))
+        verb, value = ("is", "value of") if len(pairs) == 1 else ("are", "values of")
+        sentences.append(
+            f"{program}: {_some(results)}, the next {value} {_some(arrays)}, {verb} laid out as {after}, not as "
+            f"{before}: another step moves the state, or compiles anew; out_specs hold it"
+        )
+    return sentences
+
+
+def _some(names: list[str]) -> str:
+    return listed(names) if len(names) <= _FEW else f"{listed(names[:_FEW])} and {len(names) - _FEW} more"
+
+
+_FEW = 4
+"""The most leaves that a sentence names."""

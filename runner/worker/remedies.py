@@ -1,0 +1,123 @@
+"""Says what to write where JAX's sharding types refuse a line of a user's function.
+
+The function's lines are evaluated under the same types, and repaired as lines of an experiment are: what is suggested
+has been accepted by JAX.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.language import python_source
+from runner.language.python_source import PythonPart
+from runner.layout import Spec
+from runner.sharding.repairs import Repair
+from runner.words import listed
+from runner.worker.versions import is_own
+
+_IN_SPECS = re.compile(
+    r"in_specs passed to shard_map: (P\(.*?\)) does not match the specs of the input: (P\(.*?\)) for arg: (\S+?)\. "
+)
+_TAKE_OUT_SHARDING = re.compile(
+    r"(?:^|\.)(?:matmul|dot|einsum|tensordot|dot_general|get|take|zeros|ones|full|reshape)$"
+)
+
+
+_CAPTURED = re.compile(
+    r"Manual.*(?:should match the mesh of|mesh of sharding)|closed?[- ]over", re.DOTALL | re.IGNORECASE
+)
+
+
+def of_captured(error: BaseException, captured: Mapping[str, str]) -> str:
+    """What to write where JAX refuses a `shard_map` that closes over a sharded array, of those that are `captured`."""
+    if not captured or _CAPTURED.search(str(error)) is None:
+        return ""
+    verb = "is" if len(captured) == 1 else "are"
+    each = "it as an argument" if len(captured) == 1 else "them as arguments"
+    return f"{listed([*captured.values()])} {verb} captured: pass {each} of the shard_map, with specs in in_specs"
+
+
+def refused_at(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost place in the user's own files at which an error was raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    return frames[-1] if frames else None
+
+
+def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
+    """What to write where the `in_specs` of a `shard_map` are not the layouts of its arguments.
+
+    `typed`: the types of the function's operands, by the caller's names.
+    """
+    mismatch = _IN_SPECS.search(str(error) + " ")
+    if mismatch is None:
+        return None
+    wanted, _, kind = mismatch.groups()
+    names = [name for name, struct in typed.items() if _described(struct) == kind]
+    argument = names[0] if len(names) == 1 else "the argument"
+    return f"reshard it before the call: jax.reshard({argument}, {wanted}), or give in_specs that are its layout"
+
+
+def _described(struct: Any) -> str:
+    """A type as JAX writes it: `float32[4@expert,16]`."""
+    spec = [*(struct.sharding.spec if struct.sharding is not None else ())]
+    spec += [None] * (len(struct.shape) - len(spec))
+    sizes = (
+        f"{size}" if axes is None else f"{size}@{axes if isinstance(axes, str) else '(' + ','.join(axes) + ')'}"
+        for size, axes in zip(struct.shape, spec, strict=True)
+    )
+    return f"{struct.dtype}[{','.join(sizes)}]"
+
+
+def written(repair: Repair, place: traceback.FrameSummary) -> str | None:
+    """A repair of a call, as it may be written in place of the source at a place; None if that is no single call."""
+    part = _source(place)
+    if part is None:
+        return None
+    if repair.out_sharding is not None:
+        return _with_out_sharding(part, repair.out_sharding)
+    operands = _operands(part)
+    if operands is None or any(at >= len(operands) for at in repair.operands):
+        return None
+    moved = [f"jax.reshard({operands[at].text}, {_spec(spec)})" for at, spec in sorted(repair.operands.items())]
+    return " and ".join(moved)
+
+
+def _source(place: traceback.FrameSummary) -> PythonPart | None:
+    """The expression at a place of a traceback."""
+    if place.lineno is None or place.colno is None or place.end_colno is None:
+        return None
+    last = place.end_lineno or place.lineno
+    lines = [linecache.getline(place.filename, at).encode() for at in range(place.lineno, last + 1)]
+    lines[-1] = lines[-1][: place.end_colno]
+    lines[0] = lines[0][place.colno :]
+    try:
+        return python_source.expression(b" ".join(line.strip() for line in lines).decode(errors="replace"))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _with_out_sharding(part: PythonPart, spec: Spec) -> str | None:
+    """A call with an `out_sharding`."""
+    out = f"out_sharding={_spec(spec)}"
+    match part:
+        case PythonPart(kind="arithmetic", words=("MatMult",), inside=(left, right)):
+            return f"jnp.matmul({left.text}, {right.text}, {out})"
+        case PythonPart(kind="item", inside=(value, index)):
+            return f"{value.text}.at[{index.text}].get({out})"
+        case PythonPart(kind="call", words=(function, *_)) if _TAKE_OUT_SHARDING.search(function):
+            inside = part.text[len(function) + 1 : -1]
+            return f"{function}({f'{inside}, ' if inside else ''}{out})"
+        case _:
+            return None
+
+
+def _operands(part: PythonPart) -> Sequence[PythonPart] | None:
+    return part.inside if part.kind in ("arithmetic", "call", "comparison") else None
+
+
+def _spec(spec: Spec) -> str:
+    return repr(spec)

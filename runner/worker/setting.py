@@ -1,0 +1,111 @@
+"""Traces and calls users' functions as their callers do: on a mesh with its axis types, within `jax.set_mesh` or not.
+
+A process has no mesh set but around such a call, whatever the imported modules set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.layout import Spec
+from runner.worker import calls
+from runner.worker.specs import partition
+from runner.worker.versions import abstract_mesh
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a function is traced: whether its arrays have the types of Explicit axes, and whether the mesh is set."""
+
+    explicit: bool
+    within: bool
+
+
+_WANTS_MESH = re.compile(
+    r"mesh context|non-empty mesh in context|context mesh cannot be empty|set a mesh via `jax\.set_mesh`|"
+    r"under a mesh|requires a mesh|set_mesh\(",
+    re.IGNORECASE,
+)
+"""JAX's messages for what it accepts within `jax.set_mesh` only."""
+
+
+def wants_mesh(error: BaseException) -> bool:
+    """Whether JAX refused something because no mesh is set."""
+    return _WANTS_MESH.search(str(error)) is not None
+
+
+def settings(programs: Sequence[Program], ambient: bool) -> Iterator[tuple[Setting, bool]]:
+    """The settings in which a function may be traced, first as the first program calls it.
+
+    Each comes with whether it is only for what `wants_mesh`. `ambient`: whether the caller has set the mesh.
+    """
+    first = bool(programs) and programs[0].typed
+    kinds = [first] if len({program.typed for program in programs}) < 2 else [first, not first]
+    for explicit in kinds:
+        if not ambient:
+            yield Setting(explicit, within=False), False
+        yield Setting(explicit, within=True), not ambient
+
+
+def of_reference(programs: Sequence[Program]) -> Iterator[tuple[Setting, bool]]:
+    """The settings in which a reference may be traced, which computes the same on whole arrays: first without types."""
+    yield Setting(explicit=False, within=False), False
+    yield Setting(explicit=False, within=True), True
+    if any(program.typed for program in programs):
+        yield Setting(explicit=True, within=False), False
+        yield Setting(explicit=True, within=True), True
+
+
+def mesh(experiment: Experiment, *, explicit: bool) -> Any:
+    """The mesh of an experiment on the devices here; without devices if there are too few, or it is for others.
+
+    A concrete mesh and an abstract one without devices are different meshes for JAX's types.
+    """
+    own = experiment.mesh
+    axes = own.explicit if explicit else ()
+    types = tuple(AxisType.Explicit if axis in axes else AxisType.Auto for axis in own.axes)
+    if experiment.target.topology is None:
+        devices = calls.devices(experiment.target.platform)
+        if own.devices is not None and len(devices) >= own.needed:
+            ordered = np.array([devices[at] for at in own.devices]).reshape(own.shape)
+            return jax.sharding.Mesh(ordered, own.axes, axis_types=types)
+        if own.devices is None and len(devices) >= own.size:
+            return calls.make_mesh(own.shape, own.axes, axis_types=types, devices=devices[: own.size])
+    return abstract_mesh(own, axes)
+
+
+def within(mesh: Any) -> AbstractContextManager[Any]:
+    """The context in which a mesh is set, as by `jax.set_mesh`."""
+    if isinstance(mesh, jax.sharding.AbstractMesh):
+        return jax.sharding.use_abstract_mesh(mesh)
+    return calls.set_mesh(mesh)
+
+
+def without() -> AbstractContextManager[Any]:
+    """The context in which no mesh is set, also while JAX traces."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
+@contextlib.contextmanager
+def unset() -> Generator[None]:
+    """Import modules in this context: a mesh that they set is not set behind it."""
+    try:
+        yield
+    finally:
+        calls.set_mesh(None)
+
+
+def typed(struct: Any, mesh: Any, spec: Spec) -> Any:
+    """The type of an array that lies on a mesh."""
+    return jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=NamedSharding(mesh, partition(spec)))

@@ -1,0 +1,230 @@
+"""`runner.check` of a call beside JAX's own: what it accepts, computes, lays out, aliases and communicates."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from runner import api
+from runner.link.workers import Workers
+from tests.user_functions import calls
+
+X = (np.arange(64, dtype=np.float32).reshape(8, 8) ** 1.5) / 64
+WORKERS = Workers()
+_COLLECTIVE = re.compile(r" (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?:-start)?\(")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    yield
+    WORKERS.close()
+
+
+def mesh_of(kind: AxisType) -> Any:
+    return jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind,) * 2, devices=jax.devices()[:4])
+
+
+def check(folder: Path, function: Any, *operands: Any, **more: Any) -> api.Record:
+    return api.checked(function, operands, folder=folder, workers=WORKERS, **more)
+
+
+def compiled_by_jax(function: Any, x: Any) -> Any:
+    """What JAX compiles of a call, or the exception with which it refuses it."""
+    try:
+        return jax.jit(function, donate_argnums=0 if function is calls.step else ()).lower(x).compile()
+    except Exception as error:
+        return error
+
+
+WITHIN = [
+    calls.doubled, calls.resharded, calls.gram, calls.gram_to, calls.looked_up, calls.added, calls.asserted,
+    calls.asserted_otherwise, calls.created, calls.looped, calls.inner_jit, calls.mapped, calls.mapped_otherwise,
+    calls.step,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto], ids=["explicit", "auto"])
+@pytest.mark.parametrize("function", WITHIN, ids=lambda function: function.__name__)
+def test_a_call_within_set_mesh_is_as_jax_has_it(function: Any, kind: AxisType, tmp_path: Path) -> None:
+    mesh = mesh_of(kind)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, P("a", "b"))
+        compiled: Any = compiled_by_jax(function, x)
+        record = check(tmp_path, function, x)
+    if isinstance(compiled, Exception):
+        assert record.status == "invalid", record
+        assert str(compiled).split("\n")[0][:60] in str(record.error)
+        return
+    assert record.status == "passed", record
+    assert [*record.programs] == ["explicit" if kind is AxisType.Explicit else "auto"]
+    program = next(iter(record.compiled.values()))
+    specs = [getattr(sharding, "spec", P()) for sharding in jax.tree.leaves(compiled.output_shardings)]
+    padded = [
+        tuple(spec) + (None,) * (out.ndim - len(spec))
+        for spec, out in zip(specs, jax.tree.leaves(compiled.out_info), strict=True)
+    ]
+    assert [tuple(output.spec.json()) for output in program.outputs.values() if output.spec is not None] == padded
+    assert record.collectives == dict(Counter(_COLLECTIVE.findall(compiled.as_text())))
+    assert program.memory is not None
+    assert program.memory.alias_bytes == compiled.memory_analysis().alias_size_in_bytes
+
+
+@pytest.mark.parametrize("function", [calls.decorated, calls.wrapped], ids=["decorated", "wrapped"])
+def test_a_shard_map_on_a_modules_abstract_mesh_runs_with_its_types(function: Any, tmp_path: Path) -> None:
+    record = check(tmp_path, function, X, mesh={"a": 2, "b": 2}, in_specs=P("a", "b"))
+    assert (record.status, [*record.programs]) == ("passed", ["explicit"]), record
+    assert record.collectives == {"all-reduce": 1}
+
+
+def test_a_bare_spec_is_of_the_mesh_that_is_given(tmp_path: Path) -> None:
+    mesh = mesh_of(AxisType.Explicit)
+    for number, given in enumerate((mesh, mesh.abstract_mesh, {"a": 2, "b": 2})):
+        record = check(tmp_path / str(number), calls.resharded, X, mesh=given, in_specs=P("a", "b"), program="explicit")
+        assert record.status == "passed", record
+    auto = check(tmp_path / "auto", calls.resharded, X, mesh={"a": 2, "b": 2}, in_specs=P("a", "b"))
+    assert "cannot contain axis names that are of type Auto" in str(auto.error)
+
+
+@pytest.mark.parametrize(
+    ("function", "written"),
+    [
+        (calls.gram, "write jnp.matmul(x.T, x, out_sharding=P('b', None)), which JAX's types accept"),
+        (calls.added, "write jax.reshard(x.T, P('a', 'b')), which JAX's types accept"),
+    ],
+    ids=["gram", "added"],
+)
+def test_a_refusal_has_the_line_and_what_to_write(function: Any, written: str, tmp_path: Path) -> None:
+    record = check(tmp_path, function, X, mesh=mesh_of(AxisType.Explicit), in_specs=P("a", "b"))
+    assert record.error is not None
+    place, message, remedy = record.error.splitlines()
+    assert place == f"runner.check({function.__name__}, …)"
+    assert message.startswith(f"  tracing {function.__name__} at calls.py:")
+    assert "ShardingTypeError: " in message
+    assert remedy == f"  {written}"
+
+
+def test_an_argument_of_a_shard_map_that_lies_otherwise_is_named(tmp_path: Path) -> None:
+    mapped = jax.shard_map(lambda x, w: x @ w, mesh=calls.MESH, in_specs=(P("a"), P()), out_specs=P("a"))
+    record = check(tmp_path, mapped, X, X, mesh={"a": 2, "b": 2}, in_specs=(P("a"), P("b")))
+    assert record.error is not None
+    assert "jax.reshard(w, P(None, None))" in record.error
+
+
+@pytest.mark.parametrize(("before", "after", "collectives"), [
+    (P("a"), P(), {"all-gather": 1}), (P(), P("a"), {}), (P("a"), P(None, "a"), {"all-to-all": 1}),
+])  # fmt: skip
+def test_out_specs_hold_in_the_default_program(before: P, after: P, collectives: Any, tmp_path: Path) -> None:
+    record = check(tmp_path, calls.doubled, X, mesh={"a": 4}, in_specs=before, out_specs=after)
+    assert (record.status, record.collectives) == ("passed", collectives)
+    assert str(record.compiled["auto"].outputs["result"].spec) == str(P(*after, *(None,) * (2 - len(after))))
+    layout = record.compiled["auto"].checks.layout
+    assert layout is not None
+    assert layout.note is None
+
+
+def test_captured_arrays_are_as_the_caller_has_them(tmp_path: Path) -> None:
+    mesh = mesh_of(AxisType.Explicit)
+    whole = jnp.arange(8.0)
+    sharded = jax.device_put(X, NamedSharding(mesh, P("a", "b")))
+    body = jax.shard_map(lambda x: x * whole[:4], mesh=mesh, in_specs=P("a", "b"), out_specs=P("a", "b"))
+    for number, function in enumerate(
+        (body, jax.jit(body), lambda x: x + sharded, jax.grad(lambda x: (x * sharded).sum()))
+    ):
+        record = check(tmp_path / str(number), function, X, mesh=mesh, in_specs=P("a", "b"))
+        assert record.status == "passed", record
+        assert record.collectives == {}
+
+
+def test_a_shard_map_that_closes_over_a_sharded_array_is_refused_as_by_jax(tmp_path: Path) -> None:
+    mesh = mesh_of(AxisType.Explicit)
+    table = jax.device_put(X, NamedSharding(mesh, P("a", "b")))
+    closing = jax.shard_map(lambda x: x + table[:4, :4], mesh=mesh, in_specs=P("a", "b"), out_specs=P("a", "b"))
+    record = check(tmp_path, closing, X, mesh=mesh, in_specs=P("a", "b"))
+    assert record.status == "invalid", record
+    assert "table (float32[8, 8], P('a', 'b')) is captured: pass it as an argument" in str(record.error)
+
+
+def test_what_a_step_is_given_to_keep_and_how_its_state_comes_out(tmp_path: Path) -> None:
+    def grown(p: Any, x: Any) -> Any:
+        moved = jax.lax.with_sharding_constraint(jnp.ones((8, 8)), P("a"))
+        return {"w": p["w"] + moved, "b": p["b"] * x.sum()}, (x @ p["w"]).sum()
+
+    def shrunk(p: Any, x: Any) -> Any:
+        return {"w": p["w"] * x.sum(), "b": p["b"][:4]}, x.sum()
+
+    p = {"w": X, "b": X[0]}
+    more: dict[str, Any] = {"mesh": {"a": 4}, "in_specs": (P(), P("a"))}
+    record = check(tmp_path / "moved", grown, p, X, **more)
+    assert record.status == "passed", record
+    assert record.warnings == [
+        "auto: result/0/w, the next value of p/w, is laid out as P('a', None), not as P(None, None): another step "
+        "moves the state, or compiles anew; out_specs hold it"
+    ]
+    kept = check(tmp_path / "kept", grown, p, X, expect={"state_layout": "kept"}, **more)
+    assert kept.status == "failed"
+    held = check(tmp_path / "held", grown, p, X, out_specs=P(), expect={"state_layout": "kept"}, **more)
+    assert held.status == "passed", held
+    donating = check(tmp_path / "donating", jax.jit(shrunk, donate_argnums=0), p, X, **more)
+    assert donating.warnings == [
+        "auto: p/b is donated, and the compiler cannot use the memory, 32 B on each device: no result has the type and "
+        "the layout of it"
+    ]
+    assert donating.compiled["auto"].memory is not None
+    assert donating.compiled["auto"].memory.alias_bytes == X.nbytes
+    gradient = check(tmp_path / "gradient", jax.value_and_grad(lambda p, x: (x @ p["w"] + p["b"]).sum()), p, X, **more)
+    assert not [warning for warning in gradient.warnings if "laid out" in warning]
+
+
+def test_what_jax_takes_is_taken(tmp_path: Path) -> None:
+    def mixed(tree: Any, x: Any, n: Any, *, shift: Any, factor: Any = 1.0) -> Any:
+        noise = jax.random.normal(tree["key"], x.shape)
+        return {"out": x * n + noise + shift, "empty": tree["empty"], "none": None, "number": n}, tree[
+            "scalar"
+        ] * factor
+
+    tree = {
+        "key": jax.random.key(0), "empty": np.zeros((0, 3), np.float32), "scalar": np.float32(2), "none": None,
+        "shape": jax.ShapeDtypeStruct((0,), np.float32),
+    }  # fmt: skip
+    specs = (
+        {"key": P(), "empty": P(), "scalar": None, "none": None, "shape": P()},
+        P("a"),
+        None,
+        {"shift": P(None, "a")},
+    )
+    kwargs = {"shift": X, "factor": 2.0}
+    record = check(tmp_path, mixed, tree, X, 3, kwargs=kwargs, mesh={"a": 4}, in_specs=specs)
+    assert record.status == "passed", record
+    assert set(record.arrays) == {"tree_key", "tree_scalar", "x", "shift"}
+
+
+TEXT = "a spec is a PartitionSpec, not the text 'a': write P('a')"
+
+
+@pytest.mark.parametrize(
+    ("specs", "place", "message"),
+    [
+        ((P(), "a"), "in_specs[1]", TEXT),
+        ("a", "in_specs", TEXT),
+        (({"u": P()}, P()), "in_specs[0]['u']", "the operand has no ['u']; it has ['down'] and ['up']"),
+        (({"up": P()}, P()), "in_specs[0]", "there is no spec for ['down']; give one, or one for all of in_specs[0]"),
+        (({"up": P(), "down": "a"}, P()), "in_specs[0]['down']", TEXT),
+        (({"up": P("c"), "down": P()}, P()), "in_specs[0]['up']", "mesh axis 'c' does not exist; the mesh has a"),
+        ((P(), P(None, None, "a")), "in_specs[1]", "the spec has 3 entries, but 'x' has rank 2"),
+        ((P(), P("a")), "in_specs[1]", "dimension 0 of 'x' has size 6, which a=4 does not divide"),
+    ],
+)  # fmt: skip
+def test_messages_name_the_callers_argument(specs: Any, place: str, message: str, tmp_path: Path) -> None:
+    record = check(tmp_path, lambda p, x: x, {"up": X, "down": X}, X[:6], mesh={"a": 4}, in_specs=specs)
+    assert record.status == "invalid"
+    assert record.error == f"{place}\n  {message}"

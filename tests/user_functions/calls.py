@@ -1,0 +1,82 @@
+"""Functions as people write them for explicit meshes: bare specs, `out_sharding=`, decorators with an abstract mesh."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, reshard
+from jax.sharding import PartitionSpec as P
+
+MESH = AbstractMesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+
+
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+def resharded(x: Any) -> Any:
+    return reshard(x * 2, P(None, "b"))
+
+
+def gram(x: Any) -> Any:
+    return x.T @ x
+
+
+def gram_to(x: Any) -> Any:
+    return jnp.matmul(x.T, x, out_sharding=P("b", None))
+
+
+def looked_up(x: Any) -> Any:
+    return x.at[jnp.arange(4)].get(out_sharding=P(None, None))
+
+
+def added(x: Any) -> Any:
+    return x + x.T
+
+
+def asserted(x: Any) -> Any:
+    return jax.lax.with_sharding_constraint(x, P("a", "b")) + 1
+
+
+def asserted_otherwise(x: Any) -> Any:
+    return jax.lax.with_sharding_constraint(x, P("b", "a")) + 1
+
+
+def created(x: Any) -> Any:
+    return x + jnp.ones((8, 8), out_sharding=P("a", "b"))
+
+
+def looped(x: Any) -> Any:
+    return jax.lax.scan(lambda c, _: (c * 0.5 + 1, c.sum()), x, length=3)
+
+
+@jax.jit
+def inner_jit(x: Any) -> Any:
+    return jax.jit(doubled, out_shardings=P(None, "b"))(x)
+
+
+@functools.partial(jax.shard_map, in_specs=P("a", "b"), out_specs=P("a", "b"))
+def mapped(x: Any) -> Any:
+    return x - jax.lax.pmean(x, "a")
+
+
+@functools.partial(jax.shard_map, in_specs=P("b", "a"), out_specs=P("b", "a"))
+def mapped_otherwise(x: Any) -> Any:
+    return x * 2
+
+
+@functools.partial(jax.shard_map, mesh=MESH, in_specs=P("a", "b"), out_specs=P("a", "b"))
+def decorated(x: Any) -> Any:
+    return jax.checkpoint(jnp.sin)(x) + jax.lax.psum(x, "b")
+
+
+@functools.partial(jax.jit, donate_argnums=0, static_argnames="scale")
+def step(x: Any, scale: float = 2.0) -> Any:
+    return x * scale, x.sum()
+
+
+def wrapped(x: Any) -> Any:
+    return 2 * decorated(x)

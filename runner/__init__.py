@@ -1,7 +1,8 @@
 """Shardproof runs a sharded JAX computation from one YAML file, checks every device's values, and explains collectives.
 
 `run` runs an experiment and returns its `Record`, `sweep` many of them and returns a table, `check` a function of your
-own; `explain` says what a step was compiled to; `read` reads the record of a run folder, and the table of a sweep;
+own; `plan` finds its layouts;
+`explain` says what a step was compiled to; `read` reads the record of a run folder, and the table of a sweep;
 `compose` and `validate` say what an experiment is. docs/api.md shows them.
 """
 
@@ -13,16 +14,19 @@ from runner.version import __version__
 
 if TYPE_CHECKING:
     from runner.api import (
+        AUTO,
         Configuration,
         Experiment,
         Explained,
         InvalidConfiguration,
         InvalidExperiment,
+        InvalidPlan,
         Record,
         check,
         compare,
         compose,
         explain,
+        plan,
         read,
         run,
         sweep,
@@ -30,17 +34,20 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AUTO",
     "Configuration",
     "Experiment",
     "Explained",
     "InvalidConfiguration",
     "InvalidExperiment",
+    "InvalidPlan",
     "Record",
     "__version__",
     "check",
     "compare",
     "compose",
     "explain",
+    "plan",
     "read",
     "run",
     "sweep",

@@ -1,4 +1,4 @@
-"""Plans a configuration and compiles the candidates; leaves the plan and the experiment with its layouts in a folder."""
+"""Plans a configuration and compiles the candidates; leaves the plan and an experiment with its layouts in a folder."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from runner.planning.costs import costs_more
 from runner.planning.plan import NOT_EXAMINED, Alternative, LayoutPlan
 from runner.printable import printable
 from runner.show import table
-from runner.show.console import PLAIN, room, say, show_lines
+from runner.show.console import PLAIN, room, say, show_lines, wrapped
 from runner.show.plan import EXCEEDS, amount, differing, short
 from runner.show.table import Table, Texts
 from runner.words import bytes_text, listed
@@ -28,7 +28,8 @@ def optimality(plan: LayoutPlan) -> str:
 def show(plan: LayoutPlan, labels: Mapping[str, str], request: PlanRequest) -> None:
     """Print a plan."""
     for line in figures(plan, request):
-        say(printable(line))
+        for part in wrapped(printable(line), room() or PLAIN):
+            say(part)
     print()
     show_table(layouts(plan, labels))
     if any(alternative.since == NOT_EXAMINED for alternative in plan.alternatives):
@@ -81,7 +82,7 @@ def layouts(plan: LayoutPlan, labels: Mapping[str, str]) -> Table[str]:
         section = each.key.partition(".")[0]
         groups.setdefault((section, *_cells(each, plan)), []).append(short(each.key, labels))
     rows = [
-        (f"{_SECTIONS.get(section, '')}{', '.join(folded(names))}", layout, following, since)
+        (f"{_SECTIONS.get(section, '')}{', '.join(folded(names)).lstrip('/')}", layout, following, since)
         for (section, layout, following, since), names in groups.items()
     ]
     return Table(("of", "layout", "next best", "since"), rows)

@@ -1,13 +1,13 @@
 """Shardproof runs a sharded JAX computation from one YAML file, checks every device's values, and explains collectives.
 
 `run` runs an experiment and returns its `Record`, `sweep` many of them and returns a table, `check` a function of your
-own; `plan` finds its layouts;
-`explain` says what a step was compiled to; `read` reads the record of a run folder, and the table of a sweep;
-`compose` and `validate` say what an experiment is. docs/api.md shows them.
+own; `plan` finds its layouts, and `explain` says what a step was compiled to; `read` reads the record of a run folder,
+and the table of a sweep; `compose` and `validate` say what an experiment is. docs/api.md shows them.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from runner.version import __version__
@@ -17,21 +17,19 @@ if TYPE_CHECKING:
         AUTO,
         Configuration,
         Experiment,
-        Explained,
         InvalidConfiguration,
         InvalidExperiment,
         InvalidPlan,
         Record,
         check,
-        compare,
         compose,
-        explain,
         plan,
         read,
         run,
         sweep,
         validate,
     )
+    from runner.explaining import Explained, compare, explain
 
 __all__ = [
     "AUTO",
@@ -59,9 +57,8 @@ def __getattr__(name: str) -> Any:
     """Import the public names on first use, so that `import runner` alone is fast."""
     if name not in __all__:
         raise AttributeError(f"module 'runner' has no attribute '{name}'")
-    from runner import api
-
-    return getattr(api, name)
+    module = "explaining" if name in ("Explained", "compare", "explain") else "api"
+    return getattr(importlib.import_module(f"runner.{module}"), name)
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,14 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.called.auto import AUTO
+from runner.called.chosen import AUTO
 from runner.config import direct
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
-from runner.config.folders import InvalidName, added, conf_folder, located
+from runner.config.folders import InvalidName, added, conf_folder, folder_name, located
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
-from runner.explaining import Explained, compare, explain
 from runner.faults import InvalidExperiment, Key
 from runner.printable import Page
 from runner.record import model
@@ -37,21 +37,22 @@ __all__ = [
     "AUTO",
     "Configuration",
     "Experiment",
-    "Explained",
     "InvalidConfiguration",
     "InvalidExperiment",
     "InvalidPlan",
     "Record",
     "check",
-    "compare",
     "compose",
-    "explain",
     "plan",
     "read",
     "run",
     "sweep",
     "validate",
 ]
+
+
+_IN_FILE = re.compile(r"^\S+\.yaml(?::\d+)*\s+", re.MULTILINE)
+"""The place in a file before the key that a message is about."""
 
 
 class Record(model.Record):
@@ -166,7 +167,7 @@ def run(
     Raises `FileExistsError` if the folder has files that no run wrote. Errors in the experiment, its configuration or
     its programs do not raise: they are in the record.
     """
-    where = Path(folder) if folder is not None else dated(name_of(experiment))
+    where = _folder(folder, name_of(experiment))
     _begin(where)
     record = _run(experiment, texts(overrides, keys), config_dir, where)
     if not quiet:
@@ -201,7 +202,9 @@ def _run(
                 sources = replace(composed.sources, arguments=arguments or {})
             except InvalidConfiguration as error:
                 folders = [] if config_dir is None else added([Path(config_dir)])
-                record = records.ended(where, "invalid", str(error), overrides, folders)
+                # A call has no file: what is wrong is an argument.
+                text = str(error) if arguments is None else _IN_FILE.sub("", str(error))
+                record = records.ended(where, "invalid", text, overrides, folders)
             else:
                 overrides, last = composed.sources.overrides, used is None
                 record = flow.run(composed.plain, where, lambda: sources, overrides, workers, last=last)
@@ -383,11 +386,11 @@ def _planned(
     from runner.flow.planned import finished
     from runner.link import copied
     from runner.link.workers import Workers
+    from runner.programs.names import importable
     from runner.record import manifest
 
-    name = getattr(function, "__name__", "function")
-    name = name if name.isidentifier() else "function"
-    where = Path(folder) if folder is not None else dated(name)
+    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
+    where = _folder(folder, name)
     _begin(where)
     try:
         called = experiment_of(function, operands, where, chosen=True, **arguments)
@@ -426,12 +429,12 @@ def checked(
     """Do what `check` does with these `arguments`, without printing; `workers` are not closed."""
     from runner.called import specs
     from runner.called.auto import experiment_of
+    from runner.programs.names import importable
     from runner.record import manifest
     from runner.record import record as records
 
-    name = getattr(function, "__name__", "function")
-    name = name if name.isidentifier() else "function"
-    where = Path(folder) if folder is not None else dated(name)
+    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
+    where = _folder(folder, name)
     _begin(where)
     try:
         called = experiment_of(function, operands, where, **arguments)
@@ -440,6 +443,15 @@ def checked(
         manifest.end(where)
         return Record.of(record, where)
     return _run({"name": name, **called.keys}, (), None, where, workers, called.arguments)
+
+
+def _folder(folder: object, name: str) -> Path:
+    """The run folder that was asked for, or a new one. Raises `ValueError` for what is no path."""
+    if folder is None:
+        return dated(name)
+    if not isinstance(folder, str | Path):
+        raise ValueError(f"folder is {folder!r}; give the path of a folder, or None for a new one")
+    return Path(folder)
 
 
 def _begin(folder: Path) -> None:

@@ -36,6 +36,12 @@ class Explained(model.Explanation):
             write_text(Path(path), page)
         return page
 
+    def annotated(self, width: int = 100) -> str:
+        """Your source, with the collectives, bytes and work of each line in its margin, in at most `width` columns."""
+        from runner.show import annotated
+
+        return "\n".join(annotated.text_of(self, width)) + "\n"
+
     def __repr__(self) -> str:
         from runner.show import explained
 

@@ -145,6 +145,20 @@ def test_captured_arrays_are_as_the_caller_has_them(tmp_path: Path) -> None:
         assert record.collectives == {}
 
 
+def test_a_mistake_beside_a_captured_array_is_found(tmp_path: Path) -> None:
+    w = jnp.arange(1.0, 13.0).reshape(4, 3)
+
+    def closed(x: Any) -> Any:
+        return jnp.tanh(jax.lax.psum(x @ w, "a"))
+
+    mapped = jax.shard_map(closed, mesh=calls.MESH, in_specs=P("a"), out_specs=P("a"), check_vma=False)
+    more: dict[str, Any] = {"mesh": {"a": 2, "b": 2}, "in_specs": P("a"), "reference": lambda x: jnp.tanh(x @ w)}
+    record = check(tmp_path, mapped, X[:, :4] / 64, **more)
+    value = record.compiled["explicit"].checks.value
+    assert value is not None
+    assert "is one psum too many: without it, the function equals its reference" in "".join(value.diagnosis)
+
+
 def test_a_shard_map_that_closes_over_a_sharded_array_is_refused_as_by_jax(tmp_path: Path) -> None:
     mesh = mesh_of(AxisType.Explicit)
     table = jax.device_put(X, NamedSharding(mesh, P("a", "b")))
@@ -206,6 +220,11 @@ def test_what_jax_takes_is_taken(tmp_path: Path) -> None:
     record = check(tmp_path, mixed, tree, X, 3, kwargs=kwargs, mesh={"a": 4}, in_specs=specs)
     assert record.status == "passed", record
     assert set(record.arrays) == {"tree_key", "tree_scalar", "x", "shift"}
+
+
+def test_an_unknown_keyword_is_an_argument_too(tmp_path: Path) -> None:
+    record = check(tmp_path, calls.doubled, X, mesh={"a": 4}, in_specs=P("a"), expect={"collectivs": 3})
+    assert record.error == "expect.collectivs\n  there is no key 'collectivs'; did you mean 'collectives'?"
 
 
 TEXT = "a spec is a PartitionSpec, not the text 'a': write P('a')"

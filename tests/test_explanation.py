@@ -16,7 +16,6 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner import codec
 from runner.evidence import hlo
 from runner.evidence.model import Collective
 from runner.explanation import files, meshes, modules
@@ -24,7 +23,9 @@ from runner.explanation.meshes import InvalidMesh
 from runner.explanation.model import Explanation, MemoryUse, PlacedCollective, SourcePlace
 from runner.explanation.modules import Known, UnreadableModule
 from runner.layout import Spec
-from runner.show import explained
+from runner.show import annotated, explained
+from runner.show.page import explanation as explained_page
+from tests.command import ROOT
 from tests.compiled import MODULES, experiment, stored
 from tests.explained import STEP, step
 from tests.server import command
@@ -209,7 +210,9 @@ def test_an_explanation_is_read_back_as_it_was_saved(explanation: Explanation, t
 
 def test_the_schema_describes_what_is_saved(explanation: Explanation) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    jsonschema.validate(json.loads(files.document(explanation)), codec.schema(Explanation))
+    schema = json.loads((ROOT / "docs" / "explain.schema.json").read_text("utf-8"))
+    jsonschema.validate(json.loads(files.document(explanation)), schema)
+    assert files.schema_text() == (ROOT / "docs" / "explain.schema.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -390,12 +393,93 @@ def test_hardware_gives_an_estimate_of_the_least_time(tmp_path: Path) -> None:
     (tmp_path / "step.txt").write_text(STEP)
     estimate = runner.explain(tmp_path / "step.txt", hardware="h100").estimate
     assert estimate is not None
-    gathered, reduced = estimate.collectives
-    # Twelve all-gathers over four of eight GPUs take the latency of the switch.
-    assert (gathered.seconds or 0) == pytest.approx(12 * (reduced.seconds or 0) / 2)
+    # Twelve all-gathers of small arrays take the latency of the switch, 5 µs each.
+    assert estimate.collectives[0].seconds == pytest.approx(12 * 5e-6)
     assert [line.nodes for line in estimate.lines if line.flops] == [["model.py:7"]]
     with pytest.raises(ValueError, match=r"^there is no hardware 'h10'; did you mean 'h100'\?$"):
         runner.explain(tmp_path / "step.txt", hardware="h10")
+
+
+# The annotated source.
+
+
+MODEL = """import jax
+
+
+def layer(x, w):
+    # A comment.
+    h = 2 * x
+    h = x @ w  # the product of one layer, which is longer than the columns that are left for it at eighty columns
+    return h
+
+
+def unused():
+    return None
+"""
+
+
+@pytest.fixture
+def sourced(tmp_path: Path) -> Explanation:
+    """The step, with the file of its layer on this machine."""
+    (tmp_path / "model.py").write_text(MODEL)
+    return modules.explain(step(**{'"/home/me/model.py"': f'"{tmp_path}/model.py"'}), "step.txt")
+
+
+def test_the_source_has_each_lines_collectives_in_its_margin(sourced: Explanation) -> None:
+    file, *_ = annotated.files(sourced)
+    (line,) = (line for line in file.lines if line is not None and line.entries)
+    assert (line.number, line.text[:13], line.share) == (7, "    h = x @ w", 1.0)
+    assert [(entry.text, entry.sent) for entry in line.entries] == [
+        ("12×AG data", 12 * 1536),
+        ("1×AR model↩", 512),
+    ]
+    assert line.entries[0].callers == [["train.py:21", "train.py:30"]]
+
+
+def test_lines_without_anything_are_folded_but_not_their_definition(sourced: Explanation) -> None:
+    shown = annotated.text_of(sourced, 100)
+    assert shown[1:5] == [
+        "⋮",
+        "4                               │ def layer(x, w):",
+        "5                               │     # A comment.",
+        "6                               │     h = 2 * x",
+    ]
+    assert not any("unused" in line for line in shown)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_annotated_source_fits(sourced: Explanation, width: int) -> None:
+    shown = annotated.text_of(sourced, width)
+    # The path of the file is as long as it is.
+    assert max(map(len, shown[1:])) <= width
+    (line,) = (line for line in shown if "x @ w" in line)
+    assert line.startswith("7 12×AG data       18.4 kB ████ │     h = x @ w")
+    assert line.endswith("…")
+
+
+def test_a_file_that_is_not_here_has_the_numbers_of_its_lines(explanation: Explanation) -> None:
+    assert annotated.text_of(explanation)[:2] == [
+        "/home/me/model.py (not on this machine)",
+        "⋮",
+    ]
+    assert annotated.text_of(explanation)[2].startswith("7 12×AG data       18.4 kB ████ │")
+
+
+def test_a_saved_explanation_draws_its_source_where_the_file_is_gone(sourced: Explanation, tmp_path: Path) -> None:
+    before = annotated.text_of(sourced)
+    page = explained_page.document(sourced)
+    (tmp_path / "model.py").unlink()
+    again = files.saved(files.document(sourced), "step.json")
+    assert annotated.text_of(again) == before
+    assert explained_page.document(again) == page
+    assert "called by train.py:21 ← train.py:30" in page
+
+
+def test_the_command_annotates_the_source(sourced: Explanation, tmp_path: Path) -> None:
+    (tmp_path / "step.json").write_text(files.document(sourced), "utf-8")
+    outcome = command(tmp_path, "step.json", "--annotate", module="runner explain")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert outcome.stdout.splitlines() == annotated.text_of(sourced)
 
 
 # Differences.

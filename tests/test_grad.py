@@ -433,7 +433,7 @@ def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
     grad: {of: loss, wrt: [A]}
     """
     mesh = {"axes": ["x"], "shape": [8]}
-    outcome = harness.run(text, tmp_path, mesh=mesh, check_vma=False)
+    outcome = harness.run(text, tmp_path, mesh=mesh, check_vma=False, verify="rounding")
     assert outcome.failures() == []
     # An eighth of 1 divided by the sum of 288 exponentials rounds to zero in float8_e4m3fn.
     assert not outcome.value("shard_map", "grad.A").any()
@@ -603,7 +603,7 @@ def drawn(text):
 
 
 def test_draws_of_a_narrowed_value_differ():
-    first, *others, _ = drawn(NARROW)
+    first, *others = drawn(NARROW)[: gradients.DRAWS]
     assert len(others) == gradients.DRAWS - 1
     for other in others:
         assert np.abs(other - first).max() > 0.3 * np.abs(first).max()

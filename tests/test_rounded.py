@@ -14,7 +14,7 @@ import pytest
 from benchmarks.operations_rounding import DTYPES, compared, expressions
 from runner.experiment import data
 from runner.language.operations import OPERATIONS
-from runner.reference import Oracle, Rounding, UndecidedLine, measure
+from runner.reference import Oracle, Rounding, UndecidedLine, interpreter, measure, rounding
 from runner.reference.machine import Machine
 from runner.reference.rounded import NEAREST, plain, rounded
 from runner.worker.types import infer
@@ -189,3 +189,34 @@ def test_a_fused_multiply_add_leaves_a_rest_where_equal_products_cancel() -> Non
     drawn = rest(Machine(seed=1))
     assert np.count_nonzero(drawn) > 48
     assert drawn.max() <= 2.0**-23
+
+
+LOOP = """
+arrays: {A: {shape: [20], spec: []}}
+graph:
+  loop: {repeat: 30, carry: {x: A}, body: {y: sin(x), z: y * 0.5, x: x + z}}
+  out: loop.x * 2
+outputs: {out: []}
+program: auto
+"""
+
+
+@pytest.mark.parametrize(("most", "interpretations"), [(1_000, 5), (50, 3)])
+def test_a_loop_of_many_small_steps_is_interpreted_less_often(
+    most: int, interpretations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreted: list[Any] = []
+
+    def interpret(*arguments: Any, **options: Any) -> Any:
+        interpreted.append(arguments)
+        return interpreter.interpret(*arguments, **options)
+
+    monkeypatch.setattr(rounding, "interpret", interpret)
+    monkeypatch.setattr(rounding, "_LONG", most)
+    long = experiment(LOOP)
+    arrays = data.make(long, Path())
+    oracle = measure(long, "graph", arrays, {}, keep=["out"])
+    assert len(interpreted) == interpretations
+    assert oracle.computed > 3 * 30
+    (error,) = {float(np.max(each.error)) > 0 for each in oracle.rounding.values()}
+    assert error

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 
+import runner
 from runner.checks import compare, twins
 from runner.config.sources import Sources
 from runner.flow import run
@@ -58,6 +60,31 @@ def test_without_its_twin_it_fails_and_nobody_is_blamed(tmp_path: Path) -> None:
     assert "nothing shows yet whether that is rounding, or a mistake" in sentence
 
 
+NARROW = """
+name: narrow
+mesh: {axes: [model], shape: [4]}
+arrays:
+  x: {shape: [8, 8], spec: [model, null], dtype: bfloat16, init: normal}
+  w: {shape: [8, 16], spec: [null, model], init: normal}
+graph:
+  h: tanh(astype(x @ astype(w, 'bfloat16'), 'float32') * 0.3)
+  loss: mean(astype(astype(h, 'bfloat16') * (1 / 3), 'float32') ** 2)
+  new: w - 0.1 * grad.w
+outputs: {loss: [], new: [null, model]}
+grad: {of: loss, wrt: [w]}
+verify: twin
+"""
+
+
+def test_casts_do_not_round_in_a_twin_nor_in_the_gradient_that_it_is_compared_with(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    record: Any = runner.run({**yaml.safe_load(NARROW), "program": ["auto", "derived"]}, folder=folder)
+    assert record.status == "passed"
+    twins_of = [output.twin for result in record.programs.values() for output in result.checks.value.outputs.values()]
+    assert [twin.status for twin in twins_of] == ["passed"] * 6
+    assert max(twin.max_abs_error for twin in twins_of) < 1e-13
+
+
 @pytest.mark.parametrize("verify", ["auto", "twin"])
 def test_a_mistake_smaller_than_the_rounding_is_noticed_by_the_twin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: str
@@ -101,11 +128,11 @@ def test_casts_constants_and_products_are_widened() -> None:
     def function(x: jax.Array) -> tuple[jax.Array, ...]:
         narrow = x.astype("bfloat16") * 0.3
         product = jax.lax.dot(narrow, narrow, preferred_element_type=jnp.float32)
-        return narrow.astype("float32") + 1 / 3, product, jax.lax.complex(x, x) * 2
+        return (narrow * (1 / 3)).astype("float32") + 1 / 3, product, jax.lax.complex(x, x) * 2
 
     a, b, c = widened(function, X, exact=(0.3, 1, 3))
     assert (a.dtype, b.dtype, c.dtype) == (np.float64, np.float64, np.complex128)
-    np.testing.assert_allclose(a, WIDE * 0.3 + 1 / 3, rtol=1e-15)
+    np.testing.assert_allclose(a, WIDE * 0.1 + 1 / 3, rtol=1e-15)
     np.testing.assert_allclose(b, np.sum((WIDE * 0.3) ** 2), rtol=1e-15)
     np.testing.assert_array_equal(c, (WIDE + 1j * WIDE) * 2)
 

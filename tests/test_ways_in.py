@@ -39,7 +39,7 @@ def test_every_command_begins_in_one_place(file: Path) -> None:
 
 def test_the_list_of_commands_is_complete() -> None:
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for file in MODULES}
-    assert names == {"runner", "runner.language", "runner.record"}
+    assert names == {"runner", "runner.explanation", "runner.language", "runner.record"}
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

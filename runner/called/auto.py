@@ -10,31 +10,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
+from runner.called.chosen import is_auto
 from runner.called.experiment import CalledExperiment, experiment
 from runner.called.module import MODULE
 from runner.called.specs import is_spec, per_operand, spread
 from runner.experiment.forms import AUTO as WRITTEN
-
-
-class Auto:
-    """The spec of an array whose layout the planner chooses."""
-
-    def __repr__(self) -> str:
-        return "AUTO"
-
-    def __reduce__(self) -> str:
-        return "AUTO"
-
-
-AUTO: Final = Auto()
-"""The spec of an array whose layout the planner chooses; so is the text `auto`."""
-
-
-def is_auto(value: Any) -> bool:
-    """Whether a spec is AUTO, or the text `auto`."""
-    return isinstance(value, Auto) or (isinstance(value, str) and value == WRITTEN)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from runner.explanation.meshes import InvalidMesh
 from runner.explanation.model import Explanation
 from runner.explanation.modules import Known, UnreadableModule
 from runner.record.files import write_text
-from runner.show import explained
+from runner.show import annotated, console, explained
 from runner.show.page import explanation as page
 from runner.words import of_system
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mesh", metavar="A=4,B=2", type=_mesh, help="the mesh, if the module does not name its axes")
     parser.add_argument("--hardware", metavar="NAME", help="estimate the least time there: v5p, h100, …")
     parser.add_argument("--config-dir", metavar="DIR", type=Path, help="a folder of your own, which holds hardware/")
+    parser.add_argument("--annotate", action="store_true", help="print your source, each line with its collectives")
     parser.add_argument("--all", action="store_true", help="print all rows of the tables")
     parser.add_argument("--save", metavar="FILE", type=Path, help="write the explanation as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write it as a page")
@@ -45,7 +46,11 @@ def main(arguments: Sequence[str]) -> int:
     except (UnreadableModule, InvalidMesh, InvalidHardware) as error:
         print(error, file=sys.stderr)
         return 2
-    explained.text(explanation, complete=options.all)
+    if options.annotate:
+        width = console.room() or console.PLAIN
+        console.show_lines([[(line, "")] for line in annotated.text_of(explanation, min(width, console.PLAIN))])
+    else:
+        explained.text(explanation, complete=options.all)
     return _write(explanation, options.save, options.html)
 
 

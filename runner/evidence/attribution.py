@@ -15,6 +15,9 @@ class Attribution(Protocol):
     The second needs nothing but the module (`runner.explanation.places`).
     """
 
+    unplaced: str
+    """What is said of an instruction without a line, behind its name."""
+
     @property
     def of(self) -> Callable[[Metadata], tuple[OperationOrigin, ...]]:
         """The lines of an instruction; several if operations were merged, none if the module does not say."""

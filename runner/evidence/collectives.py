@@ -221,7 +221,7 @@ class _CollectiveReader:
             # A transfer between slices has lost its name.
             own = own or self._flow.producers(computation, instruction.operands)
         if not own:
-            self._result.unknown.append(f"{instruction.name} comes from no line of the experiment")
+            self._result.unknown.append(f"{instruction.name} {self._origins.unplaced}")
         nodes = _nodes(own)
         bytes_in, bytes_out, dtype = self._bytes(place)
         runs = self._counts.of(place.start[0].name)
@@ -308,8 +308,6 @@ class _CollectiveReader:
     def _bytes(self, place: _Scheduled) -> tuple[int | None, int | None, str]:
         """Bytes into and out of one device, None if unknown, and the dtype."""
         instruction, computation = place.instruction, place.computation
-        if place.kind == "reduce-scatter" and instruction.opcode == "all-reduce":
-            computation, instruction = place.start
         # The other operands of a ragged collective are offsets and sizes.
         named = instruction.operands[: 1 if place.kind == ring.RAGGED else None]
         operands = [computation.instructions.get(name) for name in named]
@@ -319,6 +317,9 @@ class _CollectiveReader:
             else [shape for operand in operands if operand is not None for shape in operand.shapes]
         )
         results = list(instruction.shapes)
+        if place.kind == "reduce-scatter" and instruction.opcode == "all-reduce":
+            # The fusion keeps a part of what it reduces.
+            results = list(place.start[1].shapes)
         if instruction.opcode.endswith("-start") or instruction.opcode in ("send", "recv"):
             results = list(place.chain[-1].shapes) if place.chain else None
         moved = (taken or []) + (results or [])

@@ -106,6 +106,8 @@ class StackScope:
 class Origins:
     """The lines of one section, by JAX's name stacks."""
 
+    unplaced = "comes from no line of the experiment"
+
     def __init__(self, experiment: Experiment, section: Section) -> None:
         gradients = experiment.grad.names if experiment.grad else ()
         self._scopes = _scopes(experiment.lines(section), _imported(experiment, section))

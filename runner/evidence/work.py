@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from runner import executions
-from runner.evidence import custom_calls
+from runner.evidence import custom_calls, library_products
 from runner.evidence.attribution import Attribution
 from runner.evidence.counts import Counts
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
@@ -153,8 +153,7 @@ class _WorkReader:
         shapes = self._operands(computation, instruction)
         target = target_of(instruction)
         if target is not None:
-            if custom_calls.computing(target):
-                self._unknown[f"the flops of {target} are not counted"] = None
+            self._count_library(instruction, target, shapes, flops)
             return
         if instruction.opcode not in ("dot", "convolution"):
             return
@@ -162,7 +161,24 @@ class _WorkReader:
         if number is None:
             self._unknown[f"the operands of {instruction.name} could not be read"] = None
             return
-        widest = max((shape.dtype for shape in shapes[:2]), key=lambda dtype: _bits(dtype, shapes))
+        self._multiply(instruction, shapes[:2], number, flops)
+
+    def _count_library(
+        self, instruction: Instruction, target: str, shapes: Sequence[Shape], flops: dict[Kind, float]
+    ) -> None:
+        """Add the products that a library computes."""
+        product = library_products.read(instruction, target, shapes, _convolved)
+        if product is not None and product.number is not None:
+            self._multiply(instruction, product.operands, product.number, flops)
+        elif product is not None:
+            self._unknown[f"the operands of {instruction.name} could not be read"] = None
+        elif custom_calls.computing(target):
+            self._unknown[f"the flops of {target} are not counted"] = None
+
+    def _multiply(
+        self, instruction: Instruction, shapes: Sequence[Shape], number: float, flops: dict[Kind, float]
+    ) -> None:
+        widest = max((shape.dtype for shape in shapes), key=lambda dtype: _bits(dtype, shapes))
         kind = (widest, _precision(instruction))
         flops[kind] = flops.get(kind, 0.0) + 2.0 * number
 
@@ -202,6 +218,8 @@ class _WorkReader:
         match instruction.opcode:
             case "custom-call" if custom_calls.still(target_of(instruction) or ""):
                 return 0
+            case "custom-call" if library_products.computes(target_of(instruction) or ""):
+                return sum(sizes) + self._memory(library_products.results(instruction))
             case "dynamic-slice" | "slice" | "gather":
                 return result + min(instruction.bytes, *sizes[:1])
             case "dynamic-update-slice" if len(operands) > 1 and (update := operands[1]) is not None:
@@ -248,15 +266,20 @@ def _multiplied(instruction: Instruction, left: Shape, right: Shape) -> int | No
         if any(dim >= len(left.dims) for dim in contracted):
             return None
         return results * math.prod(left.dims[dim] for dim in contracted)
+    return _convolved(instruction, left, right, instruction.shapes[0])
+
+
+def _convolved(instruction: Instruction, left: Shape, right: Shape, out: Shape) -> int | None:
+    """The number of products that a convolution of an image with a filter sums."""
     labels = re.match(r"(\w+)_(\w+)->(\w+)", instruction.attribute("dim_labels") or "")
-    ranks = len(left.dims), len(right.dims), len(instruction.shapes[0].dims)
+    ranks = len(left.dims), len(right.dims), len(out.dims)
     if labels is None or tuple(map(len, labels.groups())) != ranks or "o" not in labels[2] or "i" not in labels[2]:
         return None
-    result = _spatial(labels[3], instruction.shapes[0].dims)
+    result = _spatial(labels[3], out.dims)
     moved = _moved(instruction, _spatial(labels[1], left.dims), _spatial(labels[2], right.dims), result)
     if moved is None:
         return None
-    return results // max(1, math.prod(result)) * right.dims[labels[2].index("i")] * moved
+    return math.prod(out.dims) // max(1, math.prod(result)) * right.dims[labels[2].index("i")] * moved
 
 
 def _spatial(labels: str, dims: Sequence[int]) -> list[int]:
@@ -316,9 +339,14 @@ def _numbers(text: str | None) -> list[int]:
 
 def _precision(instruction: Instruction) -> str:
     """The precision of a product's operands; `default` if it has none."""
-    precisions = re.findall(r"\w+", instruction.attribute("operand_precision") or "")
+    own = instruction.attribute("operand_precision")
+    if own is None:
+        # A library's product has it in its configuration.
+        config = re.search(r'operand_precision\\?": ?\[([^\]]*)\]', instruction.attributes)
+        own = config[1].lower() if config else ""
+    precisions = re.findall(r"\w+", own)
     return next((word for word in ("highest", "high") if word in precisions), "default")
 
 
-def _bits(dtype: str, shapes: list[Shape]) -> int:
+def _bits(dtype: str, shapes: Sequence[Shape]) -> int:
     return next(shape.bits for shape in shapes if shape.dtype == dtype)

@@ -151,6 +151,14 @@ def document(explanation: Explanation) -> str:
     return json.dumps(codec.plain(explanation), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def schema_text() -> str:
+    """The JSON Schema of a saved explanation, which is `docs/explain.schema.json`."""
+    schema = codec.schema(Explanation)
+    head = {"$schema": schema.pop("$schema"), "title": f"a saved explanation, schema {SCHEMA}"}
+    schema["$defs"]["Explanation"]["properties"]["schema"] = {"const": SCHEMA}
+    return json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n"
+
+
 def saved(text: str, source: str) -> Explanation:
     """The explanation that `document` wrote. Raises `UnreadableModule` if the text is none, or of another schema."""
     try:

@@ -136,7 +136,7 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
         versions=known.versions,
         mesh=mesh,
         placed=placed if module.entry is not None else None,
-        unknown=list(dict.fromkeys(communication.unknown)),
+        unknown=list(dict.fromkeys([*communication.unknown, *(computed.unknown if computed else ())])),
         missing=list(dict.fromkeys(communication.missing)),
         memory=_memory(module, known.memory, taken, moment),
         buffers=_buffers(module, lines, taken, moment),
@@ -186,10 +186,11 @@ def _placed(module: Module, lines: Places, communication: Collectives) -> list[P
 
 
 def _computed(computed: work.ModuleWork) -> list[ComputedLine]:
+    worked = [line for line in computed.lines if line.flops or line.bytes]
+    flops = [float(sum(line.flops.values())) for line in worked]
     return [
-        ComputedLine(nodes=list(line.nodes), gradient=line.gradient, flops=sum(line.flops.values()), bytes=line.bytes)
-        for line in computed.lines
-        if line.flops or line.bytes
+        ComputedLine(nodes=list(line.nodes), gradient=line.gradient, flops=number, bytes=line.bytes)
+        for line, number in zip(worked, flops, strict=True)
     ]
 
 

@@ -37,6 +37,8 @@ class Places:
     - `lines`: those that were asked for, by name.
     """
 
+    unplaced = "comes from no line that the module names"
+
     def __init__(self, files: Iterable[str], users: IsUsers = is_users) -> None:
         self._short = _suffixes(files)
         self._users = users

@@ -230,6 +230,11 @@ class Findings:
                 checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
             record.programs[run.program] = self._compiled(context, run, checks, folder)
+        if held.status == "failed":
+            for name, result in record.programs.items():
+                # It computes what its section says, which is not what the graph says.
+                if Program(name).section == "per_device":
+                    record.programs[name] = replace(result, status=records.worst([result.status, "failed"]))
         self._warn_of_state(folder)
         traced = record.programs.get(self._experiment.traced)
         if traced is None or (traced.checks.value and traced.checks.value.status == "passed"):
@@ -264,8 +269,9 @@ class Findings:
         wanted = [program for program, verdict in values.items() if verify == "twin" or twins.doubtful(verdict)]
         if not wanted or verify == "rounding" or self._twins is None:
             return dict(values)
-        runs = self._twins(wanted, {name: context.layout(name) for name in context.outputs})
-        decided = twins.Decided(context)
+        layouts = {name: context.layout(name) for name in context.outputs}
+        runs, gradients = self._twins(wanted, layouts, twins.needs_gradients(context))
+        decided = twins.Decided(context, gradients)
         of = {run.program: run for run in ran}
         judged = {
             program: decided.decide(of[program], verdict, runs[program]) if program in runs else verdict

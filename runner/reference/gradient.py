@@ -125,7 +125,7 @@ def consult(
             if not gradients:
                 del consulted.oracle["per_device"]
         for name, gradient in ((name, gradients[name]) for name in gradients if name in computed.wrt):
-            held = _held(experiment, section, name, gradient)
+            held = held_by(experiment, section, name, gradient)
             own = draws[1:] if section == "graph" and shares(experiment) > 1 else draws
             rounding = errors.get(name) or _measured(experiment, section, name, gradient, held, own)
             oracle.values[f"grad.{name}"], oracle.rounding[f"grad.{name}"] = held, rounding
@@ -202,7 +202,7 @@ def _measured(
     """The measured rounding of a gradient, in its section's layout."""
     rounding = Rounding()
     for draw in draws:
-        drawn = _held(experiment, section, array, gradient + draw[array])
+        drawn = held_by(experiment, section, array, gradient + draw[array])
         rounding.take_in(held, drawn, lambda value: _whole(experiment, section, array, value))
     return rounding
 
@@ -314,7 +314,7 @@ def _largest(array: np.ndarray) -> float:
     return float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
 
 
-def _held(experiment: Experiment, section: Section, array: str, gradient: np.ndarray) -> PerDevice:
+def held_by(experiment: Experiment, section: Section, array: str, gradient: np.ndarray) -> PerDevice:
     """A gradient as every device holds it, in the layout of its spec."""
     if section == "graph":
         return [gradient]

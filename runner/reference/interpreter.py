@@ -72,10 +72,14 @@ WHOLE = Mesh((), ())
 
 @dataclass
 class Interpretation:
-    """The kept named values, on every device; `work` is the number of elements that were computed."""
+    """The kept named values, on every device.
+
+    `work` is the number of elements that were computed, `computed` that of their arrays.
+    """
 
     values: dict[str, PerDevice]
     work: int = 0
+    computed: int = 0
 
 
 def interpret(
@@ -121,7 +125,8 @@ def interpret(
     # Overflow and NaN are the experiment's own; the value check reports them.
     with np.errstate(all="ignore"), x64(experiment.x64):
         interpreter.run(lines, frozenset(kept.values()))
-    return Interpretation({name: interpreter.values[number] for name, number in kept.items()}, interpreter.work)
+    return Interpretation({name: interpreter.values[number] for name, number in kept.items()}, interpreter.work,
+                          interpreter.computed)  # fmt: skip
 
 
 def _sharded(layout: Layout, held: PerDevice) -> PerDevice:
@@ -152,6 +157,7 @@ class _Interpreter:
     """Whether the copies that a `shard_map` gives must be equal."""
     values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     work: int = 0
+    computed: int = 0
 
     def run(self, graph: Graph, kept: frozenset[int]) -> None:
         """Run a graph whose inputs are among the values; those in `kept` are kept for later."""
@@ -334,6 +340,7 @@ class _Interpreter:
                 value = self.arithmetic.held(self._computed(function, equation, here), self.x64, kind)
                 results.append(value if equation is None else self._bounded(value, equation.source.line))
                 self.work += getattr(value, "size", 0)
+                self.computed += 1
             else:
                 results.append(results[first])
             for operand in operands:

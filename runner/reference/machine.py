@@ -14,10 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from runner import dtypes
+from runner.reference import elementary
 from runner.untyped import is_tuple
-
-_UNITS = 4
-"""The error of a compiler's elementary functions, in units in the last place of float32."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +25,12 @@ class Machine:
     - `products`: the dtype to which float32 operands of products are rounded first: `bfloat16`, `tensorfloat32` or
       None.
     - `seed`: None rounds to nearest; a number draws the direction of every rounding.
+    - `platform`: the one whose elementary functions it has.
     """
 
     products: str | None = None
     seed: int | None = None
+    platform: str = "cpu"
 
 
 NEAREST = Machine()
@@ -132,18 +132,34 @@ def fused(product: Any, first: Any, kind: str, machine: Machine) -> Any:
     return dtypes.where(value.astype(carrier_of(kind)) == value, value, drawn)
 
 
-def inexact(result: Any, kind: str, machine: Machine) -> Any:
-    """The result of an elementary function, as another library might compute it."""
+def inexact(result: Any, ufunc: str, kind: str, machine: Machine) -> Any:
+    """The result of the elementary function `ufunc`, as the machine's compiler might compute it."""
     if is_tuple(result):
-        return tuple(inexact(part, kind, machine) for part in result)
+        return tuple(inexact(part, ufunc, kind, machine) for part in result)
     value = np.asarray(result)
     if value.dtype.kind not in "fc":
         return result
-    unit = 2.0**-53 if kind in ("float64", "complex128") else 2.0**-24
+    error, unit = _inexactness(ufunc, kind, machine)
     drawn = moved(
-        value.astype(np.complex128 if value.dtype.kind == "c" else np.float64), _UNITS * unit, _seed(machine, 2)
+        value.astype(np.complex128 if value.dtype.kind == "c" else np.float64), error.result * unit, _seed(machine, 2)
     )
     return drawn.astype(value.dtype) if machine.seed is None else drawn
+
+
+def misread(operand: Any, ufunc: str, kind: str, machine: Machine) -> Any:
+    """An operand of the elementary function `ufunc`, moved as far as its result is off by more than its last places."""
+    error, unit = _inexactness(ufunc, kind, machine)
+    if not error.operand or not isinstance(operand, np.ndarray) or operand.dtype.kind not in "fc":
+        return operand
+    return moved(operand, error.operand * unit, _seed(machine, 5))
+
+
+def _inexactness(ufunc: str, kind: str, machine: Machine) -> tuple[elementary.Inexactness, float]:
+    """The error of a function of this dtype, and the unit in which it is given."""
+    if kind in ("float64", "complex128"):
+        return elementary.IN_FLOAT64, 2.0**-53
+    error = elementary.inexactness(ufunc, machine.platform)
+    return error, elementary.DRAWN * error.unit(dtypes.dtype(PARTS.get(kind, kind)).eps)
 
 
 def _seed(machine: Machine, purpose: int) -> int:

@@ -24,6 +24,7 @@ from runner.reference.machine import (
     carrier_of,
     fused,
     inexact,
+    misread,
     multiplied,
     nearest,
     promoted,
@@ -141,6 +142,8 @@ class Rounded(np.ndarray):
                 drawn = machine.seed is not None
                 numbers = inputs[:1] if method == "reduceat" else inputs
                 operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in numbers]
+                if drawn and ufunc not in _EXACT:
+                    operands = [misread(value, ufunc.__name__, kind, machine) for value in operands]
                 operands += inputs[len(numbers) :]
                 if ufunc in (np.add, np.subtract) and method == "__call__" and drawn:
                     operands = _with_product(inputs, operands)
@@ -149,7 +152,7 @@ class Rounded(np.ndarray):
                     product = result
                     result = fused(result, operands[0], kind, machine)
                 if ufunc not in _EXACT:
-                    result = inexact(result, kind, machine)
+                    result = inexact(result, ufunc.__name__, kind, machine)
             # The sign of a complex number is a quotient.
             exact = ufunc in _CHOOSING and not (kind in PARTS and ufunc in (np.sign, np.absolute))
             result = _settled(result, kind, machine, exact=exact)

@@ -32,6 +32,10 @@ SAFETY_OF_FLOAT64 = 64.0
 _DRAWS = ((200_000, 4), (5_000_000, 2))
 """The number of draws, by the number of computed elements up to which it applies; with more, one."""
 
+_LONG = 5_000
+"""The number of computed arrays above which two draws are enough, whatever their sizes: in a loop of many steps most of
+the time of each line is Python's, and errors have many roundings to add up from."""
+
 _DRAWS_OF_8_BITS = ((200_000, 32), (5_000_000, 4))
 """The same where a value has 8-bit floats, whose common rounding of all elements has to be known well."""
 
@@ -185,7 +189,7 @@ class Oracle:
     """The values of one section in float64, and the rounding of each.
 
     - `undecided`: the lines with decisions that rounding may change.
-    - `recorded`: the decisions; `work`: the number of elements that were computed.
+    - `recorded`: the decisions; `work`: the number of elements that were computed, `computed`: of arrays.
     """
 
     values: dict[str, PerDevice]
@@ -193,6 +197,7 @@ class Oracle:
     undecided: tuple[UndecidedLine, ...] = ()
     recorded: Recording = field(default_factory=Recording)
     work: int = 0
+    computed: int = 0
 
     @property
     def casts(self) -> bool:
@@ -250,7 +255,7 @@ def measure(
     again = _Section(experiment, section, arrays, floats, None if keep is None else tuple(keep))
     recorded = Recording()
     exact = again.interpret(recorded, Arithmetic(floats))
-    oracle = Oracle(exact.values, recorded=recorded, work=exact.work)
+    oracle = Oracle(exact.values, recorded=recorded, work=exact.work, computed=exact.computed)
     oracle.rounding = {name: Rounding() for name in exact.values}
     draws = max(_draws(oracle, floats), len(drawn))
     for draw in range(draws):
@@ -272,7 +277,8 @@ _NARROWED = {
 
 def machine(experiment: Experiment) -> Machine:
     """The rounding of an experiment's target."""
-    return Machine(_NARROWED.get(experiment.target.platform, {}).get(experiment.precision))
+    platform = experiment.target.platform
+    return Machine(_NARROWED.get(platform, {}).get(experiment.precision), platform=platform)
 
 
 def of_float64(
@@ -307,7 +313,7 @@ def of_float64(
 def _draws(oracle: Oracle, floats: Floats) -> int:
     if any(dtypes.dtype(kind).itemsize == 1 for places in floats.values() for kind in places.values()):
         return _times(_DRAWS_OF_8_BITS, oracle.work, 1)
-    draws = _times(_DRAWS, oracle.work, 1)
+    draws = min(_times(_DRAWS, oracle.work, 1), 2 if oracle.computed > _LONG else _DRAWS[0][1])
     sizes = [np.size(held[0]) for held in oracle.values.values() if dtypes.is_floating(held[0])]
     return 2 * draws if draws > 1 and min(sizes, default=_FEW) < _FEW else draws
 

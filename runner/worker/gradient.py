@@ -10,7 +10,7 @@ calls the functions that contain such rules, in the dtypes of the programs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,9 +45,11 @@ def unsharded(
 
     A draw is the gradient in the experiment's own dtypes minus that in float64, both for the same arrays: first for the
     arrays themselves, then for arrays whose elements are moved by one unit in the last place of the narrowest dtype of
-    the computation, since after a smaller move all draws would round alike. The last draw is the effect of such a move
-    in float64, for experiments that compute in it. If there are `shares`, which a narrow dtype may lose, the first draw
-    is that of one share, times their number. `floats` are the dtypes of the graph's expressions.
+    the computation, since after a smaller move all draws would round alike. If the gradient has elementary functions,
+    whose results depend on what XLA fuses them with, there are further draws with other errors of these. The last draw
+    is the effect of such a move in float64, for experiments that compute in it. If there are `shares`, which a narrow
+    dtype may lose, the first draw is that of one share, times their number. `floats` are the dtypes of the graph's
+    expressions.
     """
     # Few experiments have gradients.
     from runner.reference.gradient import nudged, shares
@@ -62,6 +64,7 @@ def unsharded(
         if count > 1:
             share = calls.jit(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
             own, moved = [[count * _plain(g) for g in share], *own], [arrays, *moved]
+        others = list(_with_other_errors(experiment, _gradients(experiment), arrays))
         with jax.enable_x64(True):
             function = calls.jit(_gradients(experiment, floats))
             wide = [dtypes.dtype(_WIDE[array.dtype]).numpy for array in experiment.arrays]
@@ -76,8 +79,22 @@ def unsharded(
             )
     # The gradient may be undefined at moved arrays.
     defined = [pair for pair in zip(own, exact, strict=True) if _as_finite(pair[1], exact[0])]
-    draws = [[a - b for a, b in zip(*pair, strict=True)] for pair in defined]
+    draws = [[a - b for a, b in zip(*pair, strict=True)] for pair in (*defined, *((own, exact[0]) for own in others))]
     return exact[0], [*draws, [a - b for a, b in zip(beside, exact[0], strict=True)]]
+
+
+def _with_other_errors(
+    experiment: Experiment, function: Callable[..., tuple[Any, ...]], arrays: Arrays
+) -> Iterator[list[np.ndarray]]:
+    """Yield gradients with other errors of XLA's elementary functions; none if there is no such function."""
+    # It traces the gradient again, which is not needed for most.
+    from runner.worker.inexact import has_elementary, inexact
+
+    platform, operands = experiment.target.platform, [arrays[array.name] for array in experiment.arrays]
+    if has_elementary(calls.make_jaxpr(function)(*operands), platform):
+        compiled = calls.jit(inexact(function, platform))
+        for seed in range(1, 1 + DRAWS):
+            yield [_plain(gradient) for gradient in compiled(np.uint32(seed), *operands)]
 
 
 def by_rules(
@@ -102,11 +119,26 @@ def by_rules(
 
         value, gradients = evaluate(arrays)
         beside = [evaluate(nudged(experiment, arrays, seed, place))[1] for seed in range(1, DRAWS)]
+        beside += _with_other_errors(experiment, calls.grad(own, argnums=places(experiment)), arrays)
         wide = _in_float64(experiment, floats, [arrays[name] for name in names])
     if wide is not None and abs(wide[0] - value) <= min(100 * max(place, _SINGLE), _SAME_FUNCTION) * abs(value):
         beside.append(wide[1])
     defined = [draw for draw in beside if _as_finite(draw, gradients)]
     return gradients, [[a - b for a, b in zip(draw, gradients, strict=True)] for draw in defined]
+
+
+def widened(experiment: Experiment, arrays: Arrays, exact: Iterable[float]) -> list[np.ndarray]:
+    """Compute the gradients as a twin does: by the user's rules, in float64, with casts that do not round.
+
+    `exact` as in `widening.widened`, which raises `CannotWiden`.
+    """
+    # Few runs need it.
+    from runner.worker import widening
+
+    operands = tuple(arrays[array.name] for array in experiment.arrays)
+    with _on_one_device():
+        function, wide = widening.widened(_gradients(experiment, rules=bool(experiment.rules)), operands, exact)
+        return [_plain(gradient) for gradient in function(*wide)]
 
 
 _SINGLE = float(np.finfo(np.float32).eps)

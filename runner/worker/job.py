@@ -51,7 +51,7 @@ from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
 from runner.worker.keeping import keeping
 from runner.worker.layouts import layouts
-from runner.worker.raising import raised
+from runner.worker.raising import raised, text_of
 from runner.worker.setting import unset
 from runner.worker.types import infer
 
@@ -69,6 +69,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     outputs are left for the parent) and `steps` (a profile follows its program); `gradient`, if the gradients' oracle
     is needed even for absent hardware; `values`, if only the types of all values of the graph are needed; `trace`, if
     imported functions are to be traced, and whether the `values` of trees are needed or only their `shapes`;
+    `wide_gradient`, if the gradients are needed as twins compute them;
     `apart`, the patterns of `constraints` that give each value that they match a key of its own;
     `without`, the parts that ended an earlier process of the job, with how.
     """
@@ -155,6 +156,8 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     if experiment.grad and not twins and (absent is None or job.get("gradient")) and processes.ours.first:
         phases.tell("JAX was differentiating the graph")
         event.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
+    if job.get("wide_gradient"):
+        event.gradient = _wide_gradient(experiment, data_folder, arrays)
     emit(event)
     doing = _Doing(
         experiment, types.derived, absent, trace, modules, folder, arrays, written.failed, profiled=_profiled(steps)
@@ -296,7 +299,7 @@ class _Doing:
             return Finished(step=step, error=str(deadlock))
         except NotLowered as refused:
             return Finished(step=step, unsupported=str(refused))
-        except Exception as error:  # JAX, XLA and the backend may raise anything; all of it is recorded.
+        except BaseException as error:  # JAX, XLA, the backend and the user's code may raise anything.
             traceback.print_exc()
             return Finished(step=step, error=_error_text(error, self.folder / _file(name)))
 
@@ -435,6 +438,20 @@ def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) 
     return GradientFile(file="gradients.bin", of_lines=len(of_lines), of_rules=len(of_rules))
 
 
+def _wide_gradient(experiment: Experiment, folder: Path, arrays: Path) -> GradientFile:
+    """Write the unsharded graph's gradients, as twins compute them, to a file in `arrays`."""
+    from runner.worker import twin
+
+    try:
+        made = data.make(experiment, folder)
+        gradients = gradient.widened(experiment, made, twin.numbers(experiment))
+    except Exception as raised:  # As for a program, anything that JAX raises is recorded.
+        traceback.print_exc()
+        return GradientFile(error=f"{type(raised).__name__}: {raised}")
+    handover.leave(arrays / "gradients.bin", gradients)
+    return GradientFile(file="gradients.bin", of_lines=1)
+
+
 def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -478,9 +495,9 @@ def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
     )
 
 
-def _error_text(error: Exception, path: Path) -> str:
+def _error_text(error: BaseException, path: Path) -> str:
     """The message of an error, preceded by the line of the program that raised it."""
-    text = str(error).strip() or type(error).__name__
+    text = text_of(error).strip() or type(error).__name__
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.fspath(path)]
     where = f"{path.name}:{lines[-1]}: " if lines else ""
     return f"{where}{type(error).__name__}: {text}"

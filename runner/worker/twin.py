@@ -6,12 +6,11 @@ import re
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from runner.experiment.model import Experiment
+from runner.experiment.model import Experiment, expressions
 from runner.experiment.program import Program
+from runner.graph.source import SECTIONS
 from runner.link.events import Compilation, Ran, Timing
-from runner.untyped import is_mapping, is_sequence
 from runner.worker import calls, phases, processes
 from runner.worker.execute import leave
 
@@ -25,7 +24,7 @@ def source(written: str, experiment: Experiment, program: Program) -> str:
     docstring, _, rest = written.removeprefix('"""').partition('"""\n')
     before = rest.partition(_MAIN)[0]
     title = docstring.partition("\n\n")[0]
-    exact = sorted(_numbers(written) | _numbers(experiment.definition))
+    exact = [*dict.fromkeys([*numbers(experiment), *sorted(_numbers(written))])]
     return "\n".join(
         [
             f'"""{title}',
@@ -76,15 +75,16 @@ def _main(program: Program) -> list[str]:
     ]
 
 
-def _numbers(data: Any) -> set[float]:
-    """The numbers in plain data, or in the lines of Python there."""
-    if isinstance(data, str):
-        return {float(text) for text in _NUMBER.findall(data)}
-    if is_mapping(data):
-        return set[float]().union(*map(_numbers, data.values()))
-    if is_sequence(data):
-        return set[float]().union(*map(_numbers, data))
-    return {float(data)} if isinstance(data, float) else set()
+def numbers(experiment: Experiment) -> list[float]:
+    """The numbers in the lines of an experiment, with the digits that the oracle has."""
+    # The text of functions in Python is not among the lines: what they compute was read from jaxprs.
+    lines = (expression.text for section in SECTIONS for _, expression in expressions(experiment.lines(section)))
+    return sorted(set[float]().union(*map(_numbers, lines)))
+
+
+def _numbers(text: str) -> set[float]:
+    """The numbers in a text."""
+    return {float(number) for number in _NUMBER.findall(text)}
 
 
 def take(experiment: Experiment, program: Program, module: ModuleType, arrays: Path) -> Ran:

@@ -84,7 +84,7 @@ _ROUNDING = ("float32", "bfloat16", "float16")
 _CONSTANTS = (2**0.5,)
 """The constants of functions that draw numbers in the dtype that they are given, so also with 64 bits."""
 
-_PLACES = 1024.0
+_PLACES = 16.0
 """A number with few binary places was not rounded."""
 
 

@@ -8,7 +8,7 @@ from runner import codec
 from runner.explanation.model import Explanation
 from runner.layout import spec_text
 from runner.show import estimates, explained
-from runner.show.page import frame
+from runner.show.page import annotated, frame
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, grid, joined, table, tag
 from runner.show.table import Table
@@ -32,6 +32,9 @@ def fragment(explanation: Explanation) -> str:
 
 def _parts(explanation: Explanation) -> Iterator[Part]:
     yield Part("collectives", "Collectives", _collectives(explanation))
+    marked = annotated.source(explanation)
+    if marked:
+        yield Part("source", "Source", marked)
     rows = explained.lines(explanation)
     if rows:
         caption = "What each source line communicates, computes and moves on one device in a run"

@@ -1,0 +1,86 @@
+"""Modules as the compilers of GPUs and TPUs write them, of several versions of XLA: see `tests/elsewhere/README.md`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from runner.explanation import modules
+
+FOLDER = Path(__file__).parent / "elsewhere"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a module by hand.
+
+    - `flops`: two for each multiplication of its shapes; `sent`: the bytes that a device sends on a ring.
+    - `asynchronous`: whether a collective is; `missing`: a part of the sentence about what may be missing.
+    """
+
+    flops: float = 0.0
+    collectives: dict[str, int] = field(default_factory=dict[str, int])
+    sent: int = 0
+    asynchronous: bool = False
+    missing: str = ""
+
+
+MODULES = {
+    "gpu_cublas_quoted": Known(flops=2 * 64 * 32 * 16, collectives={"all-reduce": 1}, sent=3072),
+    "gpu_cublaslt_beside_all_reduce": Known(
+        flops=2 * 64 * 32 * 16, collectives={"all-reduce": 1}, sent=1536, asynchronous=True
+    ),
+    "gpu_cublaslt_float8": Known(flops=2 * 64 * 32 * 16, collectives={"reduce-scatter": 1}, sent=3072),
+    "gpu_cudnn_convolution": Known(
+        flops=2 * 2 * (10 * 19 * 29 * 8) * (2 * 2 * 40), collectives={"all-reduce": 1}, sent=3840
+    ),
+    "gpu_cudnn_attention": Known(flops=(2 + 5) * 2 * (2 * 4 * 64 * 64) * 16),
+    "gpu_triton_and_async_gather": Known(
+        flops=2 * 64 * 32 * 4, collectives={"all-gather": 1}, sent=1536, asynchronous=True
+    ),
+    "gpu_command_buffer": Known(flops=2 * 16**3, collectives={"all-reduce": 1}, sent=1536),
+    "gpu_nccl_by_name": Known(missing="calls ncclAllReduce, which may communicate"),
+    "tpu_all_reduce_scatter": Known(collectives={"reduce-scatter": 1}, sent=3072),
+    "tpu_collective_matmul": Known(
+        flops=2 * 128**3, collectives={"collective-permute": 1}, sent=32768, asynchronous=True
+    ),
+    "tpu_megascale": Known(collectives={"all-reduce": 1}, asynchronous=True),
+    "tpu_sparsecore": Known(collectives={"all-gather": 1}, sent=1536, asynchronous=True),
+}
+
+
+def text_of(name: str) -> str:
+    return (FOLDER / f"{name}.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_products_and_collectives_of_modules_of_gpus_and_tpus(name: str) -> None:
+    known = MODULES[name]
+    explanation = modules.explain(text_of(name), name)
+    assert sum(line.flops for line in explanation.computed or ()) == known.flops
+    assert Counter(entry.kind for entry in explanation.placed or ()) == known.collectives
+    assert any(entry.asynchronous for entry in explanation.placed or ()) == known.asynchronous
+    assert [known.missing in sentence for sentence in explanation.missing] == [True] * bool(known.missing)
+    if known.sent:
+        assert explanation.sent() == known.sent
+    assert not any("not counted" in sentence for sentence in explanation.unknown)
+
+
+def test_a_product_of_a_library_moves_its_arrays_and_not_its_workspace() -> None:
+    explanation = modules.explain(text_of("gpu_command_buffer"), "step.txt")
+    assert sum(line.bytes for line in explanation.computed or ()) == 3 * 16 * 16 * 4
+
+
+def test_a_causal_attention_counts_half() -> None:
+    causal = modules.explain(text_of("gpu_cudnn_attention").replace("NO_MASK", "CAUSAL"), "step.txt")
+    assert sum(line.flops for line in causal.computed or ()) == MODULES["gpu_cudnn_attention"].flops / 2
+
+
+def test_a_product_that_cannot_be_read_is_no_product_of_nothing() -> None:
+    text = text_of("gpu_command_buffer").replace("lhs_contracting_dimensions", "x")
+    explanation = modules.explain(text, "step.txt")
+    assert sum(line.flops for line in explanation.computed or ()) == 0
+    assert "the operands of call could not be read" in explanation.unknown

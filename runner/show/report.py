@@ -232,7 +232,7 @@ def _measured(checks: Checks) -> tuple[str, str]:
     if not outputs:
         return "–", "–"
     worst = max(outputs, key=lambda name: _badness(outputs[name]))
-    error = f"{outputs[worst].max_abs_error:.1e} in {worst}"
+    error = f"{outputs[worst].max_abs_error:.1e} in {worst}{_by_twin(outputs[worst])}"
     powers = {name: output.power for name, output in outputs.items() if output.power is not None}
     if not powers:
         return error, "–"
@@ -241,6 +241,13 @@ def _measured(checks: Checks) -> tuple[str, str]:
     exactly = "all but undecided" if outputs[bluntest].undecided else "anything"
     power = f"{powers[bluntest]:.1e} rms" if powers[bluntest] else exactly
     return error, power if bluntest == worst else f"{power} in {bluntest}"
+
+
+def _by_twin(output: ValueOutput) -> str:
+    """How far an output is off that its twin proves to be right."""
+    if output.status != "passed" or not output.wrong or output.accuracy is None:
+        return ""
+    return f", {output.accuracy:.2g} × rounding"
 
 
 def _badness(output: ValueOutput) -> tuple[int, float, float]:

@@ -72,6 +72,7 @@ class Sharded:
 
     def _hold_to_report(self, report: Explained) -> None:
         """Compare an explanation with its golden; fail the test where they differ."""
+        self._held += 1
         from runner import explaining
         from runner.config.sources import shown
         from runner.explanation.modules import UnreadableModule

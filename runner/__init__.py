@@ -7,6 +7,7 @@ own; `explain` says what a step was compiled to; `read` reads the record of a ru
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from runner.version import __version__
@@ -15,19 +16,17 @@ if TYPE_CHECKING:
     from runner.api import (
         Configuration,
         Experiment,
-        Explained,
         InvalidConfiguration,
         InvalidExperiment,
         Record,
         check,
-        compare,
         compose,
-        explain,
         read,
         run,
         sweep,
         validate,
     )
+    from runner.explaining import Explained, compare, explain
 
 __all__ = [
     "Configuration",
@@ -52,9 +51,8 @@ def __getattr__(name: str) -> Any:
     """Import the public names on first use, so that `import runner` alone is fast."""
     if name not in __all__:
         raise AttributeError(f"module 'runner' has no attribute '{name}'")
-    from runner import api
-
-    return getattr(api, name)
+    module = "explaining" if name in ("Explained", "compare", "explain") else "api"
+    return getattr(importlib.import_module(f"runner.{module}"), name)
 
 
 def __dir__() -> list[str]:

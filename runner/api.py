@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from runner.config import direct
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
-from runner.config.folders import InvalidName, added, conf_folder, located
+from runner.config.folders import InvalidName, added, conf_folder, folder_name, located
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
-from runner.explaining import Explained, compare, explain
 from runner.faults import InvalidExperiment, Key
 from runner.printable import Page
 from runner.record import model
@@ -34,14 +33,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Configuration",
     "Experiment",
-    "Explained",
     "InvalidConfiguration",
     "InvalidExperiment",
     "Record",
     "check",
-    "compare",
     "compose",
-    "explain",
     "read",
     "run",
     "sweep",
@@ -165,7 +161,7 @@ def run(
     Raises `FileExistsError` if the folder has files that no run wrote. Errors in the experiment, its configuration or
     its programs do not raise: they are in the record.
     """
-    where = Path(folder) if folder is not None else dated(name_of(experiment))
+    where = _folder(folder, name_of(experiment))
     _begin(where)
     record = _run(experiment, texts(overrides, keys), config_dir, where)
     if not quiet:
@@ -305,12 +301,12 @@ def checked(
     """Do what `check` does with these `arguments`, without printing; `workers` are not closed."""
     from runner.called import specs
     from runner.called.experiment import experiment
+    from runner.programs.names import importable
     from runner.record import manifest
     from runner.record import record as records
 
-    name = getattr(function, "__name__", "function")
-    name = name if name.isidentifier() else "function"
-    where = Path(folder) if folder is not None else dated(name)
+    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
+    where = _folder(folder, name)
     _begin(where)
     try:
         called = experiment(function, operands, where, **arguments)
@@ -319,6 +315,15 @@ def checked(
         manifest.end(where)
         return Record.of(record, where)
     return _run({"name": name, **called.keys}, (), None, where, workers, called.arguments)
+
+
+def _folder(folder: object, name: str) -> Path:
+    """The run folder that was asked for, or a new one. Raises `ValueError` for what is no path."""
+    if folder is None:
+        return dated(name)
+    if not isinstance(folder, str | Path):
+        raise ValueError(f"folder is {folder!r}; give the path of a folder, or None for a new one")
+    return Path(folder)
 
 
 def _begin(folder: Path) -> None:

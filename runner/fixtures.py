@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +17,27 @@ if TYPE_CHECKING:
     from runner.testing.session import Session
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_.]+(?:\[[A-Za-z0-9_.,=+-]+\])?")
+"""A test's name by which its golden is called as it is."""
+
+_LONGEST, _DIGITS = 100, 10
+"""The most characters of a test's name in that of its golden, and the digits of the hash that then marks it."""
+
+
 @dataclass
 class Sharded:
     """The fixture's value: `sharded(function, operands, mesh=…, in_specs=…)` takes the arguments of `runner.check`.
 
     A failed check fails the test with the report. With `golden=True`, the collectives, bytes and layouts must equal
-    those in `goldens/MODULE/TEST.json`; where there is no such file, it is written and the test fails once.
+    those in `goldens/MODULE/TEST.json` (those of a second such check in a test in `TEST.2.json`); where there is no
+    such file, it is written and the test fails once.
     """
 
     _request: pytest.FixtureRequest
     _session: Session
     _folders: list[Folder] = field(default_factory=list["Folder"])
+    _held: int = 0
+    """How many checks of the test were compared with goldens."""
 
     def __call__(
         self, function: Callable[..., Any], operands: Sequence[Any], *, golden: bool = False, **arguments: Any
@@ -53,7 +64,9 @@ class Sharded:
         from runner.record import differences
         from runner.record import golden as goldens
         from runner.record.readable import lines_of, names_of
+        from runner.words import of_system
 
+        self._held += 1
         file, config = self._file(), self._request.config
         assert record.environment.jax is not None
         version, names = goldens.series(record.environment.jax), names_of(record)
@@ -66,7 +79,10 @@ class Sharded:
             now = goldens.pinned(program, names=names.get(lines_of(name, names)))
             changes = [] if before is None else differences.of_program(name, before, now)
             if before is None or (changes and config.getoption("update_golden")):
-                goldens.pin(file, place, now)
+                try:
+                    goldens.pin(file, place, now)
+                except OSError as error:
+                    pytest.fail(f"the golden cannot be written: {of_system(error, file)}", pytrace=False)
             if before is None and not config.getoption("update_golden"):
                 message = f"there was no golden of {name}, so it was written: look at {shown(file)} and commit it"
                 pytest.fail(message, pytrace=False)
@@ -76,11 +92,18 @@ class Sharded:
                 pytest.fail("\n".join([*lines, f"if that is intended: {update}"]), pytrace=False)
 
     def _file(self) -> Path:
-        test = re.sub(r"[^\w.-]+", "_", self._node.name).strip("_")
-        path = self._node.path
+        """The golden of this test's latest check, which no other test and no other check has."""
+        test = self._node.nodeid.partition("::")[2].replace("::", ".")
+        if not _PLAIN.fullmatch(test) or len(test) > _LONGEST:
+            marked = hashlib.sha256(self._node.nodeid.partition("::")[2].encode("utf-8", "backslashreplace"))
+            test = f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', test)[:_LONGEST].strip('_')}-{marked.hexdigest()[:_DIGITS]}"
+        name = test if self._held == 1 else f"{test}.{self._held}"
+        path, root = self._node.path, self._request.config.rootpath
         chosen = self._request.config.getini("shardproof_goldens")
-        folder = self._request.config.rootpath / chosen if chosen else path.parent / "goldens"
-        return folder / path.stem / f"{test}.json"
+        if not chosen:
+            return path.parent / "goldens" / path.stem / f"{name}.json"
+        inside = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
+        return root / chosen / inside.with_suffix("") / f"{name}.json"
 
     def close(self) -> None:
         """Remove the run folders."""

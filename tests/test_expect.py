@@ -94,6 +94,8 @@ def test_everything_that_can_be_expected():
       collectives: {all-reduce: 1}
       max_bytes_per_device: 64
       max_memory_bytes: 1000
+      state_layout: kept
+      accuracy: 8
       overlapped: [C]
       not_overlapped: [D]
       layouts: {C: [x]}
@@ -105,6 +107,8 @@ def test_everything_that_can_be_expected():
         collectives={"all-reduce": 1},
         max_bytes_per_device=64,
         max_memory_bytes=1000,
+        state_layout="kept",
+        accuracy=8.0,
         overlapped=("C",),
         not_overlapped=("D",),
         layouts={"C": Spec.of(["x"])},

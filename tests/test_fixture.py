@@ -51,3 +51,59 @@ def test_a_function_is_checked_and_compared_with_its_golden(tmp_path: Path) -> N
     assert f"test_mine.py:{TESTS.split('return a @ b')[0].count(chr(10)) + 1} return a @ b" in second
     assert "--update-golden" in second
     assert "1 passed" in session(tmp_path, "-k", "test_product", "--update-golden")
+
+
+SEVERAL = """
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+A = np.ones((8, 8), np.float32)
+
+
+def summed(sharded):
+    sharded(lambda a, b: a @ b, (A, A), mesh={"x": 4}, in_specs=(P(None, "x"), P("x")), out_specs=P(), golden=True)
+
+
+def gathered(sharded):
+    sharded(lambda a: a * 2, (A,), mesh={"x": 4}, in_specs=P("x"), out_specs=P(), golden=True)
+
+
+class TestOne:
+    def test_it(self, sharded):
+        summed(sharded)
+
+
+class TestTwo:
+    def test_it(self, sharded):
+        gathered(sharded)
+
+
+@pytest.mark.parametrize("case", ["a b", "a_b", "a/b", "c" * 230, "../../x"])
+def test_case(sharded, case):
+    summed(sharded) if case == "a_b" else gathered(sharded)
+
+
+def test_both(sharded):
+    summed(sharded)
+    gathered(sharded)
+"""
+
+
+def test_each_check_has_a_golden_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(SEVERAL, encoding="utf-8")
+    assert "8 passed" in session(tmp_path, "--update-golden")
+    home = tmp_path / "goldens" / "test_mine"
+    assert len(files := sorted(path.name for path in home.iterdir())) == 9
+    assert {"TestOne.test_it.json", "TestTwo.test_it.json", "test_both.json", "test_both.2.json"} < {*files}
+    assert "test_case[a_b].json" in files
+    assert "8 passed" in session(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["goldens", "test_mine.py"]
+
+
+def test_a_golden_that_cannot_be_read_or_written_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(TESTS, encoding="utf-8")
+    (tmp_path / "goldens" / "test_mine" / "test_product.json").mkdir(parents=True)
+    output = session(tmp_path, "-k", "test_product")
+    assert "it is no regular file, but a folder, a pipe or a device" in output
+    assert "INTERNALERROR" not in output

@@ -477,3 +477,25 @@ def test_a_terminal_gets_a_line_for_each_experiment(tmp_path: Path, monkeypatch:
 def test_an_empty_list_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report.listing([tmp_path])
     assert "0 experiments" in capsys.readouterr().out
+
+
+def columns(programs: dict[str, Any], **changes: Any) -> list[str]:
+    """Return the checks in the table of programs, in order."""
+    head = report.programs(built(record(programs=programs, **changes))).head
+    return list(head[2 : head.index("largest error")])
+
+
+def test_the_check_that_failed_stands_first_in_the_table() -> None:
+    checks = {**passed()["checks"], "replicas": {"status": "failed", "reason": "C[0:2] on device 3 differs"}}
+    assert columns({"auto": passed()}) == ["value", "layout"]
+    assert columns({"auto": passed(), "shard_map": passed(checks=checks)}) == ["replicas", "value", "layout"]
+
+
+def test_sections_that_differ_are_the_first_column_of_the_programs_that_are_written_from_them() -> None:
+    sections = {"status": "failed", "diagnosis": [], "reason": "C is not graph's"}
+    table = report.programs(built(record(programs={"auto": passed(), "vmap": passed()}, checks={"sections": sections})))
+    assert table.head[2] == "sections"
+    assert [(cell.text, cell.status) for cell in (row[2] for row in table.rows)] == [
+        ("–", "not run"), ("failed", "failed"),
+    ]  # fmt: skip
+    assert "sections" not in columns({"auto": passed()}, checks={"sections": {**sections, "status": "passed"}})

@@ -18,6 +18,7 @@ from runner.config.sources import Sources
 from runner.flow import run
 from runner.language import operations
 from runner.language.counterparts import threefry
+from runner.record import measures
 from runner.worker import widening
 from tests.harness import WORKERS
 from tests.test_planted import config
@@ -194,3 +195,12 @@ def test_random_numbers_are_those_that_the_function_draws_in_its_own_dtypes() ->
 def test_what_has_no_meaning_in_float64_is_refused(function: Any, what: str) -> None:
     with pytest.raises(widening.CannotWiden, match=what):
         widening.widened(function, (X,))
+
+
+@pytest.mark.parametrize(("limit", "status"), [(1e-6, "failed"), (4, "passed")])
+def test_the_accuracy_of_an_output_is_measured_and_can_be_expected(tmp_path: Path, limit: float, status: str) -> None:
+    changes = {"program": "vmap", "expect": {"accuracy": limit}}
+    record: Any = run.run(config("layer", MESH, **changes), tmp_path, Sources, workers=WORKERS)
+    assert record.programs["vmap"].checks.accuracy.status == status
+    (row,) = measures.rows(0, record, [])
+    assert 0 < row.value("accuracy") < 4

@@ -23,6 +23,7 @@ from runner.experiment.forms import IDENTIFIER
 from runner.experiment.imported import CALLED, SETTINGS_OF_A_PROCESS
 from runner.faults import Key
 from runner.language.operations import CONSTANTS, OPERATIONS
+from runner.programs.names import importable
 
 
 class Unpicklable(ValueError):
@@ -306,10 +307,10 @@ def _array(leaf: Any) -> Any:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """Return the function's name, with `_` appended if the name is taken in the language."""
-    name = getattr(function, "__name__", type(function).__name__)
-    name = name if IDENTIFIER.match(name) else "function"
-    return f"{name}_" if name in (*OPERATIONS, *CONSTANTS, "result", MODULE) else name
+    """Return the function's name, with `_` appended if the name is taken in the language or in programs."""
+    return importable(
+        getattr(function, "__name__", type(function).__name__), (*OPERATIONS, *CONSTANTS, "result", MODULE)
+    )
 
 
 def _names(function: Callable[..., Any], count: int, keywords: Sequence[str], taken: set[str]) -> list[str]:
@@ -326,7 +327,7 @@ def _names(function: Callable[..., Any], count: int, keywords: Sequence[str], ta
     ]
     names: list[str] = []
     for wish in (*wished, *keywords):
-        name = wish.strip("_")
+        name = wish.strip("_") if IDENTIFIER.match(wish) else f"operand{len(names)}"
         while not name or name in taken or name in (*OPERATIONS, *CONSTANTS) or keyword.iskeyword(name):
             name += "_"
         taken.add(name)

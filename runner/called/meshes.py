@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import os
 import re
 import sys
@@ -61,9 +62,10 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
             "jax.set_mesh(mesh)"
         )
     sizes: object = cast("object", mesh) if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
-    if not is_mapping(sizes) or not all(isinstance(size, int) for size in sizes.values()):
+    if not is_mapping(sizes) or not all(hasattr(size, "__index__") for size in sizes.values()):
         raise ValueError(f'{mesh!r} is not a mesh; give names with sizes, such as {{"data": 2, "model": 2}}, or a Mesh')
-    axes = {str(name): size for name, size in sizes.items()}
+    # A NumPy integer is a size too.
+    axes = {str(name): operator.index(size) for name, size in sizes.items()}
     if isinstance(mesh, Mapping):
         alike = (each for each in (*near, *_own_meshes(functions)) if dict(each.shape) == axes)
         mesh = next(alike, None)

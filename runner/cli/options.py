@@ -11,12 +11,10 @@ from runner.experiment.forms import KINDS
 from runner.experiment.program import Program
 from runner.faults import nearest
 from runner.record import where
-from runner.record.measures import MEASURES, OLDER, Row
+from runner.record.measures import IDENTIFYING, MEASURES, OLDER, Row
 
 NAMES = ("sort", "best", "where", "objective", "workers")
 """The keys of a configuration that concern the sweep and not its points."""
-
-_OWN = ("point", "experiment", "program", "status")
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Options:
             return list(rows)
         keys = rows[0].keys if rows else ()
         try:
-            condition = where.parse(self.where, (*_OWN, *KINDS, *MEASURES, *OLDER, *keys))
+            condition = where.parse(self.where, (*IDENTIFYING, *KINDS, *MEASURES, *OLDER, *keys))
         except where.NoCondition as error:
             raise _refused("where", self.where, str(error)) from None
         return [row for row in rows if condition(row)]
@@ -51,7 +49,7 @@ class Options:
 def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:
     """Return the given options of a sweep over these `keys`. Raises `InvalidConfiguration`."""
     settings: dict[str, Any] = {name: config.get(name) for name in NAMES if config.get(name) is not None}
-    columns = (*_OWN, *KINDS, *MEASURES, *OLDER, *keys)
+    columns = (*IDENTIFYING, *KINDS, *MEASURES, *OLDER, *keys)
     if (sort := settings.get("sort")) is not None and sort not in columns:
         newer = [name for name in columns if name not in OLDER]
         raise _refused(

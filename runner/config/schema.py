@@ -181,6 +181,8 @@ class ExpectConfig:
     """The most bytes of memory that each device may need."""
     state_layout: Annotated[Any, "state-layout"] = None
     """`kept`: what a step returns of its operands' next values, as its parameters, lies as the operands lie."""
+    accuracy: Annotated[Any, "accuracy"] = None
+    """The largest error of an element that each output may have, in units of the measured rounding."""
     overlapped: Annotated[Any, "some-lines"] = None
     """The lines whose collectives must overlap with computation."""
     not_overlapped: Annotated[Any, "some-lines"] = None

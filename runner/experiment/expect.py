@@ -36,6 +36,7 @@ class Expectations:
     max_bytes_per_device: int | None = None
     max_memory_bytes: int | None = None
     state_layout: str | None = None
+    accuracy: float | None = None
     overlapped: tuple[str, ...] = ()
     not_overlapped: tuple[str, ...] = ()
     layouts: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
@@ -112,6 +113,7 @@ def _of(config: Mapping[str, Any], program: Program, platform: str, names: Expec
         **communication("planned"),
         max_memory_bytes=closest("max_memory_bytes", lambda value, key: _size(value, key, names, "bytes")),
         state_layout=closest("state_layout", _kept),
+        accuracy=closest("accuracy", _number),
         overlapped=closest("overlapped", lambda value, key: _lines(value, key, names, program)) or (),
         not_overlapped=closest("not_overlapped", lambda value, key: _lines(value, key, names, program)) or (),
         layouts=closest("layouts", lambda value, key: _layouts(value, key, names)) or {},
@@ -172,6 +174,11 @@ def _count(value: Any, key: Key, names: ExpectableKeys, what: str) -> int | Rang
 def _flag(value: Any, key: Key) -> bool:
     check(value, key, FORMS["promise"])
     return value
+
+
+def _number(value: Any, key: Key) -> float:
+    check(value, key, FORMS["accuracy"])
+    return float(value)
 
 
 def _size(value: Any, key: Key, names: ExpectableKeys, what: str) -> int:

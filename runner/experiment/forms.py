@@ -290,6 +290,7 @@ FORMS: Mapping[str, Form] = {
         by_program=True,
     ),
     "state-layout": Form("text", "{value!r} is not 'kept'", choices=("kept",), optional=True, by_program=True),
+    "accuracy": Form("number", "{value!r} is not a number above 0", above=0, optional=True, by_program=True),
     "promise": Form("flag", "{value!r} is neither true nor false", optional=True, by_program=True),
     "most": replace(SIZE, optional=True, by_program=True),
     "some-lines": Form(

@@ -63,7 +63,7 @@ _OF_LINES = ("imports", "references", "specs", BOTH, "functions", "constraints")
 _WITH_LINES = (BOTH, "graph", "per_device", "functions")
 """The keys whose values are lines."""
 
-_OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes", "state_layout")
+_OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes", "state_layout", "accuracy")
 """The keys of `expect` that name neither lines nor outputs."""
 
 

@@ -16,6 +16,9 @@ from runner.language.check import missing_axis
 from runner.layout import Layout, Mesh, Spec
 from runner.untyped import is_list
 
+_AXES = 32
+"""The most axes of a mesh: arrays of devices have no more dimensions."""
+
 
 def read_mesh(config: Mapping[str, Any]) -> Mesh:
     axes, shape = config["axes"], config["shape"]
@@ -26,6 +29,8 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
         message = f"there is mesh.{given} without mesh.{missing}; write both: {{axes: [x, y], shape: [2, 4]}}"
         raise invalid(("mesh", given), message)
     check(axes, ("mesh", "axes"))
+    if len(axes) > _AXES:
+        raise invalid(("mesh", "axes"), f"a mesh of {len(axes)} axes; JAX makes one of at most {_AXES}")
     for i, axis in enumerate(axes):
         if axis in axes[:i]:
             raise invalid(("mesh", "axes", i), f"the mesh axis '{axis}' appears twice")

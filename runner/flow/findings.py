@@ -230,6 +230,11 @@ class Findings:
                 checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
             record.programs[run.program] = self._compiled(context, run, checks, folder)
+        if held.status == "failed":
+            for name, result in record.programs.items():
+                # It computes what its section says, which is not what the graph says.
+                if Program(name).section == "per_device":
+                    record.programs[name] = replace(result, status=records.worst([result.status, "failed"]))
         self._warn_of_state(folder)
         traced = record.programs.get(self._experiment.traced)
         if traced is None or (traced.checks.value and traced.checks.value.status == "passed"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config import schema
+from runner.experiment.forms import check
 from runner.experiment.imported import UnreadFunctions, imports, skeleton
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
@@ -48,6 +49,8 @@ def traced(
     from runner.link.events import Died, FunctionsRead, Invalid
 
     whole = schema.whole(config)
+    for section in ("imports", "references"):
+        check(whole[section] or {}, (section,))
     target = {**whole["target"], "processes": 1, "cluster": False}
     experiment = read({**skeleton(whole), "target": target})
     if workers.distrust is not None:

@@ -5,31 +5,40 @@ from __future__ import annotations
 import builtins
 import copy
 import keyword
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from runner.experiment.model import Experiment
 from runner.programs import within
 
-_RESERVED = frozenset(
-    {*keyword.kwlist, *dir(builtins)}
-    | {"jax", "jnp", "np", "ml_dtypes", "P", "AxisType", "NamedSharding", "rng", "mesh", "devices"}
-    | {"os", "mesh_utils", "topologies", "topology", "abstract_inputs"}
-    | {
-        "inputs",
-        "make_mesh",
-        "shardings",
-        "program",
-        "main",
-        "split",
-        "join",
-        "per_device",
-        "step",
-        "carry",
-        "over",
-        "steps",
-    }
-    | {*within.NAMES}
+_MODULES = {"jax": "jax", "jnp": "jax.numpy", "np": "numpy", "ml_dtypes": "ml_dtypes", "os": "os"}
+_OTHERS = (
+    "P AxisType NamedSharding rng mesh devices mesh_utils topologies topology abstract_inputs inputs make_mesh "
+    "shardings program main split join per_device"
 )
+OWN: Mapping[str, str | None] = {**_MODULES, **dict.fromkeys(_OTHERS.split())}
+"""The names of a script that no import of an experiment may have, each with the module that it names, if it is one."""
+
+_RESERVED = frozenset(
+    {*keyword.kwlist, *dir(builtins), *OWN, "step", "carry", "over", "steps", *within.NAMES},
+)
+
+
+def importable(name: object, taken: Container[str] = ()) -> str:
+    """The name under which a program imports a function of this name: `_` is appended to one that is `taken`.
+
+    A function may be called anything, even by what is no text.
+    """
+    text = name if isinstance(name, str) and name.isascii() and name.isidentifier() else ""
+    text = text.strip("_")[:_LONGEST]
+    if not text or keyword.iskeyword(text):
+        text = "function"
+    while text in taken or text in OWN:
+        text += "_"
+    return text
+
+
+_LONGEST = 60
+"""The most characters of a function's name that a program has."""
 
 
 class Identifiers:

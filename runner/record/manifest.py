@@ -98,7 +98,10 @@ def refusal(folder: Path) -> str | None:
 
 def begin(folder: Path, kind: RunKind) -> None:
     """Claim an empty or new folder for a run of this process alone. Raises `Occupied`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise Occupied(f"{folder} is a file, or below one; name a folder that is empty, or not there") from None
     if (why := refusal(folder)) is not None:
         raise Occupied(why)
     mark(folder, kind)

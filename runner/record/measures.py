@@ -18,6 +18,7 @@ from runner.printable import json_text, printable
 from runner.record import outcome
 from runner.record.files import write_text
 from runner.record.model import CompiledProgram, Record
+from runner.record.verdicts import ValueVerdict
 
 MEASURES = ("bytes_sent", "memory_bytes", "flops", "estimate_s", "compile_s", "run_s")
 """The measures that compare programs; smaller is better.
@@ -28,6 +29,9 @@ MEASURES = ("bytes_sent", "memory_bytes", "flops", "estimate_s", "compile_s", "r
 - `estimate_s`: the least seconds of a run on the hardware that the experiment names.
 - `compile_s`, `run_s`: seconds of lowering and compiling once, and of the median run.
 """
+
+IDENTIFYING = ("point", "experiment", "program", "status", "accuracy")
+"""The columns that are neither measures nor keys."""
 
 OLDER = {"peak_bytes": "memory_bytes"}
 """The old names of measures, which are still accepted."""
@@ -49,6 +53,7 @@ class Row:
     - `memory_is`: whether its memory is the `peak` that the compiler reports, or the `sum` of the known parts.
     - `bytes_sent_min`: the least bytes sent over all branches; the measure is the most.
     - `hardware`, `compiled_for`: what the estimate is for, and what the programs were compiled for.
+    - `accuracy`: the largest error of an output in units of the measured rounding.
     """
 
     point: int
@@ -64,6 +69,7 @@ class Row:
     memory_is: Literal["peak", "sum"] | None = None
     hardware: str | None = None
     compiled_for: str | None = None
+    accuracy: float | None = None
 
     def value(self, name: str) -> Any:
         """Return a column: a measure, a swept key, or an identifying column; with branches, the most."""
@@ -73,9 +79,7 @@ class Row:
             return self.keys[name]
         if name in KINDS:
             return None if self.collectives is None else executions.most(self.collectives.get(name, 0))
-        return {"point": self.point, "experiment": self.experiment, "program": self.program, "status": self.status}.get(
-            name
-        )
+        return getattr(self, name) if name in IDENTIFYING else None
 
     def measure(self, name: str) -> float | None:
         """Return a measure, or how often a kind of collective runs."""
@@ -104,6 +108,7 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
                 memory_is=_memory_is(program),
                 hardware=program.estimate.hardware if program.estimate else None,
                 compiled_for=program.estimate.compiled_for if program.estimate else None,
+                accuracy=_accuracy(program),
             )
         table.append(row)
     if not table:
@@ -148,6 +153,11 @@ def _measured(program: CompiledProgram) -> dict[str, float | None]:
         "compile_s": program.timing.compile_s,
         "run_s": run.median if run else None,
     }
+
+
+def _accuracy(program: CompiledProgram) -> float | None:
+    value = program.checks.value
+    return max(value.accuracies.values(), default=None) if isinstance(value, ValueVerdict) else None
 
 
 def _memory_is(program: CompiledProgram) -> Literal["peak", "sum"] | None:
@@ -241,7 +251,7 @@ def objective(rows: Sequence[Row], name: str) -> float | None:
 def columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns of the flat files: identifying columns, swept keys, collectives by kind, measures."""
     keys = list(rows[0].keys) if rows else []
-    own = ["bytes_sent_min", "memory_is", "hardware", "compiled_for", "same_as", "error", "folder"]
+    own = ["accuracy", "bytes_sent_min", "memory_is", "hardware", "compiled_for", "same_as", "error", "folder"]
     return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
 
 
@@ -261,6 +271,7 @@ def leave(rows: Sequence[Row], folder: Path) -> None:
 
 def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
     own: dict[str, Any] = {
+        "accuracy": row.accuracy,
         "bytes_sent_min": row.bytes_sent_min,
         "memory_is": row.memory_is,
         "hardware": row.hardware,

@@ -211,6 +211,13 @@ class ValueVerdict(Verdict):
         """The outputs that were compared with an oracle."""
         return {name: output for name, output in self.outputs.items() if isinstance(output, ValueOutput)}
 
+    @property
+    def accuracies(self) -> dict[str, float]:
+        """The largest errors in units of the measured rounding, of the outputs that round; infinity if unmeasured."""
+        compared = self.compared.items()
+        unmeasured = {name: float("inf") for name, output in compared if output.wrong and output.accuracy is None}
+        return {name: output.accuracy for name, output in compared if output.accuracy is not None} | unmeasured
+
     def lines(self) -> list[str]:
         """Return the error of each output that failed, then the reasons."""
         lines: list[str] = []

@@ -11,6 +11,7 @@ from textwrap import shorten
 from runner.config.sources import listing as experiments
 from runner.config.sources import shown
 from runner.experiment.expect import CHECKED
+from runner.experiment.program import Program
 from runner.experiment.showing import Show, names
 from runner.invocation import invocation
 from runner.link.events import Devices, Timing
@@ -143,28 +144,45 @@ def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
 
 
 def programs(record: Record) -> Table[StatusCell]:
-    """Return the table of programs, with their checks, measured values, and times."""
-    names: list[str] = []
-    for program in record.programs.values():
-        names += [name for name, _ in program.checks.named() if name not in names]
-    expected = [name for name in names if name in CHECKED]
-    names = [name for name in names if name not in expected]
+    """Return the table of programs, with their checks, measured values, and times; a check that failed stands first."""
     rows: list[list[StatusCell]] = []
-    for program, result in record.programs.items():
-        row = [StatusCell(program), status_cell(result.status)]
-        for name in names:
-            check = result.checks.get(name)
-            status = "not run" if check is None or check.status == "not_run" else check.status
-            row.append(status_cell(status, "–" if status == "not run" else status))
-        if expected:
-            row.append(_expectations([check for name, check in result.checks.named() if name in expected]))
+    columns = _checks(record)
+    for at, (program, result) in enumerate(record.programs.items()):
+        row = [StatusCell(program), status_cell(result.status), *(cells[at] for _, cells in columns)]
         row += map(StatusCell, _measured(result.checks))
         timing = result.timing if isinstance(result, CompiledProgram) else None
         row.append(StatusCell(f"{timing.compile_s * 1e3:.0f} ms" if timing else "–"))
         row.append(StatusCell(_run_time(timing) if timing else "–"))
         rows.append(row)
-    head = ("program", "status", *names, *(["expect"] if expected else []), *_MEASURED, "compile", "run")
-    return Table(head, rows)
+    return Table(("program", "status", *(name for name, _ in columns), *_MEASURED, "compile", "run"), rows)
+
+
+def _checks(record: Record) -> list[tuple[str, list[StatusCell]]]:
+    """The columns of the checks, each with a cell per program: those that failed, those that are weak, the others."""
+    of = [result.checks for result in record.programs.values()]
+    names = list(dict.fromkeys(name for checks in of for name, _ in checks.named()))
+    columns = [(name, [_cell(checks.get(name)) for checks in of]) for name in names if name not in CHECKED]
+    if any(name in CHECKED for name in names):
+        expected = [[check for name, check in checks.named() if name in CHECKED] for checks in of]
+        columns.append(("expect", list(map(_expectations, expected))))
+    sections = record.checks.sections
+    if sections is not None and sections.status in FAULTS:
+        columns.insert(0, ("sections", [_cell(sections if _is_written(name) else None) for name in record.programs]))
+    return sorted(columns, key=lambda column: min((_RANKS.get(cell.status or "", 2) for cell in column[1]), default=2))
+
+
+_RANKS = {"failed": 0, "error": 0, "weak": 1, "known": 1}
+"""The places of columns by their worst status; all others follow."""
+
+
+def _cell(check: Verdict | None) -> StatusCell:
+    status = "not run" if check is None or check.status == "not_run" else check.status
+    return status_cell(status, "–" if status == "not run" else status)
+
+
+def _is_written(program: str) -> bool:
+    """Whether a program is written from `per_device`, which `sections` compares with the graph."""
+    return Program(program).section == "per_device"
 
 
 def _programs(record: Record) -> None:
@@ -214,7 +232,7 @@ def _measured(checks: Checks) -> tuple[str, str]:
     if not outputs:
         return "–", "–"
     worst = max(outputs, key=lambda name: _badness(outputs[name]))
-    error = f"{outputs[worst].max_abs_error:.1e} in {worst}"
+    error = f"{outputs[worst].max_abs_error:.1e} in {worst}{_by_twin(outputs[worst])}"
     powers = {name: output.power for name, output in outputs.items() if output.power is not None}
     if not powers:
         return error, "–"
@@ -223,6 +241,13 @@ def _measured(checks: Checks) -> tuple[str, str]:
     exactly = "all but undecided" if outputs[bluntest].undecided else "anything"
     power = f"{powers[bluntest]:.1e} rms" if powers[bluntest] else exactly
     return error, power if bluntest == worst else f"{power} in {bluntest}"
+
+
+def _by_twin(output: ValueOutput) -> str:
+    """How far an output is off that its twin proves to be right."""
+    if output.status != "passed" or not output.wrong or output.accuracy is None:
+        return ""
+    return f", {output.accuracy:.2g} × rounding"
 
 
 def _badness(output: ValueOutput) -> tuple[int, float, float]:

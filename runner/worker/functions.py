@@ -46,6 +46,7 @@ from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.python import OwnCall, PythonCall
 from runner.language.syntax import SyntaxFault, parse
 from runner.layout import Spec
+from runner.programs.names import OWN
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
 from runner.worker import (
@@ -62,6 +63,7 @@ from runner.worker import (
     versions,
 )
 from runner.worker.jaxprs import CannotRead
+from runner.worker.raising import text_of
 from runner.worker.setting import Setting
 from runner.worker.specs import partition
 from runner.worker.versions import is_own
@@ -83,11 +85,17 @@ _PLAIN = Setting(explicit=False, within=False)
 
 _TYPED = Setting(explicit=True, within=False)
 
-_RAISED = (Exception, SystemExit, KeyboardInterrupt)
+_RAISED = BaseException
 """The exceptions of the user's code that are reported: all of them."""
+
+_SOURCE = re.compile(r"(?:[^:]*\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
+"""What `imports` may name: a file or a module, and an attribute of it."""
 
 _NUMBERED = re.compile(r"(\w|[*{},])+\.(\d+|\*)")
 """The last part of a path of a primitive's result, or of a pattern of such paths: `dot_general.3`, `dot_general.*`."""
+
+_LONGEST = 150
+"""The most characters of a leaf's name in the name of its file."""
 
 _FEW = 16
 """The most leaves of a tree of dicts, lists and tuples that is written out; otherwise its structure gets a name."""
@@ -273,6 +281,7 @@ class _FunctionReader:
             x64 = calls.x64()
         for pattern in self.specs:
             if pattern not in self.patterns:
+                self._require_unshadowed(pattern)
                 known = ", ".join(list(self.paths.values())[:12])
                 raise invalid(("specs",), f"no leaf of a tree matches {pattern}; there are {known}")
         for name in self.references:
@@ -333,6 +342,16 @@ class _FunctionReader:
         given = self._mapping("constraints")
         return flattened({key: spec for key, spec in given.items() if is_mapping(spec) or is_pattern(key)})
 
+    def _require_unshadowed(self, pattern: str) -> None:
+        """Raise `InvalidExperiment` for a pattern of `specs` all of whose leaves an earlier one has."""
+        paths = [path for path in self.paths.values() if fits(pattern, path)]
+        earlier = [
+            other for other in [*self.specs][: [*self.specs].index(pattern)] if any(fits(other, p) for p in paths)
+        ]
+        if earlier:
+            message = f"'{earlier[0]}' stands before '{pattern}' and gives all its leaves their specs"
+            raise invalid(("specs",), f"{message}; the first pattern that fits counts: write '{pattern}' first")
+
     def _mapping(self, key: str) -> Mapping[str, Any]:
         """The mapping at a key, empty if it is null."""
         return self.definition[key] or {}
@@ -344,6 +363,8 @@ class _FunctionReader:
         check_name(name, key)
         if name in OPERATIONS or name in self.probe.dims or name in self.definition["arrays"]:
             raise invalid(key, f"'{name}' is an operation, a dim or an array already; a name means one thing")
+        if name in OWN and OWN[name] != source:
+            raise invalid(key, f"'{name}' is what programs call something of their own; choose another name")
         module, attribute, lines = self._module(source, key)
         self.objects[name] = module if attribute is None else self._attribute(module, attribute, source, key)
         self.preamble += [line for line in lines if line not in self.preamble]
@@ -373,6 +394,9 @@ class _FunctionReader:
 
     def _module(self, source: str, key: Key) -> tuple[Any, str | None, list[str]]:
         """The module of a source, the attribute named after it, and the lines by which a program finds it."""
+        if not _SOURCE.fullmatch(source):
+            message = f"{source!r} is neither FILE.py, FILE.py:NAME, nor a module by its name: my_models.mlp:loss"
+            raise invalid(key, message)
         where, _, attribute = source.partition(":")
         lines: list[str] = []
         name = where
@@ -409,7 +433,7 @@ class _FunctionReader:
 
     def _raised(self, error: BaseException, what: str, key: Key, call: str = "", remedy: str = "") -> InvalidExperiment:
         """The report of an exception of the user's code, with its line if known."""
-        lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+        lines = [line.strip() for line in text_of(error).split("\n") if line.strip()]
         # JAX says of out_specs what is wrong with them in the lines after a colon.
         first = " ".join(lines[: 3 if lines and lines[0].endswith(":") else 1])
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
@@ -440,6 +464,7 @@ class _FunctionReader:
         try:
             shapes = calls.eval_shape(make)
         except _RAISED as error:
+            _require_dtypes(make, key, expression)
             raise self._raised(error, "making the tree", key, expression) from None
         init = array.get("init")
         values: list[Any] | None = None
@@ -518,7 +543,9 @@ class _FunctionReader:
     def _left(self, name: str, value: np.ndarray) -> str:
         """Save values to a file, and return the `init` that loads them."""
         self.into.mkdir(parents=True, exist_ok=True)
-        file = self.into / f"{name}.npy"
+        # A leaf may have any path, and thus a name longer than a file's can be.
+        short = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        file = self.into / f"{short}.npy"
         # NumPy's file format lacks bfloat16; float32 represents all its values.
         plain = value if value.dtype.kind in "biufc" else value.astype(np.float32)
         np.save(file, plain)
@@ -1090,6 +1117,12 @@ class _FunctionReader:
     ) -> tuple[str, _Tree]:
         traced = lines.traced(structs)
         self.taken |= {*traced.named, *lines.arrays}
+        for value in lines.arrays.values():
+            if str(value.dtype) not in dtypes.NAMES:
+                message = (
+                    f"it gives or reads a constant of dtype {value.dtype}; no array of an experiment has that dtype"
+                )
+                raise InvalidExperiment(Fault(("graph",), message, call.text, 0, len(call.text)))
         arguments = {name: name for name in traced.parameters}
         arguments |= {name: self._captured(name, value) for name, value in lines.arrays.items()}
         results = lines.results
@@ -1457,8 +1490,24 @@ def _part(part: Any) -> str:
     return str(part)
 
 
+def _require_dtypes(make: Callable[[], Any], key: Key, expression: str) -> None:
+    """Raise `InvalidExperiment` for the first array of a tree whose dtype JAX does not have."""
+    try:
+        leaves = calls.tree_util.tree_flatten_with_path(make())[0]
+    except _RAISED:
+        # The caller reports what it raised at first.
+        return
+    for path, leaf in leaves:
+        dtype: Any = getattr(leaf, "dtype", None)
+        if not getattr(dtype, "isnative", True) or (hasattr(dtype, "isnative") and dtype.name not in dtypes.NAMES):
+            where, what = calls.tree_util.keystr(path) or "it", dtype.str if dtype.names is None else str(dtype)
+            message = f"{where} is an array of {what}, a dtype that JAX does not have: convert it, by .astype"
+            raise InvalidExperiment(Fault(key, message, expression, 0, len(expression)))
+
+
 def _identifier(text: str) -> str:
-    return "".join(character if character.isalnum() or character == "_" else "_" for character in text).strip("_")
+    """The part of a leaf's name that stands for a part of its path, which may be any text."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", text).strip("_")
 
 
 def _written(tree: Any) -> str | None:
@@ -1472,7 +1521,8 @@ def _written(tree: Any) -> str | None:
         parts = {key: _written(value) for key, value in tree.items()}
         if None in parts.values() or not all(isinstance(key, str | int) for key in parts):
             return None
-        return "{" + ", ".join(f"{key!r}: {part}" for key, part in parts.items()) + "}"
+        # The text is a template, in which a dollar sign begins the name of a leaf.
+        return "{" + ", ".join(f"{key!r}".replace("$", "$$") + f": {part}" for key, part in parts.items()) + "}"
     if kind in (list, tuple):
         parts_of = [_written(value) for value in tree]
         if None in parts_of:

@@ -51,7 +51,7 @@ from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
 from runner.worker.keeping import keeping
 from runner.worker.layouts import layouts
-from runner.worker.raising import raised
+from runner.worker.raising import raised, text_of
 from runner.worker.setting import unset
 from runner.worker.types import infer
 
@@ -299,7 +299,7 @@ class _Doing:
             return Finished(step=step, error=str(deadlock))
         except NotLowered as refused:
             return Finished(step=step, unsupported=str(refused))
-        except Exception as error:  # JAX, XLA and the backend may raise anything; all of it is recorded.
+        except BaseException as error:  # JAX, XLA, the backend and the user's code may raise anything.
             traceback.print_exc()
             return Finished(step=step, error=_error_text(error, self.folder / _file(name)))
 
@@ -495,9 +495,9 @@ def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
     )
 
 
-def _error_text(error: Exception, path: Path) -> str:
+def _error_text(error: BaseException, path: Path) -> str:
     """The message of an error, preceded by the line of the program that raised it."""
-    text = str(error).strip() or type(error).__name__
+    text = text_of(error).strip() or type(error).__name__
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.fspath(path)]
     where = f"{path.name}:{lines[-1]}: " if lines else ""
     return f"{where}{type(error).__name__}: {text}"

@@ -17,6 +17,7 @@ from runner.language.python_source import PythonPart
 from runner.layout import Spec
 from runner.sharding.repairs import Repair
 from runner.words import listed
+from runner.worker.raising import text_of
 from runner.worker.versions import is_own
 
 _IN_SPECS = re.compile(
@@ -34,7 +35,7 @@ _CAPTURED = re.compile(
 
 def of_captured(error: BaseException, captured: Mapping[str, str]) -> str:
     """What to write where JAX refuses a `shard_map` that closes over a sharded array, of those that are `captured`."""
-    if not captured or _CAPTURED.search(str(error)) is None:
+    if not captured or _CAPTURED.search(text_of(error)) is None:
         return ""
     verb = "is" if len(captured) == 1 else "are"
     each = "it as an argument" if len(captured) == 1 else "them as arguments"
@@ -52,7 +53,7 @@ def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
 
     `typed`: the types of the function's operands, by the caller's names.
     """
-    mismatch = _IN_SPECS.search(str(error) + " ")
+    mismatch = _IN_SPECS.search(text_of(error) + " ")
     if mismatch is None:
         return None
     wanted, _, kind = mismatch.groups()

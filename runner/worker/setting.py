@@ -20,6 +20,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.worker import calls
+from runner.worker.raising import text_of
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh
 
@@ -42,7 +43,7 @@ _WANTS_MESH = re.compile(
 
 def wants_mesh(error: BaseException) -> bool:
     """Whether JAX refused something because no mesh is set."""
-    return _WANTS_MESH.search(str(error)) is not None
+    return _WANTS_MESH.search(text_of(error)) is not None
 
 
 def settings(programs: Sequence[Program], ambient: bool) -> Iterator[tuple[Setting, bool]]:

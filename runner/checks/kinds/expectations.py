@@ -17,7 +17,7 @@ from runner.experiment.program import Program
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import CompiledProgram
 from runner.record.readable import readable_program
-from runner.record.verdicts import Judged, NotRun, Verdict
+from runner.record.verdicts import Judged, NotRun, ValueVerdict, Verdict
 from runner.words import bytes_text
 
 
@@ -29,7 +29,7 @@ def check(experiment: Experiment, program: Program, compiled: CompiledProgram) -
 def _verdict(name: str, experiment: Experiment, program: Program, compiled: CompiledProgram) -> Verdict:
     """The verdict on one expectation."""
     expected, of, what = experiment.expected[program], _of(name), name.removeprefix(f"{_of(name)}_")
-    if not program.on_mesh and name != "max_memory_bytes":
+    if not program.on_mesh and name not in ("max_memory_bytes", "accuracy"):
         return NotRun(reason=f"{program} runs on one device, which communicates with none")
     lines = {line: str(frame) for line, frame in experiment.frames[program.section].items()}
     places = {**experiment.imports.paths, **lines}
@@ -44,7 +44,7 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
         return Judged(status="failed", reason=unread[0], details=unread[1:])
     else:
         verdict = _OTHERS[what](expected, compiled, experiment)
-    reads = of == "compiled" and what not in ("max_memory_bytes", "layouts", "state_layout")
+    reads = of == "compiled" and what not in ("max_memory_bytes", "layouts", "state_layout", "accuracy")
     return _incomplete(verdict, compiled) if reads else verdict
 
 
@@ -145,6 +145,21 @@ def _state_layout(expected: Expectations, compiled: CompiledProgram, experiment:
     return Judged(status="failed", reason="; ".join(wrong[:4])) if wrong else Judged(status="passed")
 
 
+def _accuracy(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> Verdict:
+    value = compiled.checks.value
+    if not isinstance(value, ValueVerdict):
+        return NotRun(reason="nothing was compared with an oracle")
+    measured = value.accuracies
+    limit = expected.accuracy
+    assert limit is not None
+    wrong = [
+        f"{name} is off by {times:.2g} × the measured rounding" for name, times in measured.items() if times > limit
+    ]
+    if wrong:
+        return Judged(status="failed", reason=f"more than {limit:g}: {'; '.join(wrong)}")
+    return Judged(status="passed") if measured else NotRun(reason="no output is a float that rounds")
+
+
 def _same(expected: Spec, actual: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bool:
     """Whether both layouts give every device the same index range."""
     if len(expected) > len(shape):
@@ -163,6 +178,7 @@ _OTHERS: Mapping[str, _Compare] = {
     "not_overlapped": _not_overlapped,
     "layouts": _layouts,
     "state_layout": _state_layout,
+    "accuracy": _accuracy,
 }
 """The comparisons of the expectations that are not about collectives or bytes."""
 

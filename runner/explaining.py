@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.explanation import differences, files, meshes, model
+from runner.explanation import differences, expecting, files, meshes, model
 from runner.explanation.files import Wanted
 from runner.explanation.modules import Known
 from runner.printable import Page
@@ -67,6 +67,7 @@ def explain(
     mesh: Mapping[str, int] | Any = None,
     hardware: str | None = None,
     module: str | None = None,
+    expect: Mapping[str, Any] | None = None,
 ) -> Explained:
     """Explain what a step was compiled to: its collectives with their lines, its memory, what it computes.
 
@@ -76,21 +77,29 @@ def explain(
 
     - `hardware`: the name of a hardware file, for an estimate; by default that of the devices that it is compiled for.
     - `module`: of a folder of dumps, the module with this name.
+    - `expect`: what must hold, as in an experiment's file: `collectives`, how often each kind runs; `no_collectives`;
+      `max_bytes_per_device`, `max_memory_bytes`.
 
     The step is lowered and compiled on the devices that are here, unless it is compiled already. Nothing runs.
 
-    Raises `TypeError` for anything else, `UnreadableModule` (a `ValueError`) for a file that is no module,
-    `InvalidMesh` (a `ValueError`) for a mesh of another size, `InvalidHardware` (a `ValueError`), and what JAX raises
-    when it lowers and compiles.
+    Raises `AssertionError` where `expect` is not met, with the report; `TypeError` for what is no step;
+    `UnreadableModule` (a `ValueError`) for a file that is no module, `InvalidMesh` (a `ValueError`) for a mesh of
+    another size, `InvalidHardware` and `InvalidExpectation` (`ValueError`s), and what JAX raises when it lowers and
+    compiles.
     """
     axes = _axes(mesh)
     if isinstance(step, str | Path):
         if arguments:
             raise TypeError("a file has no arguments: runner.explain(path)")
-        return Explained.of(files.explain(Path(step), Wanted(Known(mesh=axes), module, hardware)))
-    from runner.worker import explained
+        report = Explained.of(files.explain(Path(step), Wanted(Known(mesh=axes), module, hardware)))
+    else:
+        from runner.worker import explained
 
-    return Explained.of(explained.explained(step, arguments, axes, hardware))
+        report = Explained.of(explained.explained(step, arguments, axes, hardware))
+    unmet = expecting.unmet(report, expect or {})
+    if unmet:
+        raise AssertionError("\n".join([*unmet, "", str(report)]))
+    return report
 
 
 def compare(old: Any, new: Any) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 if TYPE_CHECKING:
-    from runner.api import Record
+    from runner.api import Explained, Record
     from runner.link.scratch import Folder
     from runner.testing.session import Session
 
@@ -53,6 +53,51 @@ class Sharded:
         if golden:
             self._hold(record)
         return record
+
+    def explain(self, step: Any, *arguments: Any, golden: bool = True, **options: Any) -> Explained:
+        """Explain a step as `runner.explain` does with these arguments, and hold it to a golden.
+
+        The golden is the saved report `goldens/MODULE/TEST.SERIES.PLATFORM.json`;
+        where there is none, it is written and the test fails once. An expectation that is not met fails the test.
+        """
+        from runner import explaining
+
+        try:
+            report = explaining.explain(step, *arguments, **options)
+        except AssertionError as error:
+            pytest.fail(str(error), pytrace=False)
+        if golden:
+            self._hold_to_report(report)
+        return report
+
+    def _hold_to_report(self, report: Explained) -> None:
+        """Compare an explanation with its golden; fail the test where they differ."""
+        self._held += 1
+        from runner import explaining
+        from runner.config.sources import shown
+        from runner.explanation.modules import UnreadableModule
+        from runner.record import golden as goldens
+
+        series = goldens.series(report.versions["jax"]).replace(" ", "-") if "jax" in report.versions else "any"
+        file = self._file().with_suffix(f".{series}.{report.platform or 'any'}.json")
+        update = self._request.config.getoption("update_golden")
+        changes: list[str] = []
+        try:
+            before = explaining.explain(file) if file.is_file() else None
+        except UnreadableModule as error:
+            pytest.fail(str(error), pytrace=False)
+        if before is not None:
+            changes = explaining.compare(before, report)
+        if before is None or (changes and update):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            report.save(file)
+        if before is None and not update:
+            message = f"there was no golden of the step, so it was written: look at {shown(file)} and commit it"
+            pytest.fail(message, pytrace=False)
+        if changes and not update:
+            again = f"pytest {self._node.nodeid} --update-golden"
+            lines = [f"the step is not what {shown(file)} has:", *(f"  {change}" for change in changes)]
+            pytest.fail("\n".join([*lines, f"if that is intended: {again}"]), pytrace=False)
 
     @property
     def _node(self) -> pytest.Item:

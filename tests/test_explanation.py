@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import runner
 from runner.evidence import hlo
 from runner.evidence.model import Collective
-from runner.explanation import files, meshes, modules
+from runner.explanation import expecting, files, meshes, modules
 from runner.explanation.meshes import InvalidMesh
 from runner.explanation.model import Explanation, MemoryUse, PlacedCollective, SourcePlace
 from runner.explanation.modules import Known, UnreadableModule
@@ -630,6 +630,42 @@ def test_a_collective_that_the_program_asks_for_says_so(mesh: Any, operands: tup
     (only,) = runner.explain(mapped, operands[0]).moving
     assert only.why is not None
     assert only.why.text.startswith(f"{_line_of('jax.lax.pmean')} asks for it: psum")
+
+
+def test_an_expectation_that_is_met_is_silent(compiled: Any, here: runner.Explained) -> None:
+    runs = {kind: sum(int(e.count) for e in here.moving if e.kind == kind) for kind in here.collectives}  # type: ignore[arg-type]
+    assert runner.explain(compiled, expect={"collectives": runs, "max_bytes_per_device": 10**6}) == here
+
+
+def test_an_expectation_that_is_not_met_raises_with_the_report(tmp_path: Path) -> None:
+    (tmp_path / "step.txt").write_text(STEP)
+    with pytest.raises(AssertionError) as unmet:
+        runner.explain(tmp_path / "step.txt", expect={"collectives": {"all-gather": 1}, "max_bytes_per_device": 512})
+    first, second, _, head, *_ = str(unmet.value).splitlines()
+    assert first == "collectives: all-gather runs 12 times, expected 1; all-reduce runs 1 times, expected 0"
+    assert second == "max_bytes_per_device: a device sends 18.9 kB, at most 512 B are allowed"
+    assert head.startswith("jit_step: 8 devices")
+
+
+def test_what_cannot_be_decided_is_not_met() -> None:
+    cut = modules.explain(STEP[: STEP.index("  %updated")], "step.txt")
+    assert len(expecting.unmet(cut, {"no_collectives": True, "max_bytes_per_device": 10**9, "collectives": {}})) == 3
+
+
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        ({"collective": {}}, "there is no expectation 'collective'; did you mean 'collectives'?"),
+        ({"collectives": 3}, "collectives is a mapping of kinds to counts, {'all-reduce': 2}, not 3"),
+        ({"no_collectives": 1}, "no_collectives is True, or left out, not 1"),
+        ({"max_memory_bytes": "2GB"}, "a limit is a number of bytes, not '2GB'"),
+        ({"collectives": {"all-gather": {"least": 1}}}, "the range of all-gather has the keys min and max, not least"),
+    ],
+)
+def test_what_is_no_expectation_is_refused(explanation: Explanation, expected: Any, message: str) -> None:
+    with pytest.raises(expecting.InvalidExpectation) as refused:
+        expecting.unmet(explanation, expected)
+    assert str(refused.value) == message
 
 
 def test_a_function_that_is_not_jitted_is_jitted(operands: tuple[Any, Any]) -> None:

@@ -53,6 +53,40 @@ def test_a_function_is_checked_and_compared_with_its_golden(tmp_path: Path) -> N
     assert "1 passed" in session(tmp_path, "-k", "test_product", "--update-golden")
 
 
+STEP = """
+import pathlib
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+jax.config.update("jax_num_cpu_devices", 4)
+
+
+def test_step(sharded):
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = pathlib.Path("rows").exists()
+    specs = (P("x"), P()) if rows else (P(None, "x"), P("x"))
+    a, b = (jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, spec)) for spec in specs)
+    report = sharded.explain(jax.jit(jnp.dot, out_shardings=NamedSharding(mesh, P())), a, b)
+    assert report.partitions == 4
+"""
+
+
+def test_a_step_is_explained_and_compared_with_its_golden(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(STEP, encoding="utf-8")
+    first = session(tmp_path)
+    assert "there was no golden of the step, so it was written: look at goldens/test_mine/test_step.jax-0." in first
+    assert "1 passed" in session(tmp_path)
+    (tmp_path / "rows").touch()
+    changed = session(tmp_path)
+    assert "the step is not what goldens/test_mine/test_step.jax-0." in changed
+    assert "all-gather" in changed
+    assert "if that is intended: pytest test_mine.py::test_step --update-golden" in changed
+    assert "1 passed" in session(tmp_path, "--update-golden")
+    assert "1 passed" in session(tmp_path)
+
+
 SEVERAL = """
 import numpy as np
 import pytest

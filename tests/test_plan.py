@@ -1035,11 +1035,12 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
     config |= {"specs": {"params/**": "auto"}, "plan": {"candidates": 0}}
     done = _command(tmp_path, config)
     assert done.returncode == 0, done.stdout + done.stderr
-    line = re.escape("model.py:9 y = jnp.tanh(x @ params['up']) @ params['down']")
-    assert re.search(rf"params/down +\[null, null\] .*'{line}' would cost more: (partial sums of )?matmul", done.stdout)
     assert "data parallelism over data: dimension B of x" in done.stdout
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     assert "params/up" in written["labels"].values()
+    (down,) = (each for each in written["plan"]["alternatives"] if written["labels"][each["key"]] == "params/down")
+    line = re.escape("'model.py:9 y = jnp.tanh(x @ params['up']) @ params['down']'")
+    assert re.fullmatch(rf"{line} would cost more: (partial sums of )?matmul", down["since"])
     assert {split["line"].split(" ")[0] for split in written["plan"]["splits"]} <= {"model.py:9", "model.py:10"}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner import dtypes, executions
-from runner.checks import blame, known, oracles, registry, twins
+from runner.checks import blame, known, oracles, registry, twins, unseen
 from runner.checks.context import Context
 from runner.checks.kind import Case, Needs
 from runner.checks.kinds import pinned, sections
@@ -235,6 +235,7 @@ class Findings:
                 # It computes what its section says, which is not what the graph says.
                 if Program(name).section == "per_device":
                     record.programs[name] = replace(result, status=records.worst([result.status, "failed"]))
+        record.warnings += unseen.warnings(context, record.programs)
         self._warn_of_state(folder)
         traced = record.programs.get(self._experiment.traced)
         if traced is None or (traced.checks.value and traced.checks.value.status == "passed"):

@@ -263,7 +263,7 @@ def _others(tables: Tables, memory: Memory, solver: Solver, priced: Network, cho
         second = choices.get(key)
         if second is None:
             equal = costs_the_same(seconds[key][0], base)
-            since = _EQUAL if equal else "not examined: others are closer"
+            since = _EQUAL if equal else NOT_EXAMINED
             more = 0.0 if equal else None
         else:
             more = _more(network.cost(second), network.cost(chosen))
@@ -283,6 +283,9 @@ _LOOKED = 6
 """The number of runners-up overall, and of those that cost more, whose plans are compared."""
 
 _EQUAL = "it costs the same"
+
+NOT_EXAMINED = "next best layouts without a reason were not examined: others are closer"
+"""The sentence on next best layouts whose plans are not compared."""
 
 
 def _more(other: float, cost: float) -> float:

@@ -54,9 +54,12 @@ class FinishedPlan:
 
     @property
     def status(self) -> Status:
-        """`passed`; `failed` if the plan exceeds its memory limit; else the status of the best candidate's run."""
+        """`passed`; `failed` if the plan exceeds its limit, or is unfinished; else that of the best candidate's run."""
+        plan = self.planning.plan
+        if plan.unfinished or (not self.own and plan.exceeds):
+            return "failed"
         if not self.own:
-            return "failed" if self.planning.plan.exceeds else "passed"
+            return "passed"
         status = self.own[0].programs[0].status
         return "failed" if status == "passed" and self.ranked.smallest is not None else status
 

@@ -143,9 +143,21 @@ class LayoutPlan:
     unknown: tuple[str, ...] = field(default=())
 
     @property
+    def unfinished(self) -> bool:
+        """Whether the search ended so early that the plan may cost ten times as much as the best one.
+
+        With a memory limit the bound does not say so.
+        """
+        return not self.proved and self.memory is None and self.bound < self.best.cost / _FARTHEST
+
+    @property
     def exceeds(self) -> bool:
         """Whether the plan needs more memory than its limit, since no choice was found that does not."""
         return self.memory is not None and self.best.needed > self.memory
+
+
+_FARTHEST = 10
+"""How many times the bound a plan without a memory limit may cost."""
 
 
 def prices_of(experiment: Experiment, least: Least) -> Prices:

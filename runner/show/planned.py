@@ -22,6 +22,11 @@ def optimality(plan: LayoutPlan) -> str:
     if plan.proved:
         return "by the model no other plan is better"
     best = amount(plan.bound, plan.least)
+    if plan.unfinished:
+        return (
+            f"this is no plan: the search ended at {amount(plan.best.cost, plan.least)}, and by the model the best one "
+            f"may cost {best}; give it more time (plan.seconds) or fewer open layouts"
+        )
     return f"by the model no plan costs less than {best}; this one costs {amount(plan.best.cost, plan.least)}"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from runner.evidence.hlo import Metadata
 from runner.evidence.nodes import Origins, backward
-from runner.experiment.lines import enclosed
+from runner.experiment.lines import Choice, Invocation, enclosed
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
@@ -471,8 +471,18 @@ class _PlanReader(Places):
 
 def _results(experiment: Experiment) -> dict[str, list[tuple[str, ...]]]:
     """For each line inside calls the names of the calls' results, innermost call first."""
+    calls: list[tuple[Invocation | Choice, tuple[str, ...]]] = []
+
+    def gives(invocation: Invocation | Choice) -> tuple[str, ...]:
+        # Written once for all lines of a call: both may be thousands.
+        given = next((texts for call, texts in reversed(calls) if call is invocation), None)
+        if given is None:
+            given = tuple(str(give.line) for give in invocation.gives)
+            calls.append((invocation, given))
+        return given
+
     return {
-        str(line): [tuple(str(give.line) for give in each.gives) for each in reversed(around)]
+        str(line): [gives(each) for each in reversed(around)]
         for statements in (experiment.per_device, experiment.graph)
         for line, around in enclosed(statements)
     }

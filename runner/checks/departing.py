@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,9 +17,12 @@ import numpy as np
 
 from runner.checks.edits import indices
 from runner.experiment import naming
+from runner.experiment.lines import Flat, Node
 from runner.experiment.model import Experiment
+from runner.graph.term import Apply, name_of
 from runner.layout import Layout, Mesh, Spec
 from runner.reference import PerDevice
+from runner.untyped import is_sequence
 
 _ALIKE = 1e-9
 """The largest difference of two equal values, relative to the largest element."""
@@ -70,10 +73,14 @@ def departure(
     """
     experiment = of.experiment
     end = time.thread_time() + seconds
-    known = _GraphValues(experiment.mesh, experiment.manual.axes, [np.asarray(value[0]) for value in graph.values()])
+    values = [each for value in graph.values() for each in _arrays(value[0])]
+    known = _GraphValues(experiment.mesh, experiment.manual.axes, values)
     lines = experiment.lines("per_device")
     # Indices and counts of devices have no counterpart where graph has none.
     right = {array.name for array in experiment.given} | indices(experiment, "per_device")
+    # Factors of a block, as a QR decomposition gives, are no blocks of the factors of a whole matrix.
+    several = {name for name, value in per_device.items() if is_sequence(value[0])}
+    right |= several | {line.name for line in lines if _takes_one(line, several)}
     giving = {name: at for at, line in enumerate(lines) for name in line.defines}
     away, waiting = set[int](), [of.results[name] for name in wrong]
     while waiting:
@@ -145,6 +152,17 @@ class _GraphValues:
                         yield from ((over, *inner) for inner in below(dimension + 1, rest))
 
         yield from (Layout(self.mesh, whole, Spec(spec)) for spec in below(0, axes))
+
+
+def _takes_one(line: Flat, several: Container[str | None]) -> bool:
+    """Whether a line only takes one of several results of an operation."""
+    term = line.expression.term if isinstance(line, Node) else None
+    return isinstance(term, Apply) and term.spelled == "index" and name_of(term.operands[0]) in several
+
+
+def _arrays(value: Any) -> list[np.ndarray]:
+    """The arrays of a value, which may be several results of one operation."""
+    return [array for each in value for array in _arrays(each)] if is_sequence(value) else [np.asarray(value)]
 
 
 def _alike(part: np.ndarray, value: np.ndarray) -> bool:

@@ -10,7 +10,8 @@ CONSTRAINTS = $(if $(JAX),$(VENV)/constraints.txt,constraints.txt)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 # The tests start hundreds of processes, each of which would compile the runner anew.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
-FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py tests/test_bad_records.py
+FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py tests/test_forks.py tests/test_bad_records.py \
+	tests/test_bad_plans.py tests/test_given.py tests/test_deadlocks.py
 
 .PHONY: run test whole experiments faults lint docs schema bench fuzz pairs studies clean
 

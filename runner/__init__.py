@@ -1,8 +1,8 @@
 """Shardproof runs a sharded JAX computation from one YAML file, checks every device's values, and explains collectives.
 
 `run` runs an experiment and returns its `Record`, `sweep` many of them and returns a table, `check` a function of your
-own; `explain` says what a step was compiled to; `read` reads the record of a run folder, and the table of a sweep;
-`compose` and `validate` say what an experiment is. docs/api.md shows them.
+own; `plan` finds its layouts, and `explain` says what a step was compiled to; `read` reads the record of a run folder,
+and the table of a sweep; `compose` and `validate` say what an experiment is. docs/api.md shows them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from runner.version import __version__
 
 if TYPE_CHECKING:
     from runner.api import (
+        AUTO,
         Configuration,
         Experiment,
         InvalidConfiguration,
         InvalidExperiment,
+        InvalidPlan,
         Record,
         check,
         compose,
+        plan,
         read,
         run,
         sweep,
@@ -29,17 +32,20 @@ if TYPE_CHECKING:
     from runner.explaining import Explained, compare, explain
 
 __all__ = [
+    "AUTO",
     "Configuration",
     "Experiment",
     "Explained",
     "InvalidConfiguration",
     "InvalidExperiment",
+    "InvalidPlan",
     "Record",
     "__version__",
     "check",
     "compare",
     "compose",
     "explain",
+    "plan",
     "read",
     "run",
     "sweep",

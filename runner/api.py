@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.called.chosen import AUTO
 from runner.config import direct
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
@@ -29,15 +31,19 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from runner.link.workers import Workers
+    from runner.planned import Plan
 
 __all__ = [
+    "AUTO",
     "Configuration",
     "Experiment",
     "InvalidConfiguration",
     "InvalidExperiment",
+    "InvalidPlan",
     "Record",
     "check",
     "compose",
+    "plan",
     "read",
     "run",
     "sweep",
@@ -290,6 +296,128 @@ def check(
     return record
 
 
+def plan(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    *,
+    mesh: Mapping[str, int] | Any = None,
+    devices: int | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    hardware: str | Mapping[str, Any] | None = None,
+    least: str | Sequence[str] | None = None,
+    memory: float | str | None = None,
+    candidates: int = 1,
+    seconds: float = 30.0,
+    lines: bool = True,
+    quiet: bool = False,
+    folder: str | Path | None = None,
+    **keys: Any,
+) -> Plan:
+    """Find the layouts of a JAX function's arguments, results and products, and say which lines of it to change.
+
+    - `function`, `operands`, `mesh`: as for `check`; shapes (`jax.ShapeDtypeStruct`) suffice. `mesh="auto"`: the best
+      shape of the axes `data` and `model` for this number of `devices`.
+    - `in_specs`: as for `check`, with `runner.AUTO` for an operand, a leaf or a part of a tree that the planner lays
+      out; None: all of them. `out_specs`: the same for the result.
+    - `hardware`: its name, `v5p`: then time is minimised, unless `least` says `bytes` or `memory`; `memory`: what a
+      device may need, `90GiB`.
+    - `candidates`: how many plans are compiled and verified; 0: none. `seconds`: the time limit of the search.
+    - `lines`: whether the products inside of the function are laid out too, for `with_sharding_constraint`.
+    - `quiet`, `folder`, `keys`: as for `check`. The folder has the page of the plan, and an experiment that runs.
+
+    Raises `InvalidPlan` where there is nothing to plan, or no plan within the limit; `ValueError` as `check` does.
+    """
+    arguments = {
+        "in_specs": (AUTO,) * len(operands) if in_specs is None else in_specs,
+        "out_specs": out_specs,
+        "constraints": {"**/dot_general.*": "auto"} if lines else {},
+        **({} if hardware is None else {"hardware": hardware}),
+        **keys,
+    }
+    wanted = {"least": least, "memory": memory, "seconds": seconds}
+    if mesh == "auto":
+        mesh = _best_mesh(function, operands, devices, plan=wanted, **arguments)
+    wanted["candidates"] = candidates
+    chosen = _planned(function, operands, folder, mesh=mesh, plan=wanted, **arguments)
+    if not quiet:
+        print(chosen)
+    return chosen
+
+
+def _best_mesh(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    devices: int | None,
+    *,
+    plan: Mapping[str, Any],
+    **arguments: Any,
+) -> dict[str, int]:
+    """The shape of the axes `data` and `model` whose plan costs least by the model; none is compiled."""
+    from runner.experiment.enumeration import factorisations
+
+    if devices is None:
+        raise ValueError('mesh="auto" takes the number of devices: devices=64')
+    best: tuple[float, dict[str, int]] | None = None
+    refused: InvalidPlan | None = None
+    for sizes in sorted(factorisations(devices, 2), key=lambda sizes: max(sizes) / min(sizes)):
+        mesh: dict[str, int] = dict(zip(("data", "model"), sizes, strict=True))
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                where, wanted = Path(scratch) / "run", {**plan, "candidates": 0}
+                cost = _planned(function, operands, where, mesh=mesh, plan=wanted, **arguments).cost
+        except InvalidPlan as error:
+            refused = error
+            continue
+        best = (cost, mesh) if best is None or cost < best[0] else best
+    if best is None:
+        assert refused is not None
+        raise refused
+    return best[1]
+
+
+def _planned(
+    function: Callable[..., Any], operands: Sequence[Any], folder: str | Path | None, **arguments: Any
+) -> Plan:
+    """Plan a call in its own worker process, and leave the plan, its page and its candidates in the folder."""
+    from runner import planned
+    from runner.called import specs
+    from runner.called.auto import experiment_of
+    from runner.flow.planned import finished
+    from runner.link import copied
+    from runner.link.workers import Workers
+    from runner.programs.names import importable
+    from runner.record import manifest
+
+    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
+    where = _folder(folder, name)
+    _begin(where)
+    try:
+        called = experiment_of(function, operands, where, chosen=True, **arguments)
+    except specs.WrongSpecs as error:
+        raise InvalidPlan(f"{error.argument}: {error}") from None
+    with _kept_objects():
+        workers = Workers(copied.worker())
+        try:
+            mapping = {"name": name, **called.keys, "program": ["auto", "constraint"], "report": True}
+            composed = _composed(mapping, (), None, where)
+            sources = replace(composed.sources, arguments=called.arguments)
+            try:
+                result = finished(composed.plain, where, lambda: sources, (), workers)
+            except InvalidExperiment as error:
+                raise InvalidPlan(sources.report(error.fault)) from None
+        except InvalidConfiguration as error:
+            raise InvalidPlan(str(error)) from None
+        finally:
+            manifest.end(where)
+            workers.close()
+    return planned.of_finished(result, function, operands, called, where)
+
+
+class InvalidPlan(ValueError):
+    """There is nothing to plan, no plan within the limit, or the function cannot be read; the message says why."""
+
+
 def checked(
     function: Callable[..., Any],
     operands: Sequence[Any],
@@ -300,7 +428,7 @@ def checked(
 ) -> Record:
     """Do what `check` does with these `arguments`, without printing; `workers` are not closed."""
     from runner.called import specs
-    from runner.called.experiment import experiment
+    from runner.called.auto import experiment_of
     from runner.programs.names import importable
     from runner.record import manifest
     from runner.record import record as records
@@ -309,7 +437,7 @@ def checked(
     where = _folder(folder, name)
     _begin(where)
     try:
-        called = experiment(function, operands, where, **arguments)
+        called = experiment_of(function, operands, where, **arguments)
     except specs.WrongSpecs as error:
         record = records.ended(where, "invalid", f"{error.argument}\n  {error}", (), [])
         manifest.end(where)

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.records import Case, Home, cases, real
 from runner.cli import report, runs
 from runner.record import record
+from runner.show.page.layered import Name, Size, place
 from tests.server import command
 
 EVERY = 4
@@ -96,3 +97,24 @@ def test_a_written_record_is_read(records: tuple[Any, Any, Any], tmp_path: Path)
         outcome = home.tried(Case("as it is", json.dumps(data)))
         assert not outcome.unreadable
         assert not outcome.raised
+
+
+def test_lines_that_read_each_other_or_nothing_that_is_there_are_drawn(
+    records: tuple[Any, Any, Any], tmp_path: Path
+) -> None:
+    for number, reads in enumerate((["C"], ["nowhere"], ["C", "A", "C/body/x"], [""])):
+        data = json.loads(json.dumps(records[0]))
+        for line in data["lines"]["graph"]:
+            line["reads"] = reads
+        home = Home(tmp_path / str(number), (records[0], data, records[2]))
+        outcome = home.tried(Case("reads", json.dumps(data)))
+        assert not outcome.raised, outcome.raised
+
+
+def test_boxes_in_a_circle_are_placed() -> None:
+    sizes: dict[Name, Size] = dict.fromkeys("abcd", (10.0, 10.0))
+    placed = place(
+        sizes, [("a", "b"), ("b", "c"), ("c", "b"), ("c", "d"), ("d", "nowhere"), ("nowhere", "a"), ("a", "a")]
+    )
+    assert placed.corners.keys() == sizes.keys()
+    assert ("a", "a") not in placed.paths

@@ -320,6 +320,16 @@ def test_an_invalid_call_raises(tmp_path: Path, arguments: dict[str, Any], error
         check(tmp_path, jnp.matmul, X, W, **arguments)
 
 
+def test_a_python_number_has_no_spec(tmp_path: Path) -> None:
+    record = check(tmp_path / "sharded", jnp.multiply, X, 3.0, in_specs=(P("data"), P("data")), program="auto")
+    assert record.status == "invalid"
+    assert record.error is not None
+    assert "the operand there is the Python number 3.0, which is passed unchanged; give None" in record.error
+    assert (
+        check(tmp_path / "whole", jnp.multiply, X, 3.0, in_specs=(P("data"), None), program="auto").status == "passed"
+    )
+
+
 def test_an_argument_that_cannot_be_pickled_raises(tmp_path: Path) -> None:
     lock = threading.Lock()
     with pytest.raises(ValueError, match=r"for the worker process: TypeError: cannot pickle '_thread.lock'"):

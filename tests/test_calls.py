@@ -100,8 +100,9 @@ def test_a_bare_spec_is_of_the_mesh_that_is_given(tmp_path: Path) -> None:
     [
         (calls.gram, "write jnp.matmul(x.T, x, out_sharding=P('b', None)), which JAX's types accept"),
         (calls.added, "write jax.reshard(x.T, P('a', 'b')), which JAX's types accept"),
+        (calls.joined, "write jax.reshard(x.T, P('a', 'b')), which JAX's types accept"),
     ],
-    ids=["gram", "added"],
+    ids=["gram", "added", "joined"],
 )
 def test_a_refusal_has_the_line_and_what_to_write(function: Any, written: str, tmp_path: Path) -> None:
     record = check(tmp_path, function, X, mesh=mesh_of(AxisType.Explicit), in_specs=P("a", "b"))

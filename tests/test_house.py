@@ -31,6 +31,7 @@ FLOORS = (
     ("flow",),
     ("cli", "testing"),
     ("called", "swept", "explaining"),
+    ("planned",),
     ("__main__", "api", "conf"),
     ("fixtures",),
 )

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from runner.planning.reduction import reduced
 from runner.planning.solving import Solver
 from runner.planning.tables import Tables
 from runner.show.plan import differing
+from runner.show.planned import optimality
 from runner.words import bytes_text
 from runner.worker.derive import value_types
 from tests.command import ROOT, run_command
@@ -472,6 +473,15 @@ def test_when_time_is_up_there_is_a_choice_and_a_bound() -> None:
     assert solution.cost == pytest.approx(wide.cost(solution.choice))
     assert 0 < solution.bound < solution.cost
     assert not solution.proved
+
+
+@pytest.mark.parametrize(("bound", "unfinished"), [(0.02, True), (0.2, False)])
+def test_a_plan_that_is_far_from_its_bound_is_called_none(bound: float, unfinished: bool) -> None:
+    best_plan = planned(mlp(3, {"model": 4}, x=[]))
+    early = replace(best_plan, proved=False, bound=bound * best_plan.best.cost)
+    assert early.unfinished == unfinished
+    assert ("this is no plan: the search ended at 144 B" in optimality(early)) == unfinished
+    assert not replace(best_plan, bound=0.0).unfinished
 
 
 def test_the_time_limit_counts_from_the_start_with_tables_and_runners_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1035,11 +1045,12 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
     config |= {"specs": {"params/**": "auto"}, "plan": {"candidates": 0}}
     done = _command(tmp_path, config)
     assert done.returncode == 0, done.stdout + done.stderr
-    line = re.escape("model.py:9 y = jnp.tanh(x @ params['up']) @ params['down']")
-    assert re.search(rf"params/down +\[null, null\] .*'{line}' would cost more: (partial sums of )?matmul", done.stdout)
     assert "data parallelism over data: dimension B of x" in done.stdout
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     assert "params/up" in written["labels"].values()
+    (down,) = (each for each in written["plan"]["alternatives"] if written["labels"][each["key"]] == "params/down")
+    line = re.escape("'model.py:9 y = jnp.tanh(x @ params['up']) @ params['down']'")
+    assert re.fullmatch(rf"{line} would cost more: (partial sums of )?matmul", down["since"])
     assert {split["line"].split(" ")[0] for split in written["plan"]["splits"]} <= {"model.py:9", "model.py:10"}
 
 

@@ -92,6 +92,39 @@ def test_a_folder_that_was_not_made_here_stays_whatever_its_name(
     assert (thesis / "chapter.tex").read_text() == (copy / "chapter.tex").read_text() == "mine"
 
 
+def test_an_empty_folder_of_such_a_name_is_removed_by_a_later_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names = f"{scratch.PREFIX}0123456789abcdef", f"{scratch.PREFIX}run-0123456789abcdef"
+    full, empty = (tmp_path / name for name in names)
+    for folder in (full, empty):
+        folder.mkdir()
+    (full / "mine").touch()
+    for folder in (full, empty):
+        os.utime(folder, (1, 1))
+    scratch.remove_abandoned.cache_clear()
+    scratch.Folder().remove()
+    assert list(tmp_path.iterdir()) == [full]
+
+
+def test_the_mark_of_a_folder_is_removed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = scratch.Folder()
+    (folder.path / "file").touch()
+    removed: list[str] = []
+    unlink = os.unlink
+
+    def noted(path: Path) -> None:
+        removed.append(Path(path).name)
+        unlink(path)
+
+    monkeypatch.setattr("os.unlink", noted)
+    folder.remove()
+    assert removed == ["file", scratch._MARK]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("purpose", ["a/b", "..", "x" * 300, "é[1-2]\0"])
 def test_a_purpose_may_be_any_text(purpose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

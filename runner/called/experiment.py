@@ -18,7 +18,7 @@ from typing import Any
 from runner.called import module
 from runner.called.meshes import CallMesh, call_mesh, devices_of_caller
 from runner.called.module import MODULE
-from runner.called.specs import is_spec, per_operand, spread
+from runner.called.specs import WrongSpecs, is_spec, per_operand, spread
 from runner.experiment.forms import IDENTIFIER
 from runner.experiment.imported import CALLED, SETTINGS_OF_A_PROCESS
 from runner.faults import Key
@@ -217,6 +217,9 @@ def _in_specs(
     for operand, tree, own, place in zip(operands, trees, given, places, strict=True):
         whole = spread(own, operand, place)
         arrays = [_is_array(leaf) for leaf in jax.tree.leaves(operand)]
+        if isinstance(operand, bool | int | float | complex) and any(whole[0]) and place != "in_specs":
+            number = f"the operand there is the Python number {operand!r}, which is passed unchanged"
+            raise WrongSpecs(place, f"{whole[0]} shards an array, and {number}; give None")
         kept = [spec for spec, is_array in zip(whole, arrays, strict=True) if is_array]
         out.append(jax.tree.unflatten(jax.tree.structure(tree), kept))
     return out, places

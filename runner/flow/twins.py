@@ -45,7 +45,9 @@ def asker(experiment: Experiment, workers: Workers, folder: Path, data_folder: P
         with scratch.Folder() as own:
             steps = [Step(program, StepWork.TWIN) for program in programs]
             task = {**job(asked, folder, data_folder, str(own.path), steps), "wide_gradient": gradient}
-            for event in workers.aside(kind(asked)).submit(task, kind(asked), asked.timeout):
+            # The judgement that waits for them has a time limit of its own, which ends the run.
+            limit = asked.timeout / (1 + len(programs))
+            for event in workers.aside(kind(asked)).submit(task, kind(asked), limit):
                 match event:
                     case Types(gradient=GradientFile() as left):
                         gradients = read_gradients(asked, left, own.path)[0]

@@ -106,6 +106,14 @@ def _is_marked(folder: Path) -> bool:
         return False
 
 
+def _is_bare(folder: Path) -> bool:
+    """Whether a folder was being made or removed here when its process was killed: an empty one of such a name."""
+    return _RANDOM_END.search(folder.name) is not None and not os.listdir(folder)
+
+
+_RANDOM_END = re.compile(rf"-[0-9a-f]{{{2 * _RANDOM}}}\Z")
+
+
 @functools.cache
 def remove_abandoned(home: Path) -> None:
     """Remove the folders of this tool in `home` that nobody has locked or marked to be kept."""
@@ -120,9 +128,18 @@ def _remove(folder: Path) -> None:
             os.rmdir(folder)
         return
     for _ in range(_TRIES):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
+        # The mark goes last: a process that is killed meanwhile leaves what a later one recognizes.
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != _MARK:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+        with contextlib.suppress(OSError):
+            if os.listdir(folder) == [_MARK]:
+                os.unlink(folder / _MARK)
+                os.rmdir(folder)
+                return
         # A process that was just ended may still have written to it.
         time.sleep(_PAUSE)
 
@@ -140,7 +157,7 @@ def _abandoned(home: Path) -> Iterator[Path]:
             state = entry.stat(follow_symlinks=False)
             path = Path(entry.path)
             is_old = state.st_uid == os.getuid() and time.time() - state.st_mtime > _SOON
-            if is_old and _is_marked(path) and (lock := _locked(path)) is not None:
+            if is_old and (_is_marked(path) or _is_bare(path)) and (lock := _locked(path)) is not None:
                 yield path
                 os.close(lock)
 

@@ -97,6 +97,8 @@ class Layable:
 
     - `free`: the tensors whose layouts are wanted, by the file's keys: `arrays.w1.spec`.
     - `arrays`: the tensors of the file's arrays, with the names of their dimensions in the file.
+    - `states`: the results that are the next values of arrays, with these: the next call takes them as it takes the
+      arrays.
     - `values`: the tensors of the graph's values, by number; None for a value that is no array.
     - `named`: the tensors of the graph's lines, by the names that `constraints` may use.
     - `paths`: the paths of the leaves of trees, by the names of their arrays and outputs; `frames`: the lines of the
@@ -112,6 +114,7 @@ class Layable:
     free: dict[str, int] = field(default_factory=dict[str, int])
     named: dict[str, int] = field(default_factory=dict[str, int])
     arrays: dict[int, tuple[str | None, ...]] = field(default_factory=dict[int, tuple[str | None, ...]])
+    states: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     values: dict[int, tuple[int, ...] | None] = field(default_factory=dict[int, tuple[int, ...] | None])
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
@@ -132,7 +135,7 @@ class Layable:
 
     def written(self, line: str) -> str:
         """A line as the user wrote it, with its place: `mlp.py:12 y = h @ w`; outside Python its path."""
-        return str(self.frames[line]) if line in self.frames else line
+        return str(self.frames[line]) if line in self.frames else self.paths.get(line, line)
 
     def note(self, what: str) -> None:
         """Add a note, unless it is there already."""

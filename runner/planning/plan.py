@@ -143,9 +143,21 @@ class LayoutPlan:
     unknown: tuple[str, ...] = field(default=())
 
     @property
+    def unfinished(self) -> bool:
+        """Whether the search ended so early that the plan may cost ten times as much as the best one.
+
+        With a memory limit the bound does not say so.
+        """
+        return not self.proved and self.memory is None and self.bound < self.best.cost / _FARTHEST
+
+    @property
     def exceeds(self) -> bool:
         """Whether the plan needs more memory than its limit, since no choice was found that does not."""
         return self.memory is not None and self.best.needed > self.memory
+
+
+_FARTHEST = 10
+"""How many times the bound a plan without a memory limit may cost."""
 
 
 def prices_of(experiment: Experiment, least: Least) -> Prices:
@@ -263,7 +275,7 @@ def _others(tables: Tables, memory: Memory, solver: Solver, priced: Network, cho
         second = choices.get(key)
         if second is None:
             equal = costs_the_same(seconds[key][0], base)
-            since = _EQUAL if equal else "not examined: others are closer"
+            since = _EQUAL if equal else NOT_EXAMINED
             more = 0.0 if equal else None
         else:
             more = _more(network.cost(second), network.cost(chosen))
@@ -283,6 +295,9 @@ _LOOKED = 6
 """The number of runners-up overall, and of those that cost more, whose plans are compared."""
 
 _EQUAL = "it costs the same"
+
+NOT_EXAMINED = "next best layouts without a reason were not examined: others are closer"
+"""The sentence on next best layouts whose plans are not compared."""
 
 
 def _more(other: float, cost: float) -> float:

@@ -102,6 +102,13 @@ class _LayableReader:
                 tensors = (self._again(tensors[0], name, "outputs", spec),)
             if tensors:
                 self.layable.tensors[tensors[0]].copies += 1
+                self._carry(tensors[0], arrays.get(experiment.imports.state.get(name, "")))
+
+    def _carry(self, result: int, array: int | None) -> None:
+        """Note that a result is the next value of an array, if the layout of one of them is to be found."""
+        free = self.layable.free.values()
+        if array is not None and array != result and (array in free or result in free):
+            self.layable.states.append((result, array))
 
     # Tensors.
 

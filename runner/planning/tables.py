@@ -28,6 +28,9 @@ from runner.planning.model import Layable, Operand, RuledOperation, Tensor, Tran
 from runner.planning.network import Choice, Costs, Network, Numbers, Table
 from runner.planning.spaces import Indices, Space, Spaces, Units, plain_layouts, split_axes
 
+_APART = 0.02
+"""What a state in two layouts costs beside the reshard, as a share of the costliest one of its arrays."""
+
 
 @dataclass(frozen=True, eq=False)
 class Lying:
@@ -336,7 +339,18 @@ class Tables:
             terms += self._transferred(transfer)
         for at, operation in enumerate(self.layable.operations):
             terms += self._operated(at, operation)
+        terms += [self._carried(result, array) for result, array in self.layable.states]
         return tuple(terms)
+
+    def _carried(self, result: int, array: int) -> Term:
+        """The cost of resharding a result for the next call, whose array it is; a slice would be free."""
+        space, own = self.lying[result].space, self.lying[result].own
+        taken = np.array([space.index[self.lying[array].spec(i)] for i in range(len(self.lying[array].own))])
+        apart = own[:, None] != taken[None, :]
+        finite = space.cost[np.isfinite(space.cost)]
+        costs = space.cost[own[:, None], taken[None, :]] + apart * (_APART * float(finite.max(initial=0.0)))
+        what = f"resharding {self.layable.label(result)} for the next step"
+        return Term(self.layable.tensors[result].line, what, (result, array), Table(costs))
 
     def _transferred(self, transfer: Transfer) -> Iterator[Term]:
         before, after = self.lying[transfer.before], self.lying[transfer.after]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runner.experiment.patterns import folded
 from runner.layout import Spec
 from runner.planning.costs import costs_the_same
 from runner.printable import printable
@@ -222,5 +223,15 @@ def differing(candidates: Sequence[Mapping[str, str]], labels: Mapping[str, str]
         shown = layouts
         if texts:
             shown = {key: spec for key, spec in layouts.items() if candidates[0].get(key) != spec}
-        texts.append(" ".join(f"{short(key, labels)}={spec}" for key, spec in shown.items()) or "the same")
+        texts.append(" ".join(_named(shown, labels)) or "the same")
     return texts
+
+
+def _named(layouts: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield `name=layout`, with one pattern for the leaves of trees that have the same layout."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for key, spec in layouts.items():
+        name = short(key, labels)
+        names.setdefault(("" if "/" in name else name, spec), []).append(name)
+    for (_, spec), alike in names.items():
+        yield from (f"{name}={spec}" for name in folded(alike))

@@ -1246,6 +1246,9 @@ class _FunctionReader:
             for leaf in self.trees[name].leaves:
                 own = self._spec(leaf, None)
                 specs[leaf] = spec if own is None else own
+            if section == "outputs" and self.call is not None:
+                # Layouts that are to be planned say nothing of a state yet.
+                self._find_state(name, self.trees[name], None)
         return specs
 
     def _constraint(self, path: str) -> str | None:
@@ -1304,8 +1307,8 @@ class _FunctionReader:
             self._find_state(name, tree, specs)
         return specs
 
-    def _find_state(self, name: str, tree: _Tree, specs: Mapping[str, list[Any] | None]) -> None:
-        """Find the outputs that are the next values of operands."""
+    def _find_state(self, name: str, tree: _Tree, specs: Mapping[str, list[Any] | None] | None) -> None:
+        """Find the outputs that are the next values of operands; `specs`: their layouts, None if these are open."""
         made = self.compilable.get(name)
         if made is None:
             return
@@ -1320,7 +1323,11 @@ class _FunctionReader:
 
         operands = {each: (of.structure, of.leaves) for each, of in self.operands.items()}
         pairs = [*states.candidates(operands, made.gives, alike, self._donated())]
-        moved = [pair for pair in pairs if self._moves(self.arrays[pair[0]]["spec"], specs[tree.leaves[pair[1]]])]
+        moved = [
+            (array, number)
+            for array, number in pairs
+            if specs is None or self._moves(self.arrays[array]["spec"], specs[tree.leaves[number]])
+        ]
         is_next: Callable[[str, int], bool] | None = None
         if moved:
             with self._set(made.how):

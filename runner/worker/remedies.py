@@ -117,7 +117,10 @@ def _with_out_sharding(part: PythonPart, spec: Spec) -> str | None:
 
 
 def _operands(part: PythonPart) -> Sequence[PythonPart] | None:
-    return part.inside if part.kind in ("arithmetic", "call", "comparison") else None
+    """The operands of an expression, with those of a list or of several indices one by one."""
+    if part.kind not in ("arithmetic", "call", "comparison", "item"):
+        return None
+    return [each for operand in part.inside for each in (operand.inside if operand.kind == "sequence" else (operand,))]
 
 
 def _spec(spec: Spec) -> str:

@@ -37,6 +37,10 @@ def added(x: Any) -> Any:
     return x + x.T
 
 
+def joined(x: Any) -> Any:
+    return jnp.concatenate([x, x.T])
+
+
 def asserted(x: Any) -> Any:
     return jax.lax.with_sharding_constraint(x, P("a", "b")) + 1
 

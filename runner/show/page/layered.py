@@ -51,9 +51,14 @@ class _Layers:
 
 
 def place(sizes: Mapping[Name, Size], edges: Sequence[Edge], between: float = 46) -> Placed:
-    """Place boxes of given sizes; the edges are acyclic and lead down. `between` is the gap between layers."""
-    edges = list(dict.fromkeys(edges))
+    """Place boxes of given sizes; the edges lead down. `between` is the gap between layers.
+
+    Edges from or to boxes that are not there, and those that close a circle, have no path.
+    """
+    edges = [(a, b) for a, b in dict.fromkeys(edges) if a in sizes and b in sizes]
     depth = _depths(list(sizes), edges)
+    # A record that others have changed may say that a line reads itself.
+    edges = [(a, b) for a, b in edges if depth[a] < depth[b]]
     layers = _Layers([[] for _ in range(max(depth.values(), default=0) + 1)], dict(sizes))
     for name in sizes:
         layers.rows[depth[name]].append(name)

@@ -9,10 +9,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from runner.planning.costs import costs_the_same
 from runner.record import planned
-from runner.record.folders import PLAN
+from runner.record.folders import PAGE, PLAN
 from runner.show.page import fronts
 from runner.show.page.frame import Part, document
 from runner.show.page.markup import Inside, Markup, joined, table, tag
@@ -52,18 +53,27 @@ _LARGEST = 2_000_000
 
 
 def page(folder: Path) -> str:
-    """Return the page of a plan whose candidates were not compiled. Raises `UnreadablePlan`."""
+    """Return the page of a plan, with links to the pages of its candidates. Raises `UnreadablePlan`."""
     whole = planned.read(folder)
+    none = "" if whole.get("tried") else "no candidate was compiled"
     name = whole.get("experiment") or folder.name
     mesh = mesh_text(whole)
     head: list[Inside] = [
         tag("p", "Shardproof plan", class_="over"),
         tag("h1", name),
-        tag("ul", [tag("li", fact) for fact in (mesh and f"mesh {mesh}", "no candidate was compiled") if fact],
+        tag("ul", [tag("li", fact) for fact in (mesh and f"mesh {mesh}", none) if fact],
             class_="facts"),
     ]  # fmt: skip
     foot = f"Made by shardproof from {PLAN}."
-    return document(f"{name}: plan", head, [_part(whole, None, ran=False)], whole if _is_small(whole) else None, foot)
+    return document(
+        f"{name}: plan", head, [_part(whole, _beside(folder), ran=False)], whole if _is_small(whole) else None, foot
+    )
+
+
+def _beside(folder: Path) -> Callable[[str], str] | None:
+    """Return the links to the pages of candidates, if these have pages."""
+    pages = list(folder.glob(f"candidate_*/{PAGE}"))
+    return (lambda name: f"{quote(name)}/{PAGE}") if pages else None
 
 
 def part(folder: Path, link: Callable[[str], str] | None = None) -> Part | None:

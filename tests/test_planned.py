@@ -1,0 +1,168 @@
+"""Plans of Python functions: specs as trees, the lines to constrain, the second best, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import runner
+from runner.graph.source import Frame
+from runner.planned import LineConstraint, Plan
+from tests.user_functions import planned_step
+
+MESH = {"data": 2, "model": 2}
+X = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return runner.plan(
+        planned_step.step,
+        (planned_step.shapes(), X),
+        mesh=MESH,
+        in_specs=(runner.AUTO, P("data")),
+        folder=tmp_path_factory.mktemp("plan") / "run",
+        quiet=True,
+    )
+
+
+def test_the_specs_are_trees_of_partition_specs(plan: Plan) -> None:
+    assert plan.in_specs == ({"up": P(None, "model"), "down": P("model")}, P("data"))
+    assert plan.status == "passed"
+    assert plan.proved
+
+
+def test_the_next_state_lies_as_the_state(plan: Plan) -> None:
+    """A step whose parameters came out in other layouts would move them before the next."""
+    assert plan.out_specs == (plan.in_specs[0], P())
+
+
+def test_the_plan_names_the_lines_to_constrain_and_changes_the_file(plan: Plan) -> None:
+    first = plan.constraints[0]
+    assert first.frame is not None
+    assert (Path(first.frame.file).name, first.frame.text) == ("planned_step.py", 'h = jax.nn.gelu(x @ params["up"])')
+    changes = [line for line in plan.diff().splitlines() if line.startswith(("+ ", "- "))]
+    assert changes == [
+        '-    h = jax.nn.gelu(x @ params["up"])',
+        '-    y = h @ params["down"]',
+        "+    h = jax.nn.gelu(jax.lax.with_sharding_constraint(x @ params[\"up\"], P('data', 'model')))",
+        "+    y = jax.lax.with_sharding_constraint(h @ params[\"down\"], P('data'))",
+    ]
+
+
+def test_the_plan_says_why_and_has_a_page(plan: Plan) -> None:
+    assert plan.parallelism[0].startswith("data parallelism over data: dimension 0 of x")
+    assert "tensor parallelism (Megatron) over model: params/up by columns, params/down by rows" in str(plan)
+    assert plan.next_best["params/up"].next is not None
+    assert max(map(len, str(plan).splitlines()[5:])) <= 100
+    assert "params/up by columns" in plan.page.read_text(encoding="utf-8")
+
+
+def test_the_specs_are_what_check_takes(plan: Plan, tmp_path: Path) -> None:
+    import numpy as np
+
+    params = {name: np.ones(each.shape, np.float32) / 64 for name, each in planned_step.shapes().items()}
+    record = runner.check(
+        planned_step.step,
+        (params, np.ones(X.shape, np.float32)),
+        mesh=plan.mesh,
+        in_specs=plan.in_specs,
+        out_specs=plan.out_specs,
+        quiet=True,
+        folder=tmp_path / "run",
+    )
+    assert record.status == "passed"
+
+
+def test_check_plans_what_is_auto_and_then_checks(tmp_path: Path) -> None:
+    record = runner.check(
+        planned_step.loss,
+        (planned_step.shapes(16, 32), jax.ShapeDtypeStruct((3, 16), jnp.float32)),
+        mesh={"model": 4},
+        in_specs=("auto", P()),
+        quiet=True,
+        folder=tmp_path / "run",
+    )
+    assert record.status == "passed"
+    assert record.collectives == {"all-reduce": 1}
+
+
+def test_gradients_are_no_state(tmp_path: Path) -> None:
+    """They have the structure of the parameters, and are not their next value: nothing holds them to one layout."""
+    best = runner.plan(
+        planned_step.gradients,
+        (planned_step.shapes(), X),
+        mesh={"data": 4},
+        in_specs=({"up": P(), "down": P()}, P("data")),
+        candidates=0,
+        quiet=True,
+        folder=tmp_path / "run",
+    )
+    assert "for the next step" not in str(best)
+
+
+def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
+    """Rows are sharded over data alone, and need no more than the sum of the loss."""
+    keys = {"devices": 4, "candidates": 0, "lines": False, "quiet": True, "in_specs": (runner.AUTO, P("data"))}
+    operands = (planned_step.shapes(16, 32), jax.ShapeDtypeStruct((64, 16), jnp.float32))
+    best = runner.plan(planned_step.loss, operands, mesh="auto", folder=tmp_path / "run", **keys)
+    assert dict(best.mesh) == {"data": 4, "model": 1}
+    with pytest.raises(ValueError, match='mesh="auto" takes the number of devices: devices=64'):
+        runner.plan(planned_step.loss, operands, mesh="auto")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"in_specs": (P(), P("data")), "out_specs": P(), "lines": False}, "there is no layout to plan"),
+        ({"memory": 1000}, "no layout fits: arrays and outputs need at least"),
+        ({"least": "time"}, "plan.least=time needs hardware"),
+        ({"hardware": "v9"}, "hardware"),
+        ({"in_specs": ({"up": "auto", "side": P()}, P())}, "the operand has no ['side']"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_message(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(runner.InvalidPlan) as error:
+        runner.plan(
+            planned_step.loss, (planned_step.shapes(), X), mesh=MESH, candidates=0, quiet=True,
+            folder=tmp_path / "run", **arguments,
+        )  # fmt: skip
+    assert message in str(error.value)
+
+
+def _diff(tmp_path: Path, source: str, *specs: Any) -> list[str]:
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    each = tuple(
+        LineConstraint(Frame(str(file), 1, source.strip()), f"dot_general.{n}", spec) for n, spec in enumerate(specs)
+    )
+    plan = Plan({}, (), None, each, {}, (), "bytes", 0, 0, 0, 0, True, "passed", tmp_path, "")
+    return [line[1:] for line in plan.diff().splitlines() if line.startswith("+") and not line.startswith("+++")]
+
+
+@pytest.mark.parametrize(
+    ("source", "specs", "changed"),
+    [
+        (
+            "y = x @ a @ b\n",
+            (P("a"), P()),
+            "y = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x @ a, P('a')) @ b, P())",
+        ),
+        ("y = nn.Dense(8)(x)\n", (P("a"), P()), "y = jax.lax.with_sharding_constraint(nn.Dense(8)(x), P('a'))"),
+        ("y = 'é' and jnp.einsum('ij,jk', x, w)\n", (P("a"),),
+         "y = 'é' and jax.lax.with_sharding_constraint(jnp.einsum('ij,jk', x, w), P('a'))"),
+    ],
+)  # fmt: skip
+def test_products_of_a_line_are_constrained_inside_out(
+    source: str, specs: tuple[Any, ...], changed: str, tmp_path: Path
+) -> None:
+    assert _diff(tmp_path, source, *specs) == [changed]
+
+
+def test_a_line_that_has_no_product_and_no_call_is_not_changed(tmp_path: Path) -> None:
+    assert _diff(tmp_path, "for x in layers: pass\n", P("a")) == []

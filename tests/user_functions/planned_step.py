@@ -1,0 +1,26 @@
+"""A training step, as a user writes it, whose layouts are planned."""
+
+import jax
+import jax.numpy as jnp
+
+
+def shapes(width=64, hidden=256):
+    return {
+        "up": jax.ShapeDtypeStruct((width, hidden), jnp.float32),
+        "down": jax.ShapeDtypeStruct((hidden, width), jnp.float32),
+    }
+
+
+def loss(params, x):
+    h = jax.nn.gelu(x @ params["up"])
+    y = h @ params["down"]
+    return jnp.mean(y**2)
+
+
+def step(params, x):
+    value, gradients = jax.value_and_grad(loss)(params, x)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, gradients), value
+
+
+def gradients(params, x):
+    return jax.grad(loss)(params, x)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 if TYPE_CHECKING:
-    from runner.api import Explained, Record
+    from runner.api import Record
+    from runner.explaining import Explained
     from runner.link.scratch import Folder
     from runner.testing.session import Session
 
@@ -72,12 +73,13 @@ class Sharded:
 
     def _hold_to_report(self, report: Explained) -> None:
         """Compare an explanation with its golden; fail the test where they differ."""
-        self._held += 1
         from runner import explaining
         from runner.config.sources import shown
         from runner.explanation.modules import UnreadableModule
         from runner.record import golden as goldens
+        from runner.words import of_system
 
+        self._held += 1
         series = goldens.series(report.versions["jax"]).replace(" ", "-") if "jax" in report.versions else "any"
         file = self._file().with_suffix(f".{series}.{report.platform or 'any'}.json")
         update = self._request.config.getoption("update_golden")
@@ -89,8 +91,11 @@ class Sharded:
         if before is not None:
             changes = explaining.compare(before, report)
         if before is None or (changes and update):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            report.save(file)
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                report.save(file)
+            except OSError as error:
+                pytest.fail(of_system(error, file), pytrace=False)
         if before is None and not update:
             message = f"there was no golden of the step, so it was written: look at {shown(file)} and commit it"
             pytest.fail(message, pytrace=False)

@@ -211,7 +211,7 @@ def test_a_mistake_that_no_single_edit_mends_is_not_found() -> None:
     given = context("A @ B", {"half": "tanh(A) @ sin(B)", "C": "psum(half, 'y')"})
     assert diagnosis.diagnose(given) == [
         "no single edit of per_device was found that makes it equal the graph",
-        "per_device.half: the first line whose values match no value of graph, neither as blocks nor as partial sums",
+        "C begins to differ from the reference on devices 0-7",
     ]
 
 
@@ -239,13 +239,8 @@ def test_the_search_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
     given = context("A @ B", {"C": "psum(A @ B, 'x') + 1"})
     assert diagnosis.diagnose(given, seconds=0.0) == [
         "no single edit of per_device was found within 0 s that makes it equal the graph",
-        "per_device.C: the first line whose values match no value of graph, neither as blocks nor as partial sums",
+        "C begins to differ from the reference on devices 0-7",
     ]
-
-
-@pytest.mark.parametrize(("elapsed", "seconds"), [(0.0, 5.0), (10.0, 5.0), (40.0, 10.0), (1000.0, 30.0)])
-def test_a_diagnosis_takes_a_share_of_the_run(elapsed: float, seconds: float) -> None:
-    assert diagnosis.budget(elapsed) == seconds
 
 
 def test_a_diagnosis_leaves_the_experiment_unchanged() -> None:

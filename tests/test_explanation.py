@@ -93,6 +93,24 @@ def test_memory_is_what_is_alive_at_once(explanation: Explanation) -> None:
     assert [buffer.name for buffer in explanation.buffers if buffer.what == "temporary"] == ["whole", "h"]
 
 
+def test_memory_is_free_again_after_the_last_read() -> None:
+    # Three arrays of 4 KB, of which two are alive at once; the last one is returned.
+    text = """HloModule jit_chain, is_scheduled=true
+
+ENTRY %main (x: f32[4]) -> f32[1024] {
+  %x = f32[4]{0} parameter(0)
+  %a = f32[1024]{0} broadcast(%x), dimensions={}
+  %b = f32[1024]{0} negate(%a)
+  %c = f32[1024]{0} exponential(%b)
+  %d = f32[1024]{0} negate(%c)
+  ROOT %e = f32[1024]{0} add(%d, %d)
+}
+"""
+    use = modules.explain(text, "chain.txt").memory
+    assert use is not None
+    assert use.temporaries == 2 * 4096
+
+
 def test_the_compilers_figures_replace_those_of_the_schedule() -> None:
     from runner.link.events import Memory
 
@@ -434,6 +452,16 @@ def test_the_source_has_each_lines_collectives_in_its_margin(sourced: Explanatio
         ("1×AR model↩", 512),
     ]
     assert line.entries[0].callers == [["train.py:21", "train.py:30"]]
+
+
+def test_the_smallest_share_that_is_shown_has_a_bar() -> None:
+    assert [annotated._bar(share) for share in (0.0, 0.004, 0.006, 0.5, 1.0)] == [
+        "    ",
+        "    ",
+        "▏   ",
+        "██  ",
+        "████",
+    ]
 
 
 def test_lines_without_anything_are_folded_but_not_their_definition(sourced: Explanation) -> None:

@@ -139,9 +139,13 @@ def uses_of_id(table: symtable.SymbolTable, inside: str) -> Iterator[str]:
         yield from uses_of_id(scope, scope.get_name() if table.get_type() == "module" else inside)
 
 
-IDENTITIES = {"runner/layout.py": {"first_holders"}, "runner/called/pickling.py": {"_OfObjects"}}
-"""Where objects are told apart by `id`: arrays, which cannot be hashed, and of which devices share one for a copy; and
-what a function refers to, which is kept meanwhile."""
+IDENTITIES = {
+    "runner/layout.py": {"first_holders"},
+    "runner/called/pickling.py": {"_OfObjects"},
+    "runner/reference/rerun.py": {"_Remembering"},
+}
+"""Where objects are told apart by `id`: arrays, which cannot be hashed, and of which devices share one for a copy; what
+a function refers to, which is kept meanwhile; and values that are kept while an interpretation is repeated."""
 
 
 def test_what_tells_things_apart_is_no_address_in_memory() -> None:

@@ -17,7 +17,6 @@ from jax.sharding import PartitionSpec as P
 
 import runner
 from runner import api
-from runner.checks import diagnosis
 from runner.experiment import naming
 from runner.experiment.model import Experiment
 from runner.flow import revising
@@ -363,7 +362,6 @@ def test_a_trace_takes_a_loop_inside_whole_if_it_has_too_many_steps(monkeypatch:
 def test_an_edit_that_mends_but_that_jax_refuses_is_said_to_need_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diagnosis, "LEAST", 2.0)
     monkeypatch.setattr(revising, "refusals", lambda *_: lambda _revised: "the carry may differ")
     record = check(tmp_path, doubled(MESH), array(4), in_specs=P("x"), reference=lambda x: x * 4)
     value = record.compiled["auto"].checks.value
@@ -444,15 +442,12 @@ def forgotten(x: Any, w: Any) -> Any:
 )  # fmt: skip
 def test_a_mistake_inside_is_named_by_its_line_where_there_is_a_reference(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     function: Any,
     reference: Any,
     operands: Any,
     specs: Any,
     mend: str,
 ) -> None:
-    # What is tried does not depend on how busy the machine is.
-    monkeypatch.setattr(diagnosis, "LEAST", diagnosis.MOST)
     record = check(tmp_path, function, *operands, in_specs=specs, reference=reference)
     assert record.status == "failed", record.error
     value = record.compiled["auto"].checks.value

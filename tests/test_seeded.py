@@ -29,16 +29,23 @@ SECONDS = 20.0
 ELSEWHERE = {
     # A mean of sums over devices fixes it too.
     "loss_by_rows": "seeded.py:101 ",
-    # The line only gives an array another name, which JAX does not see.
-    "embedding_unshifted": "seeded.py:200 ",
-    # Neither keys nor values are gathered, so no single edit mends it; the line that reads them is named.
-    "keys_not_gathered": "seeded.py:350 ",
     # The maximum may be subtracted from the label's logit as well.
     "xent_top": "seeded.py:491 ",
     # A shift back by one in the line before mends it too.
     "pipeline_perm": "seeded.py:517 ",
 }
 """The mistakes that are reported at another line than the one in which they were planted."""
+
+
+NAMELESS = {
+    # JAX does not trace the value that should have been read, since nothing reads it.
+    "stale_value", "momentum_stale",
+    # The line only gives an array another name, which JAX does not see.
+    "embedding_unshifted",
+    # No single edit mends these: a mask of several lines, a sum of what other devices have, two values not gathered.
+    "embedding_unmasked", "cumulative", "keys_not_gathered",
+}  # fmt: skip
+"""The mistakes of which no line is named, since no edit that was tried mends them."""
 
 
 def read_seed(seed: Seed, folder: Path) -> Experiment:
@@ -69,13 +76,18 @@ def message(experiment: Experiment, folder: Path) -> str:
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
 def test_a_mistake_is_noticed_and_reported_with_its_line(seed: Seed, tmp_path: Path) -> None:
-    assert ELSEWHERE.get(seed.name, seed.place) in message(read_seed(seed, tmp_path), tmp_path)
+    text = message(read_seed(seed, tmp_path), tmp_path)
+    if seed.name in NAMELESS:
+        assert text.startswith("no single edit of per_device was found that makes it equal the graph")
+        assert "seeded.py" not in text
+    else:
+        assert ELSEWHERE.get(seed.name, seed.place) in text
 
 
 def test_most_mistakes_are_reported_with_their_line() -> None:
     assert len(SEEDS) >= 30
-    assert {*ELSEWHERE} < {seed.name for seed in SEEDS}
-    assert len(ELSEWHERE) <= 0.1 * len(SEEDS)
+    assert {*ELSEWHERE, *NAMELESS} < {seed.name for seed in SEEDS}
+    assert len(ELSEWHERE) + len(NAMELESS) <= 0.2 * len(SEEDS)
 
 
 def seed(name: str) -> Seed:
@@ -102,8 +114,8 @@ def seed(name: str) -> Seed:
         ),
         (
             "cumulative",
-            "no single edit of per_device was found that makes it equal the graph\n"
-            "PLACE: the first line whose values match no value of graph, neither as blocks nor as partial sums",
+            "no single edit of per_device was found that makes it equal the graph\nresult begins to differ from the "
+            "reference on devices 2,3, in [4:8, 0:8] of [8, 8]; the other devices agree with it",
         ),
     ],
 )
@@ -119,7 +131,8 @@ def test_a_run_reports_the_users_line(tmp_path: Path) -> None:
     record = flow.run(harness.config(wrong.definition), tmp_path, Sources, workers=Workers(harness.Telling()))
     assert record.status == "failed"
     text = report.story(record, tmp_path)
-    assert f"a psum over 'model' is left out in {wrong.place}return lax.pmean" in text
+    assert f'{wrong.place}return lax.pmean(y, "model")' in text
+    assert 'lax.pmean(y, "model") is a mean where a sum is meant' in text
     assert "functions." not in text
     assert "div_2" not in text
 

@@ -10,8 +10,7 @@ as well.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
@@ -21,25 +20,29 @@ import numpy as np
 
 from runner import dtypes
 from runner.checks import departing
+from runner.checks.changed import ChangedGraphs, Gone
 from runner.checks.context import Context
-from runner.checks.departing import DeviceLines
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.kinds import sections
 from runner.checks.mends import inserting
+from runner.checks.oversights import overlooking
 from runner.checks.slips import changing
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section, expressions
 from runner.faults import InvalidExperiment
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
+from runner.reference.rerun import Rerun
 from runner.words import listed
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
-SHARE, LEAST, MOST = 0.25, 5.0, 30.0
-"""The time for trying edits: a quarter of the run's time, at least 5 and at most 30 seconds.
+SECONDS = 15.0
+"""The time for trying edits, in seconds of a processor that computes `RATE` equations in each."""
 
-It is that of the processor: what is found does not depend on what else the machine does.
+RATE = 4000
+"""The equations that a processor computes per second. The search counts equations: what it finds does not depend on
+what else the machine does.
 """
 
 MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
@@ -48,11 +51,6 @@ MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, Attribu
 
 Refused: TypeAlias = Callable[[Experiment], str | None]
 """Returns why JAX's types refuse an experiment; None if they accept it."""
-
-
-def budget(elapsed: float) -> float:
-    """Return the number of seconds for trying edits, in a run that has taken this many."""
-    return min(MOST, max(LEAST, SHARE * elapsed))
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Suspect:
     section: Section = "per_device"
 
 
-def diagnose_written(context: Context, refused: Refused | None, seconds: float) -> list[str]:
+def diagnose_written(context: Context, refused: Refused | None, seconds: float = SECONDS) -> list[str]:
     """What is wrong with a function of the user's own that contains a `shard_map`, if it does not compute its
     reference; nothing where it does. Edits are tried for so many `seconds`; `refused` is as in `diagnose`.
     """
@@ -79,17 +77,19 @@ def diagnose_written(context: Context, refused: Refused | None, seconds: float) 
         return []
     if trial.suspect_is_right():
         return []
-    mend, complete = _mend(context, trial, refused, seconds)
+    mends, complete = _mends(context, trial, refused, seconds)
     who = f"in NumPy too, the function with its shard_map ({listed(written.regions)}) differs from its reference"
-    if mend is not None:
-        return [who, mend.mend.replace("it equals the graph", "the function equals its reference")]
+    if not written.regions:
+        who = "in NumPy too, the function differs from its reference"
+    if mends:
+        mended = [mend.mend.replace("it equals the graph", "the function equals its reference") for mend in mends]
+        return [who, mended[0], *(f"or {other}" for other in mended[1:])]
     within = "" if complete else f" within {seconds:.2g} s"
-    away = trial.departure(max(seconds, LEAST))
     none = f"no single edit of the function was found{within} that makes it equal its reference"
-    return [who, none, *([away] if away else [])]
+    return [who, f"the line could not be found: {none}", *trial.differences()]
 
 
-def diagnose(context: Context, refused: Refused | None = None, seconds: float = LEAST) -> list[str]:
+def diagnose(context: Context, refused: Refused | None = None, seconds: float = SECONDS) -> list[str]:
     """Return sentences that say what is wrong with the per-device program, the most informative first.
 
     They say that nothing was found if no edit mends the program. Edits are tried for this many `seconds`. `refused`
@@ -103,69 +103,93 @@ def diagnose(context: Context, refused: Refused | None = None, seconds: float = 
         # If only a gradient differs, the results are right already, so they cannot confirm an edit.
         return []
     trial = Trial(context)
-    mend, complete = _mend(context, trial, refused, seconds)
+    mends, complete = _mends(context, trial, refused, seconds)
     factors = [text for name in results if (text := _factor(context, name))]
-    if mend is not None:
-        return [mend.mend, *factors]
+    if mends:
+        return [mends[0].mend, *(f"or {other.mend}" for other in mends[1:]), *factors]
     within = "" if complete else f" within {seconds:.2g} s"
-    away = trial.departure(max(seconds, LEAST))
     none = f"no single edit of per_device was found{within} that makes it equal the graph"
-    return [none, *([away] if away else []), *factors]
+    return [none, *([] if factors else trial.differences()), *factors]
 
 
-def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: float) -> tuple[Edit | None, bool]:
-    """Return the likeliest edit that mends the program, and whether all edits were tried.
+def _mends(context: Context, trial: Trial, refused: Refused | None, seconds: float) -> tuple[list[Edit], bool]:
+    """Return the likeliest edits that mend the program, each of another line, and whether all edits were tried.
 
     The lines of a user's own `shard_map` have casts where JAX made them. If JAX's types refuse all edits that mend
     them, the likeliest of these is returned, and its message says that it needs more.
     """
-    start = time.thread_time()
     suspect = trial.suspect
-    edits = Edits(suspect.experiment, suspect.section)
-    best: Edit | None = None
-    refused_edits: list[Edit] = []
-    lowest = math.inf
     graph = _lines(context.experiment.lines("graph"))
-    counting = indices(suspect.experiment, suspect.section)
-    # A mistake in a line of indices is less likely, and a collective around one may mend the result by accident.
-    proposed = [_proposed(candidates, start + seconds / 2) for candidates in (changing(edits), inserting(edits))]
-    every = all(whole for _, whole in proposed)
-    changed, putting_back = (
-        [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting and edit.kind != "offset")) for edit in group]
-        for group, _ in proposed
-    )
-    putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
-    changed, putting_back = edits.in_all_copies(changed), edits.in_all_copies(putting_back)
-    # The first edits are few; they are tried however long the others take.
-    for edit in (*sorted(changed, key=_rank), *sorted(putting_back, key=_rank)):
-        if time.thread_time() - start > seconds:
-            return best or _likeliest(refused_edits, graph), False
-        if edit.rank - _LIKE - _ALIKE >= lowest or (best is not None and _score(edit, graph) >= lowest):
-            continue
+    # The lines of a function have other names than those of its reference.
+    bonus = 0.0 if suspect.section == "graph" else _LIKE + _ALIKE
+    mends: list[tuple[float, Edit]] = []
+    refused_edits: list[tuple[float, Edit]] = []
+    lowest, complete = math.inf, True
+    for edit in _proposed(suspect, context.experiment):
+        if trial.work > seconds * RATE:
+            complete = False
+            break
+        if edit.rank - bonus >= lowest + _BESIDE:
+            break
         if not trial.mends(edit):
             continue
+        gone = trial.gone(edit)
+        if gone.collectives and edit.kind == "collective":
+            # With a gather no ring is needed: that is another program.
+            continue
+        score = _score(edit, graph) + gone.penalty
+        if score >= lowest + _BESIDE:
+            continue
         reason = None if refused is None else _refusal(trial, refused, edit)
-        if reason is None:
-            best, lowest = edit, _score(edit, graph)
-        elif reason and suspect.section == "graph":
-            more = f"; JAX rejects the edited line, so more must change: {reason}"
-            message = edit.mend + more
-            refused_edits.append(replace(edit, message=partial(str, message)))
-    return best or _likeliest(refused_edits, graph), every
+        own = suspect.section == "graph" or edit.frame is not None
+        # The lines of a function are no lines of a file that could be read again.
+        if reason is None or (suspect.section == "graph" and not reason):
+            mends.append((score, edit))
+            lowest = min(lowest, score)
+        elif reason and own:
+            message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
+            refused_edits.append((score, replace(edit, message=partial(str, message))))
+    likeliest = _likeliest(mends) or _likeliest(refused_edits)
+    if len(likeliest) > 1 and any(edit.kind == "constant" for edit in likeliest):
+        # A number may be left out anywhere between two lines, so none of them is at fault.
+        return [], complete
+    return likeliest, complete
 
 
-def _likeliest(edits: Sequence[Edit], graph: Mapping[str, str]) -> Edit | None:
-    return min(edits, key=lambda edit: _score(edit, graph), default=None)
+_BESIDE = 0.75
+"""By how much the rank of an edit of another line may be above the lowest for it to be named too."""
 
 
-def _proposed(edits: Iterator[Edit], until: float) -> tuple[list[Edit], bool]:
-    """Return the edits that can be written in time, and whether these are all; long sections have very many."""
-    proposed: list[Edit] = []
-    for edit in edits:
-        proposed.append(edit)
-        if time.thread_time() > until:
-            return proposed, False
-    return proposed, True
+def _likeliest(edits: Sequence[tuple[float, Edit]]) -> list[Edit]:
+    """The edits with the lowest ranks, one of each line."""
+    ordered = sorted(edits, key=lambda ranked: ranked[0])
+    of_lines: dict[str, Edit] = {}
+    for score, edit in ordered:
+        if score < ordered[0][0] + _BESIDE:
+            of_lines.setdefault(edit.place, edit)
+    return [*of_lines.values()][:_NAMED]
+
+
+_NAMED = 2
+"""The largest number of lines that are named, where an edit of each of them mends the program."""
+
+
+def _proposed(suspect: Suspect, reference: Experiment) -> list[Edit]:
+    """All edits of a section, the likeliest first."""
+    edits = Edits(suspect.experiment, suspect.section, alike=True, reference=reference)
+    # A mistake in a line of indices is less likely, and a collective around one may mend the result by accident.
+    counting = indices(suspect.experiment, suspect.section)
+    put_back = (edit for edit in inserting(edits) if not _around_index(edit, counting))
+    proposed = [*changing(edits), *overlooking(edits), *put_back]
+    ranked = [
+        replace(edit, rank=edit.rank + _INDICES * (edit.line in counting and edit.kind != "offset"))
+        for edit in proposed
+    ]
+    return sorted(ranked, key=_rank)
+
+
+def _around_index(edit: Edit, counting: frozenset[str]) -> bool:
+    return edit.kind == "collective" and edit.line in counting
 
 
 def _refusal(trial: Trial, refused: Refused, edit: Edit) -> str | None:
@@ -173,17 +197,25 @@ def _refusal(trial: Trial, refused: Refused, edit: Edit) -> str | None:
     suspect = trial.suspect
     revised: Experiment | None = suspect.experiment
     try:
-        for key, text in ((edit.key, edit.text), *edit.others):
-            revised = None if revised is None else revised.with_line(suspect.section, key, text)
+        for key, in_file in edit.changed.in_file:
+            revised = None if revised is None else revised.with_line(suspect.section, key, in_file())
     except InvalidExperiment:
         return ""
     return "" if revised is None or not trial.agrees(revised) else refused(revised)
 
 
+_OF_A_TRIAL = 10
+"""The number of equations that are computed in the time that it takes to change a graph and to compare results."""
+
 _LARGER = 8
 """An edit is rejected if a line then has more than this many times the elements of the largest array."""
 
-_INDICES = 1.5
+_LITERALS = 4.0
+"""How many units in the last place of its dtype the literals of a function may change a result, relative to its largest
+element: 1 / 96 is rounded in the function, where the reference divides by 96.
+"""
+
+_INDICES = 0.5
 """The penalty in rank of an edit of a line that depends on no array, but of one that adds a device's offset to it."""
 
 _LIKE = 4.0
@@ -213,12 +245,12 @@ def _lines(statements: Sequence[Flat]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Case:
-    """Some arrays, and every value of each section and of the suspect as it is."""
+    """Some arrays, and every value of each section; `suspect` is interpreted with edits."""
 
     arrays: Arrays
     arithmetic: Mapping[Section, Arithmetic]
     values: Mapping[Section, Mapping[str, PerDevice]]
-    suspect: Mapping[str, PerDevice]
+    suspect: Rerun
     moved: bool
 
 
@@ -236,69 +268,81 @@ class Trial:
         # A superfluous collective in a loop makes the carry grow with every step.
         self._most = most(context)
         arrays = moved(context.experiment, context.arrays, 1)
+        self._tried = 0
+        self._changed = ChangedGraphs(self.suspect.experiment, self.suspect.section)
         self._cases = [self._case(context.arrays, uncast), self._case(arrays, uncast, moved=True)]
         if context.uncast:
             self._cases.insert(0, self._case(context.arrays, exact))
 
     def _case(self, arrays: Arrays, arithmetic: Mapping[Section, Arithmetic], *, moved: bool = False) -> _Case:
         experiment, suspect = self._context.experiment, self.suspect
+        rerun = self._rerun(suspect, arrays, arithmetic)
         values: dict[Section, Mapping[str, PerDevice]] = {
-            section: interpret(
+            section: rerun.values
+            if suspect.experiment is experiment and suspect.section == section
+            else interpret(
                 experiment, section, arrays, arithmetic=arithmetic[section], script=self._context.bounded(section)
             ).values
             for section in SECTIONS
             if experiment.section(section)
         }
-        if suspect.experiment is experiment:
-            return _Case(arrays, arithmetic, values, values.get(suspect.section, {}), moved)
-        of_suspect = interpret(
-            suspect.experiment, suspect.section, arrays, arithmetic=arithmetic[suspect.section],
-            script=self._context.bounded(suspect.section), copies=False,
+        return _Case(arrays, arithmetic, values, rerun, moved)
+
+    def _rerun(self, suspect: Suspect, arrays: Arrays, arithmetic: Mapping[Section, Arithmetic]) -> Rerun:
+        section = suspect.section
+        return Rerun(
+            suspect.experiment, section, arrays, arithmetic[section], lambda: self._context.bounded(section),
+            self._most, shaped=section == "graph" and bool(suspect.experiment.imports.functions),
         )  # fmt: skip
-        return _Case(arrays, arithmetic, values, of_suspect.values, moved)
 
     def suspect_is_right(self) -> bool:
         """Whether the suspect computes the graph as it is."""
         return all(
-            sections.agree(self._context, name, case.values["graph"][name], case.suspect[name])
+            self._agree(name, case.values["graph"], case.suspect.values)
             for case in self._cases
             for name in self._context.experiment.results
         )
 
+    def _agree(self, name: str, wanted: Mapping[str, PerDevice], actual: Mapping[str, PerDevice]) -> bool:
+        own = self.suspect.section == "graph"
+        literals = _LITERALS * dtypes.dtype(self._context.outputs[name][1]).eps if own else 0.0
+        return sections.agree(self._context, name, wanted[name], actual[name], literals=literals)
+
+    @property
+    def work(self) -> int:
+        """The number of equations that were computed so far; to try an edit takes as long as computing some."""
+        return self._tried * _OF_A_TRIAL + sum(case.suspect.work for case in self._cases)
+
     def mends(self, edit: Edit) -> bool:
         """Whether the edited suspect computes the graph."""
+        self._tried += 1
         # Lines written by hand would have to give the gradients of other arrays too, and these are not known.
         apart = self._context.experiment.apart
         return all(
-            self._equal(
-                case, self.suspect, case.suspect, edit, case.values["graph"], apart if case.moved else frozenset()
-            )
+            self._equal(case.suspect, self._changed, edit, case.values["graph"], apart if case.moved else frozenset())
             for case in self._cases
         )
 
-    def same(self, edit: Edit, section: Section) -> bool:
-        """Whether the edited section computes what it computes as it is."""
-        itself = Suspect(self._context.experiment, section)
-        return all(self._equal(case, itself, case.values[section], edit, case.values[section]) for case in self._cases)
+    def gone(self, edit: Edit) -> Gone:
+        """What an edit makes pointless."""
+        return self._changed.gone(edit, self._context.experiment.results)
 
-    def departure(self, seconds: float) -> str | None:
-        """Return a sentence on the first line of a device whose values `graph` lacks, on randomly scaled arrays."""
-        context, case = self._context, self._cases[-1]
-        wrong = [
-            name
+    def same(self, edit: Edit) -> bool:
+        """Whether the edited suspect computes what it computes as it is."""
+        return all(self._equal(case.suspect, self._changed, edit, case.suspect.values) for case in self._cases)
+
+    def differences(self) -> list[str]:
+        """Sentences on where the results differ from those of the graph, as they are."""
+        case, context = self._cases[0], self._context
+        shown = (
+            departing.differences(
+                context.experiment.imports.paths.get(name, name), context.blocks(name),
+                case.values["graph"][name], case.suspect.values[name],
+            )
             for name in context.experiment.results
-            if not sections.agree(context, name, case.values["graph"][name], case.suspect[name])
-        ]
-        if self.suspect.section == "per_device":
-            lines, values = DeviceLines.of(self.suspect.experiment), case.suspect
-        else:
-            lines = DeviceLines.inside(self.suspect.experiment)
-            arithmetic = case.arithmetic["graph"]
-            values = interpret(
-                lines.experiment, "per_device", case.arrays, arithmetic=arithmetic,
-                script=self._context.bounded("graph"), copies=False,
-            ).values  # fmt: skip
-        return departing.departure(lines, case.values["graph"], values, wrong, seconds)
+            if not self._agree(name, case.values["graph"], case.suspect.values)
+        )  # fmt: skip
+        return [text for text in shown if text is not None]
 
     def agrees(self, revised: Experiment) -> bool:
         """Whether the suspect's section of another experiment computes the graph on the same arrays, interpreted from
@@ -306,7 +350,7 @@ class Trial:
         """
         try:
             return all(
-                sections.agree(self._context, name, wanted[name], values[name])
+                self._agree(name, wanted, values)
                 for case in self._cases
                 for wanted, values in [self._afresh(case, revised)]
                 for name in revised.results
@@ -331,33 +375,18 @@ class Trial:
 
     def _equal(
         self,
-        case: _Case,
-        suspect: Suspect,
-        values: Mapping[str, PerDevice],
+        rerun: Rerun,
+        changed: ChangedGraphs,
         edit: Edit,
         wanted: Mapping[str, PerDevice],
         but: frozenset[str] = frozenset(),
     ) -> bool:
-        experiment = self._context.experiment
-        # The lines after an edit are not known yet.
-        later = {str(line).split(".")[0] for line, _ in expressions(edit.statements[edit.first :])}
-        known = {name: value for name, value in values.items() if name.split(".")[0] not in later}
+        results = self._context.experiment.results
         try:
-            after = interpret(
-                suspect.experiment,
-                suspect.section,
-                case.arrays,
-                edit.statements[edit.first :],
-                keep=experiment.results,
-                arithmetic=case.arithmetic[suspect.section],
-                given=known,
-                most=self._most,
-                script=self._context.bounded(suspect.section),
-            ).values
+            after = rerun.changed(changed.of(edit), results)
         except MISFITS:
             return False
-        compared = [name for name in experiment.results if name not in but]
-        return all(sections.agree(self._context, name, wanted[name], after[name]) for name in compared)
+        return all(self._agree(name, wanted, after) for name in results if name not in but)
 
 
 def most(context: Context) -> int:

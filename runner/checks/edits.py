@@ -8,32 +8,59 @@ A program is broken with edits (`runner/cli/mutate.py`) and, as most edits undo 
 from __future__ import annotations
 
 import itertools
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TypeAlias, TypeGuard
+from functools import cached_property, partial
+from typing import TypeGuard
 
 from runner.checks import inscribed
-from runner.experiment.lines import Flat, Line, Loop, Node, Statement, expressions, flat, inside, with_inside
+from runner.experiment.lines import (
+    Flat,
+    Line,
+    Loop,
+    Node,
+    Position,
+    Statement,
+    expressions,
+    flat,
+    inside,
+    with_inside,
+)
 from runner.experiment.model import Experiment, Section
 from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.faults import Key
 from runner.graph.source import Frame
-from runner.graph.term import Apply, Name, Term, children, name_of, names, substituted, swapped
+from runner.graph.term import Apply, Const, Name, Term, children, mapped, name_of, substituted, swapped, within
 from runner.language.parts import called, parts
+from runner.language.passing import passed_on
 from runner.language.printing import text
 from runner.language.syntax import Expression
-
-Position: TypeAlias = tuple[int, ...]
-"""The position of a statement in a section: its number, then its number within the enclosing statement, and so on."""
-
 
 _SLICES = ("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim")
 
 _IN_ONE_COPY = 3.0
 """The penalty in rank of an edit of one copy of a line of Python that was traced several times."""
+
+_IN_LINES_ALIKE = 1.0
+"""The penalty in rank of an edit that is made in several lines of a file that are alike."""
+
+_FEW = 4
+"""The largest number of copies of a line of Python that are also edited one by one."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an edit changes.
+
+    - `edited`: the statements, with their positions; their expressions have no text yet.
+    - `in_file`: the key of each line of the file that changes, with a function that returns its new text.
+    - `before`, `after`: return the part and its replacement as text.
+    """
+
+    edited: tuple[tuple[Position, Node | Loop[Statement]], ...]
+    in_file: tuple[tuple[Key, Callable[[], str | int]], ...]
+    before: Callable[[], str]
+    after: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -41,35 +68,58 @@ class Edit:
     """An edit of a line of the file, which may stand for several lines of a section.
 
     - `line`: its name (`ring.acc`); `frame`: its place in the user's file, for a line read from Python.
-    - `written`: returns the single lines of the edited section; `first`: the first of them that changes.
-    - `kind`: the kind of edit; `before`, `after`: the part and its replacement.
-    - `message`: returns the message if the edit mends the program; `rank`: the lower, the likelier is the mistake.
-    - `key`, `text`: the key of the line in the file, and its new text; `others`: those of the other lines of the file
-      that change, where a line of Python was traced several times.
-    - `edited`: the statements that change, with their positions.
-    - `pattern`: the part, its replacement and the whole expression without the names of values, for a line of Python
-      that was traced several times.
+    - `kind`: the kind of edit; `rank`: the lower, the likelier is the mistake.
+    - `message`: returns the message if the edit mends the program.
+    - `change`: returns what it changes. A section has very many edits, of which few are tried.
+    - `edits`: those of the section.
     """
 
     line: str
-    written: Callable[[], tuple[Flat, ...]] = field(repr=False, compare=False)
-    first: int
+    frame: Frame | None
     kind: str
-    before: str
-    after: str
-    message: Callable[[], str] = field(repr=False, compare=False)
     rank: float
-    key: Key = ()
-    text: str | int = ""
-    frame: Frame | None = None
-    others: tuple[tuple[Key, str | int], ...] = ()
-    edited: tuple[tuple[Position, Node | Loop[Statement]], ...] = field(default=(), repr=False, compare=False)
-    pattern: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    message: Callable[[], str] = field(repr=False, compare=False)
+    change: Callable[[], Change] = field(repr=False, compare=False)
+    edits: Edits = field(repr=False, compare=False)
+
+    @cached_property
+    def changed(self) -> Change:
+        """What it changes."""
+        return self.change()
+
+    @cached_property
+    def _written(self) -> tuple[tuple[Flat, ...], int]:
+        return self.edits.written(self.changed.edited)
 
     @cached_property
     def statements(self) -> tuple[Flat, ...]:
-        """The single lines of the edited section; computed on request, since a long section has many edits."""
-        return self.written()
+        """The single lines of the edited section."""
+        return self._written[0]
+
+    @property
+    def first(self) -> int:
+        """The position of the first of them that changes."""
+        return self._written[1]
+
+    @property
+    def before(self) -> str:
+        """The part as text."""
+        return self.changed.before()
+
+    @property
+    def after(self) -> str:
+        """Its replacement as text."""
+        return self.changed.after()
+
+    @property
+    def key(self) -> Key:
+        """The key of the line in the file."""
+        return self.changed.in_file[0][0]
+
+    @property
+    def text(self) -> str | int:
+        """The new text of the line in the file."""
+        return self.changed.in_file[0][1]()
 
     @property
     def mend(self) -> str:
@@ -104,6 +154,9 @@ class EditSite:
     - `frame`: its place in the user's file, for a line read from Python.
     - `given`: the names that no line before it gives: parameters, and what a repeat carries.
     - `source`: how the user's Python spells the values of its function.
+    - `copies`: the sites of the other lines that are edited with it: those that a line of Python became where it was
+      traced several times, or lines of a file that are alike. They have the same form, other names and other numbers.
+    - `penalty`: the penalty in rank of an edit here.
     """
 
     path: tuple[str, ...]
@@ -115,6 +168,8 @@ class EditSite:
     frame: Frame | None = None
     given: tuple[str, ...] = ()
     source: SourceText = NO_SOURCE
+    copies: tuple[EditSite, ...] = ()
+    penalty: float = 0.0
 
     @property
     def name(self) -> str:
@@ -132,9 +187,14 @@ class EditSite:
     def written_out(self, term: Term) -> Term:
         """A part in which values of the same Python line that its source does not name are written out."""
 
+        own = form(self.term)
+
         def same_line(name: str) -> Term | None:
             before = self.before.get(name)
             unnamed = before is not None and before.frame == self.frame and name not in self.source.spelled
+            if before is not None and own == form(before.term):
+                # It is this line in the step before.
+                return None
             return before.whole if before is not None and unnamed else None
 
         return term if self.frame is None else substituted(term, same_line)
@@ -145,7 +205,9 @@ class EditSite:
         def message() -> str:
             edited = self.text(swapped(self.term, part, new))
             if self.frame is not None:
-                return f"{what} is left out in {self.frame}: with {edited} it equals the graph"
+                passing = passed_on(self.frame) if part is self.term else None
+                there = self.frame if passing is None else f"{self.frame}, or in {passing}"
+                return f"{what} is left out in {there}: with {edited} it equals the graph"
             return f"{what} is left out: with {self.named}: {edited} it equals the graph"
 
         return message
@@ -156,34 +218,31 @@ class Edits:
 
     - `sites`: its expressions; `loops`: its repeats, with their positions.
     - `combinations`: the mesh axes of more than one device, singly and all together; `blocks`: the shapes of the arrays
-      on a device.
+      on a device; `counts`: the numbers of devices along them.
+    - `reference`: the experiment whose graph the section should compute.
+
+    With `alike` there are also edits of all lines of a file that have one form, as of a ring that is unrolled by hand.
     """
 
-    def __init__(self, experiment: Experiment, section: Section) -> None:
+    def __init__(
+        self, experiment: Experiment, section: Section, *, alike: bool = False, reference: Experiment | None = None
+    ) -> None:
         self.experiment = experiment
         self.section: Section = section
         self.blocks = {array.name: experiment.block(array.layout).shard_shape for array in experiment.given}
         axes = [axis for axis, size in experiment.manual.sizes.items() if size > 1]
         self.combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
+        self.counts = sorted({experiment.mesh.axis_size(axes) for axes in self.combinations})
+        self.reference = experiment if reference is None else reference
         self._statements = experiment.section(section)
         self._lines = [flat((statement,)) for statement in self._statements]
         self._first = {line.name: i for i, line in reversed([*enumerate(experiment.lines(section))])}
         terms = {line: expression.term for line, expression in expressions(experiment.lines(section))}
         reading = _SiteReader(experiment, section)
         arrays = tuple(array.name for array in experiment.given)
-        self.sites = _by_line(reading.sites(self._statements, terms, (), _Around(arrays)))
+        self._copies = Copies(_by_line(reading.sites(self._statements, terms, (), _Around(arrays))))
+        self.sites = [*self._copies.together(alike=alike)]
         self.loops = list(_loops(self._statements, ()))
-
-    @cached_property
-    def _patterns(self) -> Mapping[Position, str]:
-        """By the positions of the expressions that have the line of Python and the form of another one, their form."""
-        forms = {
-            site.places[0][0]: (site.frame, _form(site.term, site.term))
-            for site in self.sites
-            if site.frame is not None
-        }
-        often = Counter(forms.values())
-        return {at: form for at, (frame, form) in forms.items() if often[frame, form] > 1}
 
     @cached_property
     def sliced(self) -> frozenset[str]:
@@ -192,82 +251,162 @@ class Edits:
         return frozenset(text(part.operands[0]) for part in slices if part.operation in _SLICES)
 
     def edit(self, site: EditSite, old: Term, new: Term, kind: str, message: Callable[[], str], rank: float) -> Edit:
-        """The section with `new` in the place of `old`."""
-        term = swapped(site.term, old, new)
-        expression = Expression.of(term)
-        edited = [(position, Node(node.line, expression)) for position, node in site.places]
-        _, node = site.places[0]
-        whole = self._patterns.get(site.places[0][0])
-        pattern = () if whole is None else (whole, _form(old, site.term), _form(new, site.term))
-        return Edit(
-            site.name, *self._with(edited), kind, site.text(old), site.text(new), message,
-            rank + 0.25 * (len(site.path) > 1), key=node.line.written(self.section)[0],
-            text=text(inscribed.in_file(node, term)), frame=site.frame, edited=tuple(edited), pattern=pattern,
-        )  # fmt: skip
+        """The section with `new` in the place of `old`, in the site and in its copies."""
+        rank += site.penalty + 0.25 * (len(site.path) > 1)
+        return Edit(site.name, site.frame, kind, rank, message, lambda: self._change(site, old, new), self)
+
+    def _change(self, site: EditSite, old: Term, new: Term) -> Change:
+        copies = ((copy, self._copies.edited(site, copy, old, new)) for copy in site.copies)
+        terms = [(site, swapped(site.term, old, new)), *copies]
+        edited = (
+            (position, Node(node.line, Expression("", term)))
+            for edited_site, term in terms
+            for position, node in edited_site.places
+        )
+        in_file = ((self._key(edited_site), partial(_in_file, edited_site, term)) for edited_site, term in terms)
+        return Change(tuple(edited), tuple(in_file), lambda: site.text(old), lambda: site.text(new))
+
+    def _key(self, site: EditSite) -> Key:
+        return site.places[0][1].line.written(self.section)[0]
 
     def stepped(self, position: Position, loop: Loop[Statement], by: int) -> Edit:
         """The section in which the loop at `position` takes `by` more steps."""
-        edited_loop, name = replace(loop, steps=loop.counted_steps + by), str(loop.line)
+        edited, name = replace(loop, steps=loop.counted_steps + by), str(loop.line)
         what = "one step short" if by > 0 else "one step long"
         frame = self.experiment.given_frames[self.section].get(name)
-        after = edited_loop.often
-        mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {after} it equals the graph"
-        edited = [(position, edited_loop)]
-        return Edit(
-            name, *self._with(edited), "loop", loop.often, after, lambda: mend, 1.0,
-            key=(*loop.line.written(self.section)[0], "repeat"), text=edited_loop.counted_steps, frame=frame,
-        )  # fmt: skip
+        mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {edited.often} it equals the graph"
+        key = (*loop.line.written(self.section)[0], "repeat")
+        change = Change(
+            ((position, edited),), ((key, lambda: edited.counted_steps),), lambda: loop.often, lambda: edited.often
+        )
+        return Edit(name, frame, "loop", 1.0, lambda: mend, lambda: change, self)
 
-    def in_all_copies(self, edits: Sequence[Edit]) -> list[Edit]:
-        """The edits, and those of Python lines that were traced several times made in each copy.
+    def written(self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]) -> tuple[tuple[Flat, ...], int]:
+        """The lines of an edited section, and the position of the first change."""
+        changed: dict[int, Statement] = {}
+        for (number, *rest), statement in edited:
+            printed = _printed(statement) if isinstance(statement, Node) else statement
+            changed[number] = _changed(changed.get(number, self._statements[number]), rest, printed)
+        lines = (flat((changed[i],)) if i in changed else single_lines for i, single_lines in enumerate(self._lines))
+        first = min(self._first[(*statement.line.loops, statement.name)[0]] for _, statement in edited)
+        return tuple(itertools.chain.from_iterable(lines)), first
 
-        A loop of Python or a helper makes copies that differ in the numbers at the ends of their names. An edit of one
-        of them alone is unlikelier, since the line stands for all. A collective or a function that is mapped over the
-        leaves of a tree makes copies that have the same form and other names.
+
+def _in_file(site: EditSite, term: Term) -> str:
+    """The new text in the file of a line that is edited."""
+    return text(inscribed.in_file(site.places[0][1], term))
+
+
+class Copies:
+    """The sites of a section, and which of them are alike but for names and numbers."""
+
+    def __init__(self, sites: Sequence[EditSite]) -> None:
+        self._sites = sites
+        groups: dict[tuple[object, ...], list[EditSite]] = {}
+        for site in sites:
+            groups.setdefault((site.frame, site.path[:-1], form(site.term)), []).append(site)
+        self._groups = [*groups.values()]
+        self._index = {
+            (site.path[:-1], site.label): (group, number) for group in self._groups for number, site in enumerate(group)
+        }
+
+    def together(self, *, alike: bool) -> Iterator[EditSite]:
+        """The sites, of which those of one line of Python are one, and stand alone only if they are few.
+
+        With `alike` lines of a file that have one form also are one, besides each of them.
         """
-        spelled: dict[tuple[object, ...], list[int]] = {}
-        formed: dict[tuple[object, ...], list[int]] = {}
-        for number, edit in enumerate(edits):
-            if edit.frame is not None and edit.edited:
-                key = (edit.frame, edit.kind)
-                spelled.setdefault((*key, *map(_unnumbered, (edit.before, edit.after))), []).append(number)
-                if edit.pattern:
-                    formed.setdefault((*key, *edit.pattern), []).append(number)
-        ranked = [*edits]
-        for numbers in spelled.values():
-            if self._apart([edits[number] for number in numbers]):
-                for number in numbers:
-                    ranked[number] = replace(edits[number], rank=edits[number].rank + _IN_ONE_COPY)
-        groups = dict.fromkeys(map(tuple, (*spelled.values(), *formed.values())))
-        together = [same for numbers in groups if self._apart(same := [edits[number] for number in numbers])]
-        return ranked + [self._all_of(same) for same in together]
+        for group in self._groups:
+            if len(group) == 1 or group[0].frame is None:
+                yield from group
+                if alike and len(group) > 1 and _counts(group[0].term):
+                    yield replace(group[0], copies=tuple(group[1:]), penalty=_IN_LINES_ALIKE)
+                continue
+            # The first step of an unrolled loop may lack what is before it.
+            shown = group[len(group) // 2]
+            yield replace(shown, copies=tuple(site for site in group if site is not shown))
+            if len(group) <= _FEW:
+                yield from (replace(site, penalty=_IN_ONE_COPY) for site in group)
 
-    def _apart(self, same: Sequence[Edit]) -> bool:
-        """Whether there are several edits, each of other lines."""
-        places = [position for edit in same for position, _ in edit.edited]
-        return len(same) > 1 and len({*places}) == len(places)
+    def edited(self, site: EditSite, copy: EditSite, old: Term, new: Term) -> Term:
+        """The term of a copy with the edit of the site."""
+        counterparts = dict(_aligned(site.term, copy.term))
+        there = counterparts[Same(old)]
+        by = _by(old, new)
 
-    def _all_of(self, same: Sequence[Edit]) -> Edit:
-        """The section with several edits made."""
-        written, first = self._with([each for edit in same for each in edit.edited])
-        others = tuple((edit.key, edit.text) for edit in same[1:])
-        return replace(same[0], written=written, first=first, others=others)
+        def moved(part: Term) -> Term:
+            if Same(part) in counterparts:
+                return counterparts[Same(part)]
+            if isinstance(part, Name):
+                return Name(self._counterpart(part.name, site, copy))
+            if part is new and by and isinstance(there, Const) and isinstance(there.value, int):
+                return Const(there.value + by)
+            return mapped(part, moved)
 
-    def _with(
-        self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]
-    ) -> tuple[Callable[[], tuple[Flat, ...]], int]:
-        """A function that returns the lines of the edited section, and the position of the first change."""
+        return swapped(copy.term, there, moved(new))
 
-        def written() -> tuple[Flat, ...]:
-            changed: dict[int, Statement] = {}
-            for (number, *rest), statement in edited:
-                changed[number] = _changed(changed.get(number, self._statements[number]), rest, statement)
-            lines = (
-                flat((changed[i],)) if i in changed else single_lines for i, single_lines in enumerate(self._lines)
-            )
-            return tuple(itertools.chain.from_iterable(lines))
+    def _counterpart(self, name: str, site: EditSite, copy: EditSite) -> str:
+        """The value that stands to a copy as the value of this name stands to the site."""
+        known = self._index.get((site.path[:-1], name))
+        mine, theirs = (self._index[each.path[:-1], each.label] for each in (site, copy))
+        if known is None:
+            return name
+        group, number = known
+        at = number + theirs[1] - mine[1]
+        return group[at].label if 0 <= at < len(group) else name
 
-        return written, min(self._first[(*statement.line.loops, statement.name)[0]] for _, statement in edited)
+
+@dataclass(frozen=True, eq=False)
+class Same:
+    """A part of a term as itself, not as what it says: equal parts may stand at several places."""
+
+    part: Term
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.part is other.part
+
+    def __hash__(self) -> int:
+        return hash(type(self.part))
+
+
+def _aligned(term: Term, other: Term) -> Iterator[tuple[Same, Term]]:
+    """The parts of a term, each with that at the same place of another of the same form."""
+    yield Same(term), other
+    for part, counterpart in zip(children(term), children(other), strict=True):
+        yield from _aligned(part, counterpart)
+
+
+def _by(old: Term, new: Term) -> int:
+    """The difference of two integer literals; 0 for other parts."""
+    match old, new:
+        case Const(value=int() as before), Const(value=int() as after):
+            return after - before
+        case _:
+            return 0
+
+
+_NAME, _NUMBER = Name("_"), Name("#")
+
+
+def form(term: Term) -> Term:
+    """A term without names and without the values of integers."""
+
+    def without(part: Term) -> Term:
+        match part:
+            case Name():
+                return _NAME
+            case Const(value=int() as value) if not isinstance(value, bool):
+                return _NUMBER
+            case _:
+                return mapped(part, without)
+
+    return without(term)
+
+
+def _counts(term: Term) -> bool:
+    """Whether a term has an integer or communicates, as the lines of a ring do."""
+    return any(
+        is_collective(part) or (isinstance(part, Const) and isinstance(part.value, int)) for part in within(term)
+    )
 
 
 @dataclass(frozen=True)
@@ -333,15 +472,9 @@ class _SiteReader:
         )  # fmt: skip
 
 
-def _form(part: Term, whole: Term) -> str:
-    """The text of a part, or of its replacement, with the places that values have in the whole expression for names."""
-    numbers = {name: Name(f"_{number}") for number, name in enumerate(dict.fromkeys(names(whole)))}
-    return text(substituted(part, numbers.get))
-
-
-def _unnumbered(shown: str) -> str:
-    """A text without the numbers that distinguish the names of values of one line, `h_2` and `h_3`."""
-    return re.sub(r"(?<=[A-Za-z])_\d+\b", "", shown)
+def _printed(node: Node) -> Node:
+    """An edited line with the text of its expression."""
+    return Node(node.line, Expression.of(node.expression.term))
 
 
 def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tuple[Position, Loop[Statement]]]:
@@ -421,8 +554,12 @@ def _has_operands(term: Term) -> bool:
 
 
 def is_reduced(site: EditSite, term: Term) -> bool:
-    """Whether a part, or the line that it names, is already a reduction over devices."""
-    return is_reduction(named_by(term, site))
+    """Whether a part, or the line that it names, is a reduction over devices, perhaps with a cast of its type."""
+    line = named_by(term, site)
+    row = called(line)
+    if isinstance(line, Apply) and row is not None and row.over is not None and row.over.does == "cast":
+        return is_reduced(site, line.operands[0])
+    return is_reduction(line)
 
 
 def named_by(term: Term, site: EditSite) -> Term:

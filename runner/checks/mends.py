@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeGuard
 
-from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
-from runner.graph.term import Apply, Const, Name, Term, names, swapped, within
+from runner.checks.edits import Edit, Edits, EditSite, form, is_collective, is_reduced, is_reduction, named_by
+from runner.checks.oversights import is_mask
+from runner.graph.term import Apply, Const, Name, Term, heads, names, swapped, within
 from runner.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.language.operators import COMPARISONS
 from runner.language.parts import argument, axes_of, called, operator, parts, place_of
@@ -35,7 +36,7 @@ def inserting(edits: Edits) -> Iterator[Edit]:
 
 
 _UNLIKELIER: Mapping[Does, float] = {"mean": 1.0, "sum": 3.5}
-"""The rank of a collective that is not the likeliest at its place; of others 4."""
+"""The rank of a collective that is not the likeliest at its place; of others 5."""
 
 
 def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
@@ -57,10 +58,18 @@ def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
         if not (whole or meant or named):
             continue
         for new, collective, does, over in _wrapped(edits, part, meant, whole=whole):
+            if site.frame is not None and not _keeps_shape(new, does):
+                continue
+            if meant in ("pmax", "pmin") and does in ("sum", "mean"):
+                # What a softmax is shifted by changes nothing, so that a mean would mend it by accident.
+                continue
+            if isinstance(part, Name) and part.carried and does in ("exchange", "permute"):
+                # After a ring either may put blocks into the order that the ring should have given them.
+                continue
             article = "an" if collective[0] in "ai" else "a"
             mend = site.lacking(f"{article} {collective} over {over}", part, new)
             likely = (collective == meant if meant else does == "sum") or (unmoved and does == "permute")
-            rank = (0.0 if likely else _UNLIKELIER.get(does, 4.0)) - (0.5 if bare else 0.0)
+            rank = (0.0 if likely else _UNLIKELIER.get(does, 5.0)) - (0.5 if bare else 0.0)
             rank += 0.0 if meant or bare else 1.5 if whole else 3.0
             if not whole and is_line:
                 # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`. In Python,
@@ -120,6 +129,13 @@ def _wrapped(edits: Edits, part: Term, meant: str | None, *, whole: bool) -> Ite
         yield Apply(operation.name, operands, call.named), operation.name, over.does, quoted(axes)
 
 
+def _keeps_shape(new: Term, does: Does) -> bool:
+    """Whether a collective keeps the shape of its operand: in a function all shapes are as JAX has traced them."""
+    if does == "exchange" and isinstance(new, Apply):
+        return new.operands[2] == new.operands[3]
+    return does not in ("gather", "scatter")
+
+
 @dataclass(frozen=True)
 class _Added:
     """A term that is added, subtracted, multiplied or divided by; `own`: whether the program has it, not the graph."""
@@ -136,7 +152,7 @@ class _Added:
 
 def _added(edits: Edits) -> list[_Added]:
     collectives: dict[str, _Added] = {}
-    for own, sites in ((False, Edits(edits.experiment, "graph").sites), (True, edits.sites)):
+    for own, sites in ((False, Edits(edits.reference, "graph").sites), (True, edits.sites)):
         for part in (part for site in sites for part in parts(site.term)):
             match part:
                 case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].inverse:
@@ -150,27 +166,68 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iter
     """Terms and factors of the graph, and lines that nothing reads, put back around the line or a product."""
     term = site.term
     there = set(names(term))
-    around = [part for part in parts(term) if part is term or is_reduction(part) or _meant(part)]
+    around = [part for part in parts(term) if part is term or is_reduction(part) or _meant(part) or _adds(part)]
     operands: dict[tuple[str, str], tuple[_Added, Term]] = {}
     for collective in added:
         commutes = OPERATIONS[collective.operation].commutes
         for side in (collective.right, collective.left) if commutes else (collective.right,):
             # One factor of a product of the graph may be missing.
-            for operand in (side, *(side.operands if _is_binary(side) else ())):
+            for operand in (side, *(side.operands if _is_binary(side) else ()), *_reshaped(side)):
                 operands.setdefault((collective.operation, text(operand)), (collective, operand))
+    visible = {*edits.experiment.dims, *site.before, *site.given}
     for collective, operand in operands.values():
-        for part in around if not collective.own else [term]:
+        if not visible.issuperset(heads(operand)):
+            continue
+        for part in around if not collective.own or isinstance(operand, Name) else [term]:
             rank = (
                 (1.0 if collective.what == "scale" else 1.2)
                 + (0.0 if part is term else 0.5)
                 + (1.5 if collective.own else 0.0)
             )
             rank += 2.0 * (not there.isdisjoint(names(operand)) or operand in parts(term))
+            # A literal may mend the result at any line between the mistake and the output.
+            if not names(operand):
+                # A number may stand at any line between two; it is likeliest where the graph has it.
+                rank += 1.5 if form(part) == form(collective.left) else 3.0
             yield _put_back(
                 edits, site, part, operator(collective.operation, part, operand), collective.what, operand, rank
             )
+            if isinstance(operand, Name) and OPERATIONS[collective.operation].adds:
+                # A sum along the last dimension lacks what was taken off along it.
+                flat = Apply("squeeze", (operand, Const(-1)))
+                new = operator(collective.operation, part, flat)
+                yield _put_back(edits, site, part, new, collective.what, flat, rank + 0.25)
+    yield from _addends_scaled(edits, site, added, visible)
     for name in _unread(edits, site):
         yield _put_back(edits, site, term, operator("add", Name(name), term), "term", Name(name), 0.8)
+
+
+def _adds(term: Term) -> bool:
+    return _is_binary(term) and OPERATIONS[term.operation].adds
+
+
+def _reshaped(term: Term) -> tuple[Term, ...]:
+    """The value of which a part is the same values in another shape: `top` of `top[:, None]`."""
+    match term:
+        case Apply(operation="reshape" | "expand_dims" | "squeeze" | "broadcast_to", operands=(Name() as value, *_)):
+            return (value,)
+        case _:
+            return ()
+
+
+def _addends_scaled(edits: Edits, site: EditSite, added: Sequence[_Added], visible: set[str]) -> Iterator[Edit]:
+    """A factor that other lines have, put back at one of the terms of a sum: `total * fix + new`."""
+    term = site.term
+    if not _is_binary(term) or not OPERATIONS[term.operation].adds:
+        return
+    factors = {
+        text(scaled.right): scaled.right
+        for scaled in added
+        if scaled.operation == "multiply" and isinstance(scaled.right, Name) and scaled.right.name in visible
+    }
+    for addend in term.operands:
+        for factor in factors.values() if isinstance(addend, Name) else ():
+            yield _put_back(edits, site, addend, operator("multiply", addend, factor), "scale", factor, 2.5)
 
 
 def _is_binary(term: Term) -> TypeGuard[Apply]:
@@ -200,6 +257,7 @@ def _operands_back(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Ite
         truth = isinstance(part, Apply) and part.operation in COMPARISONS
         for collective in () if truth or isinstance(part, Const) else added:
             rank = 1.8 if collective.own else 0.8
+            rank += 3.0 * (isinstance(collective.left, Const) or isinstance(collective.right, Const))
             if text(collective.left) == shown:
                 new = operator(collective.operation, part, collective.right)
                 yield _put_back(edits, site, part, new, collective.what, collective.right, rank)
@@ -237,7 +295,7 @@ def _is_size(term: Term) -> bool:
 
 def _put_back(edits: Edits, site: EditSite, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:
     mend = site.lacking(f"the {what} {site.text(operand)}", part, new)
-    return edits.edit(site, part, new, "missing", mend, rank)
+    return edits.edit(site, part, new, "missing" if names(operand) else "constant", mend, rank)
 
 
 def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
@@ -268,23 +326,30 @@ def _length(call: Apply) -> Term | None:
     return None if place is None or (place == 0 and len(call.operands) > 1) else argument(call, place)
 
 
-_NEAR = 6
+_NEAR = 16
 """How many lines back to look for the value that a line should have read."""
 
 
 def _other_names(edits: Edits, site: EditSite) -> Iterator[Edit]:
     """Replace a name by another value: one of the preceding lines, a carry of the repeat, or an array."""
-    before, read = [*site.before][-_NEAR:], set[str]()
+    before = [*site.before][-_NEAR:]
     for part in within(site.term):
-        if not _is_value(part) or part.name in edits.experiment.dims or part.name in read:
+        if not _is_value(part) or part.name in edits.experiment.dims:
             continue
-        read.add(part.name)
         for name in dict.fromkeys((*before, *site.given)):
             shapes = (edits.blocks.get(part.name), edits.blocks.get(name))
             if name == part.name or (None not in shapes and shapes[0] != shapes[1]):
                 continue
+            if _masks(site, name) != _masks(site, part.name):
+                continue
             new = Name(name)
-            yield edits.edit(site, part, new, "value", partial(_mistaken, site, part, new), 4.5)
+            near = (*before[::-1], *site.given).index(name)
+            yield edits.edit(site, part, new, "value", partial(_mistaken, site, part, new), 4.0 + 0.03 * near)
+
+
+def _masks(site: EditSite, name: str) -> bool:
+    """Whether the line of this name compares something."""
+    return name in site.before and is_mask(site.before[name].term)
 
 
 def _mistaken(site: EditSite, part: Term, new: Term) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks import oracles, registry
 from runner.checks.context import Context
-from runner.checks.diagnosis import MISFITS, Trial, most
+from runner.checks.diagnosis import MISFITS, Suspect, Trial, most
 from runner.checks.edits import Edit, Edits
 from runner.checks.kind import Case
 from runner.checks.kinds import sections
@@ -69,7 +69,7 @@ class _Judge:
     def __init__(self, context: Context, section: Section) -> None:
         self._context = context
         self._section: Section = section
-        self._trial = Trial(context)
+        self._trial = Trial(context, Suspect(context.experiment, section))
         exact = Arithmetic(context.floats.get(section, {}))
         self._values = interpret(context.experiment, section, context.arrays, arithmetic=exact).values
 
@@ -89,7 +89,7 @@ class _Judge:
                 if np.shape(held) != wanted:
                     return Mutant(edit, refused=f"{name} has shape {list(np.shape(held))} on device {position}")
         noticed = self._noticed(edit, values, drawn)
-        if not noticed and self._trial.same(edit, self._section):
+        if not noticed and self._trial.same(edit):
             return Mutant(edit, equivalent=self._why(edit, values))
         return Mutant(edit, tuple(noticed))
 

@@ -81,11 +81,11 @@ def _of_term(part: _Part) -> Iterator[Edit]:
             row = OPERATIONS[name]
             for edge in row.confused_with:
                 new = operator(edge, left, right)
-                rank = 3.5 if row.decides == "equality" else 5.0
+                rank = 3.5 if row.decides == "equality" else 2.25
                 yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", rank)
             for by in (1, -1):
                 new = operator(name, left, plus(right, by))
-                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", 6)
+                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", 4.5)
             yield from _of_device(part, name, left, right)
         case Apply(operation=name, operands=(left, right), spelled="operator"):
             yield from _of_operator(part, OPERATIONS[name], left, right)
@@ -148,7 +148,13 @@ def _other_reductions(part: _Part, call: Apply, operation: Operation) -> Iterato
             new = replace(call, operation=other_row.name)
             does = {row.over.does for row in (operation, other_row) if row.over is not None}
             meaning = f"{part.shown} is a {operation.name} where a {other_row.name} is meant: with {other_row.name}"
-            yield part.edit(new, "kind", meaning, 0.8 if does == {"sum", "mean"} else 2.5)
+            likely = does == {"sum", "mean"}
+            yield part.edit(
+                new,
+                "kind",
+                meaning,
+                (0.8 if other_row.over and other_row.over.does == "mean" else 0.7) if likely else 2.5,
+            )
 
 
 def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:
@@ -159,7 +165,7 @@ def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:
         value = NOTHING if at is None else argument(call, at)
         if at is not None and name == "shift":
             new = with_argument(call, at, operator("negative", value))
-            yield part.edit(new, "direction", f"{shown} shifts the wrong way: with the opposite shift", 4)
+            yield part.edit(new, "direction", f"{shown} shifts the wrong way: with the opposite shift", 3)
             for shift in range(1, max(part.edits.experiment.manual.shape)):
                 if text(value) != str(shift):
                     new = with_argument(call, at, Const(shift))
@@ -169,7 +175,7 @@ def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:
             if pairs:
                 turned = Group(tuple(replace(pair, items=pair.items[::-1]) for pair in pairs))
                 meaning = f"{shown} sends the wrong way: with source and destination of every pair swapped"
-                yield part.edit(with_argument(call, at, turned), "direction", meaning, 4)
+                yield part.edit(with_argument(call, at, turned), "direction", meaning, 3)
                 for others, meaning in _other_pairs(part, call, literal(value)):
                     items = tuple(replace(pairs[0], items=(Const(a), Const(b))) for a, b in others)
                     new = with_argument(call, at, replace(value, items=items))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from runner.experiment import lines
@@ -37,6 +37,17 @@ def graph(statements: Sequence[Statement], given: Iterable[str]) -> Graph:
     reader.statements(statements)
     names = dict(reader.names)
     return Graph(inputs, tuple(reader.equations), tuple(names.values()), names)
+
+
+def equations(node: Node, names: Mapping[str, int], numbers: Iterator[int], result: int) -> tuple[Equation, ...]:
+    """The equations of one line that gives the value `result`.
+
+    `names` are the numbers of the values that it may read; parts of it get the next of `numbers`.
+    """
+    reader = _GraphReader(dict(names), numbers)
+    reader.statements((node,))
+    *parts, last = reader.equations
+    return (*parts, replace(last, results=(Value(result, node.line.name),)))
 
 
 class _GraphReader:

@@ -35,6 +35,7 @@ __all__ = [
     "entered_by",
     "expressions",
     "flat",
+    "in_section",
     "inside",
     "lines",
     "paths",
@@ -42,6 +43,7 @@ __all__ = [
     "rejoined",
     "renamed",
     "results",
+    "scopes",
     "units",
     "with_inside",
 ]  # fmt: skip
@@ -352,6 +354,46 @@ def _flat(statements: Iterable[Statement], names: dict[str, Name]) -> Iterator[t
                 yield (*lines, *(_node(give, known) for give in gives))
                 for give in gives:
                     _name_result(give.line, give.line.label, names)
+
+
+Position: TypeAlias = tuple[int, ...]
+"""The position of a statement in a section: its number, then its number within the enclosing statement, and so on."""
+
+
+def scopes(statements: Iterable[Statement]) -> Iterator[tuple[Position, Node | Loop[Statement], dict[str, Name]]]:
+    """Every line and repeat with its position, and what the names around it, of its function, are in the section."""
+    yield from _scopes(statements, (), {})
+
+
+def _scopes(
+    statements: Iterable[Statement], position: Position, names: dict[str, Name]
+) -> Iterator[tuple[Position, Node | Loop[Statement], dict[str, Name]]]:
+    for number, statement in enumerate(statements):
+        here = (*position, number)
+        match statement:
+            case Node(line=line):
+                yield here, statement, dict(names)
+                _name_result(line, line.label, names)
+            case Loop(line=line):
+                yield here, statement, dict(names)
+                own = {name: known for name, known in names.items() if name not in statement.bound}
+                yield from _scopes(statement.body, here, own)
+                _name_result(line, line.label, names)
+            case Invocation(call=call):
+                own = {parameter: names.get(name, Name(name)) for parameter, name in call.arguments}
+                yield from _scopes(inside(statement), here, own)
+                for result, give in zip(call.results, statement.gives, strict=True):
+                    _name_result(give.line, result, names)
+            case Choice():
+                known = dict(names)
+                yield from _scopes(inside(statement), here, known)
+                for give in statement.gives:
+                    _name_result(give.line, give.line.label, names)
+
+
+def in_section(node: Node, names: Mapping[str, Name]) -> Node:
+    """A line of a function as the section has it; `names` are as `scopes` gives them."""
+    return _node(node, names)
 
 
 def _name_result(line: Line, name: str, names: dict[str, Name]) -> None:

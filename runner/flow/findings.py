@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +61,6 @@ class Findings:
         refused: Refused | None = None,
         twins: Twins | None = None,
     ) -> None:
-        self._started = time.monotonic()
         self._refused = refused
         self._twins = twins
         self._experiment = experiment
@@ -289,8 +287,7 @@ class Findings:
             # Only a check that failed is diagnosed.
             from runner.checks import diagnosis
 
-            seconds = diagnosis.budget(time.monotonic() - self._started)
-            self._of_functions = diagnosis.diagnose_written(context, self._refused, seconds)
+            self._of_functions = diagnosis.diagnose_written(context, self._refused)
         return self._of_functions
 
     def _differs(self, program: Program) -> list[str]:
@@ -402,8 +399,7 @@ class Findings:
         # Only a check that failed is diagnosed.
         from runner.checks import diagnosis
 
-        seconds = diagnosis.budget(time.monotonic() - self._started)
-        return replace(verdict, diagnosis=diagnosis.diagnose(context, self._refused, seconds))
+        return replace(verdict, diagnosis=diagnosis.diagnose(context, self._refused))
 
 
 def _sent(evidence: Evidence) -> Count:

@@ -48,7 +48,7 @@ from runner.language.counterparts.collectives import Misplaced
 from runner.language.counterparts.promotion import identity, strong, x64
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
 from runner.language.operators import BY_NAME
-from runner.layout import Layout, Mesh, first_holders
+from runner.layout import Layout, Mesh, Spec, first_holders
 from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast, is_weak, with_type
 from runner.reference.decisions import Decision, PerDevice, Script
 from runner.untyped import is_list
@@ -113,13 +113,13 @@ def interpret(
     else:
         names = [array.name for array in experiment.given] if given is None else given
         lines = graph_of(experiment.lines(section) if statements is None else tuple(statements), names)
-    interpreter = _Interpreter(
+    interpreter = Interpreter(
         mesh, experiment.mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most, copies=copies
     )
     values = dict(given or {})
     for array in experiment.given if given is None else ():
         whole = arithmetic.held(arrays[array.name], experiment.x64, array.dtype)
-        values[array.name] = [whole] if mesh == WHOLE else _sharded(experiment.block(array.layout), [whole] * mesh.size)
+        values[array.name] = [whole] if mesh == WHOLE else sharded(experiment.block(array.layout), [whole] * mesh.size)
     interpreter.values = {value.number: values.pop(value.name) for value in lines.inputs}
     kept = lines.names if keep is None else {name: lines.names[name] for name in keep if name in lines.names}
     # Overflow and NaN are the experiment's own; the value check reports them.
@@ -129,7 +129,7 @@ def interpret(
                           interpreter.computed)  # fmt: skip
 
 
-def _sharded(layout: Layout, held: PerDevice) -> PerDevice:
+def sharded(layout: Layout, held: PerDevice) -> PerDevice:
     """Each device's shard of what it holds."""
     if not any(layout.spec):
         return held
@@ -142,7 +142,9 @@ def _sharded(layout: Layout, held: PerDevice) -> PerDevice:
 
 
 @dataclass
-class _Interpreter:
+class Interpreter:
+    """Runs the equations of a graph on values by their numbers."""
+
     mesh: Mesh
     devices: Mesh
     """The mesh on which the body of a `shard_map` runs."""
@@ -205,8 +207,8 @@ class _Interpreter:
             for param in params[: repeat.carried]:
                 self.values[param] = carried.pop(0)
             for param, whole in zip(params[repeat.carried :], slices, strict=True):
-                self.values[param] = self._lift(partial(_slice, step), None, whole)
-            self.values[index] = self._everywhere(step if repeat.unroll else np.int32(step))
+                self.values[param] = self._slice(step, whole)
+            self.values[index] = self._counter(step, unroll=repeat.unroll)
             self.run(body, kept)
             ends = [self.values[number] for number in body.outputs]
             for number in body.defines & kept:
@@ -215,8 +217,20 @@ class _Interpreter:
             for steps, value in zip(stacked, ends[repeat.carried :], strict=True):
                 steps.append(value)
             del ends
-        together = (self._lift(lambda *slices: OPERATIONS["stack"].numpy(slices), None, *steps) for steps in stacked)
+        together = map(self._stacked, stacked)
         self.values |= zip((result.number for result in equation.results), (*carried, *together), strict=True)
+
+    def _counter(self, step: int, *, unroll: bool) -> PerDevice:
+        """The index of a step."""
+        return self._everywhere(step if unroll else np.int32(step))
+
+    def _slice(self, step: int, whole: PerDevice) -> PerDevice:
+        """The slice of a step."""
+        return self._lift(partial(_slice, step), None, whole)
+
+    def _stacked(self, steps: list[PerDevice]) -> PerDevice:
+        """The values of all steps as one."""
+        return self._lift(lambda *slices: OPERATIONS["stack"].numpy(slices), None, *steps)
 
     def _initial(self, carried: list[int], firsts: list[int], gone: frozenset[int]) -> list[PerDevice]:
         """The initial values of carries, moved: no other reference to a value that the body replaces may remain."""
@@ -290,9 +304,7 @@ class _Interpreter:
         outer, self.mesh = self.mesh, self.devices
         for param, operand, spec in zip(body.inputs, equation.operands, region.in_specs, strict=True):
             assert isinstance(operand, Ref)
-            held = self.values[operand.number]
-            held = held if outer == self.mesh else self._everywhere(held[0])
-            self.values[param.number] = _sharded(Layout(self.mesh, np.shape(held[0]), spec), held)
+            self.values[param.number] = self._shards(self.values[operand.number], spec, whole=outer != self.mesh)
         self.run(body, frozenset(body.outputs))
         for result, output, spec in zip(equation.results, body.outputs, region.out_specs, strict=True):
             held = self.values[output]
@@ -302,6 +314,11 @@ class _Interpreter:
         for number in body.defines:
             self.values.pop(number, None)
         self.mesh = outer
+
+    def _shards(self, held: PerDevice, spec: Spec, *, whole: bool) -> PerDevice:
+        """Each device's shard of a value, which is `whole` outside of all regions."""
+        held = self._everywhere(held[0]) if whole else held
+        return sharded(Layout(self.mesh, np.shape(held[0]), spec), held)
 
     def _joined(
         self, held: PerDevice, layout: Layout, region: Region, equation: Equation, line: Equation | None
@@ -395,7 +412,7 @@ class _Interpreter:
         """A function that combines two values of one device; on a machine its results are rounded."""
 
         def combine(*values: Any) -> Any:
-            inside = _Interpreter(WHOLE, WHOLE, self.sizes, self.x64, self.arithmetic, Script(), own=True)
+            inside = Interpreter(WHOLE, WHOLE, self.sizes, self.x64, self.arithmetic, Script(), own=True)
             inside.values = {
                 value_of_body.number: [value] for value_of_body, value in zip(body.inputs, values, strict=True)
             }

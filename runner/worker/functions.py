@@ -37,7 +37,6 @@ from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
-from runner.experiment.traced import TracedLoop
 from runner.experiment.written import BOTH, WrittenLine, all_names, is_choice, spread, targets
 from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.graph.source import SECTIONS, Section
@@ -1089,16 +1088,14 @@ class _FunctionReader:
         gives: Any,
         where: str,
     ) -> None:
-        """Add the lines of a function that has a reference, if they contain a `shard_map` that can be read."""
+        """Add the lines of a function that has a reference, if they can be read."""
         try:
             lines = jaxprs.read(function, structs, mesh=self.probe.mesh, taken=self._taken_inside)
         except CannotRead:
             # Its reference was read, which is why it has one.
             return
-        regions = (line for line in lines.lines.values() if isinstance(line, TracedLoop) and line.region is not None)
-        if next(regions, None) is not None:
-            own = free(f"{reference.partition('(')[0]}_written", self.taken)
-            self.written[reference], _ = self._function(call, own, reads, structs, lines, gives, where)
+        own = free(f"{reference.partition('(')[0]}_written", self.taken)
+        self.written[reference], _ = self._function(call, own, reads, structs, lines, gives, where)
 
     def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
         """The names of Python, with a reference in place of the called function."""

@@ -149,15 +149,20 @@ def compare(
     )
 
 
-def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, lost: float = 0.0) -> bool:
+def agree(
+    context: Context, name: str, wanted: PerDevice, actual: PerDevice, lost: float = 0.0, literals: float = 0.0
+) -> bool:
     """Whether two values of `name` agree in float64, for any arrays; the graph has one value for all devices.
 
-    `lost` is the measured rounding of float64, where it is known.
+    `lost` is the measured rounding of float64, where it is known. `literals`: how far the numbers in the lines may be
+    from those that are meant, relative to these: JAX rounds the numbers of a function to the dtypes of its arrays.
     """
     layout, dtype = context.blocks(name), dtypes.dtype(context.outputs[name][1])
     wide = None if dtype.exact else np.complex128 if dtype.kind == "complex" else np.float64
     kind = dtype.name if wide is None else np.dtype(wide).name
-    allowed = Tolerance(0.0, 0.0 if dtype.exact else ROUGH * magnitude(wanted) + SAFETY_OF_FLOAT64 * lost)
+    allowed = Tolerance(
+        0.0, 0.0 if dtype.exact else max(ROUGH, literals) * magnitude(wanted) + SAFETY_OF_FLOAT64 * lost
+    )
     # Where one section holds the value whole, it is compared block by block.
     blocks = [layout.block(position) for position in range(layout.mesh.size)]
     holders = [blocks if len(value) == 1 else first_holders(value) for value in (actual, wanted)]

@@ -1,0 +1,303 @@
+"""The edits of a section that put right a number, a position or an operand that people mistake.
+
+A literal, the index of a device, the first part for the last, the order of a concatenation, an operation for another, a
+mask that is there or is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from runner.checks.edits import Edit, Edits, EditSite, named_by
+from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, within
+from runner.language.operators import COMPARISONS
+from runner.language.parts import at_index, called, operator, parts, plus, with_argument
+
+_LITERALS = 12
+"""The largest number of different literals of the reference that are tried in the place of others."""
+
+_CONFUSED: Mapping[str, tuple[str, ...]] = {
+    "add": ("multiply",), "multiply": ("add",), "subtract": ("multiply",),
+    "bitwise_and": ("bitwise_or",), "bitwise_or": ("bitwise_and",), "remainder": ("floor_divide",),
+    "floor_divide": ("remainder",),
+}  # fmt: skip
+"""The operators that are taken for each other, besides an operator and its inverse."""
+
+_REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+def overlooking(edits: Edits) -> Iterator[Edit]:
+    """The edits for what is overlooked."""
+    reference = _Reference.of(edits)
+    for site in edits.sites:
+        for part in parts(site.term):
+            proposal = _Proposal(edits, site, part)
+            yield from _numbers(proposal, reference)
+            yield from _positions(proposal)
+            yield from _windows(proposal)
+            yield from _operations(proposal, reference)
+            yield from _operands(proposal)
+            yield from _masks(proposal)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """What the graph, which a section should compute, consists of: its literals, and its operations of one array."""
+
+    literals: tuple[Const, ...]
+    unary: tuple[str, ...]
+
+    @classmethod
+    def of(cls, edits: Edits) -> _Reference:
+        every = [part for site in Edits(edits.reference, "graph").sites for part in within(site.term)]
+        literals = dict.fromkeys(part for part in every if isinstance(part, Const) and _is_number(part))
+        unary = dict.fromkeys(part.operation for part in every if _is_unary(part) and isinstance(part, Apply))
+        return cls(tuple(literals)[:_LITERALS], tuple(unary))
+
+
+@dataclass(frozen=True)
+class _Proposal:
+    """A part of an expression, and edits of it."""
+
+    edits: Edits
+    site: EditSite
+    term: Term
+
+    def edit(self, old: Term, new: Term, kind: str, what: str, rank: float) -> Edit:
+        """The section with `new` in place of `old`; `what` is said of the whole part, as it reads after."""
+
+        def message() -> str:
+            shown, after = self.site.text(old), self.site.text(new)
+            return f"{self.site.named}: {shown} {what}: with {after} it equals the graph"
+
+        return self.edits.edit(self.site, old, new, kind, message, rank)
+
+
+def _is_number(term: Const) -> bool:
+    return isinstance(term.value, int | float) and not isinstance(term.value, bool)
+
+
+def _is_unary(term: Term) -> bool:
+    """Whether a part computes each element from one array: `tanh(x)`."""
+    row = called(term)
+    plain = isinstance(term, Apply) and len(term.operands) == 1 and not term.named and term.spelled == "call"
+    return plain and row is not None and row.over is None and row.kind == "array" and row.contraction is None
+
+
+def _numbers(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
+    """Other literals for those that scale, and for those of calls."""
+    match part.term:
+        case Apply(operation=name, operands=(left, right), spelled="operator") if name in ("multiply", "divide"):
+            yield from _divided_sum(part, name, left, right)
+            for side in (left, right):
+                # Nobody writes a scale of 1: it is that of a derivative.
+                if isinstance(side, Const) and _is_number(side) and side.value != 1:
+                    for value, rank in _scales(part, side, reference).items():
+                        yield part.edit(side, value, "number", "is the wrong number", rank)
+        case Apply(operation=name, operands=operands, spelled="operator") if name not in COMPARISONS:
+            for side in operands:
+                if isinstance(side, Const) and isinstance(side.value, float):
+                    for value in reference.literals:
+                        if isinstance(value.value, float) and value != side:
+                            yield part.edit(side, value, "number", "is the wrong number", 3.5)
+        case Apply(operation=name, operands=operands, spelled="call") if name in ("maximum", "minimum", "power"):
+            for side in operands:
+                if isinstance(side, Const) and _is_number(side):
+                    for value in reference.literals:
+                        if value != side:
+                            yield part.edit(side, value, "number", "is the wrong number", 4.5)
+        case _:
+            return
+
+
+def _divided_sum(part: _Proposal, name: str, left: Term, right: Term) -> Iterator[Edit]:
+    """A sum over devices that is divided by their number, as JAX computes a mean."""
+    row = called(left)
+    sums = row is not None and row.over is not None and row.over.does == "sum"
+    if name == "divide" and sums and isinstance(right, Const) and right.value in part.edits.counts:
+        yield part.edit(part.term, left, "kind", "is a mean where a sum is meant", 0.7)
+
+
+def _scales(part: _Proposal, literal: Const, reference: _Reference) -> Mapping[Const, float]:
+    """The numbers that may be meant by a literal of a product or a quotient, with their ranks."""
+    assert isinstance(literal.value, int | float)
+    number, ranks = literal.value, dict[Const, float]()
+    exact = isinstance(number, int)
+    lengths = {n for shape in part.edits.blocks.values() for n in shape}
+    meant: list[tuple[Iterable[float], float]] = [
+        ((value.value for value in reference.literals if isinstance(value.value, int | float)), 2.75),
+        (part.edits.counts, 3.25),
+        ((number + by for by in (1, -1)), 3.5),
+        (lengths if exact else (), 3.5),
+        ((-number,), 3.5),
+        ((1 / number,) if number and not exact else (), 3.75),
+        ((1 / value.value for value in reference.literals if isinstance(value.value, float) and value.value), 3.75),
+    ]
+    for values, rank in meant:
+        for value in values:
+            made = Const(int(value) if exact and float(value).is_integer() else float(value))
+            if made != literal:
+                ranks.setdefault(made, rank)
+    return ranks
+
+
+def _positions(part: _Proposal) -> Iterator[Edit]:
+    """The index of a device beside the one that is meant."""
+    if not isinstance(part.term, Apply) or part.term.spelled != "operator" or len(part.term.operands) != 2:
+        return
+    for side in part.term.operands:
+        row = called(named_by(side, part.site))
+        if row is not None and row.over is not None and row.over.does == "index":
+            for by in (1, -1):
+                yield part.edit(side, plus(side, by), "number", "is the wrong device", 4.25)
+
+
+def _windows(part: _Proposal) -> Iterator[Edit]:
+    """The last part for the first, and a window that is shifted."""
+    match part.term:
+        case Apply(operands=(x, Slice() as window), spelled="index"):
+            for shifted in _shifted(window):
+                yield part.edit(part.term, at_index(x, shifted), "number", "takes the wrong part", 4.0)
+        case Apply(operands=(x, Group(items=items, kind="tuple")), spelled="index"):
+            for number, item in enumerate(items):
+                for shifted in _shifted(item) if isinstance(item, Slice) else ():
+                    index = Group((*items[:number], shifted, *items[number + 1 :]))
+                    yield part.edit(part.term, at_index(x, index), "number", "takes the wrong part", 4.0)
+        case _:
+            return
+
+
+def _shifted(window: Slice[Term]) -> Iterator[Slice[Term]]:
+    match window.lower, window.upper:
+        case Const(value=None | 0), Const(value=int() as size) if size > 0:
+            yield Slice(Const(-size), NOTHING, window.step)
+        case Const(value=int() as start), Const(value=None):
+            yield Slice(NOTHING, Const(-start), window.step)
+        case Const(value=None | 0), Const(value=int() as stop) if stop < 0:
+            yield Slice(Const(-stop), NOTHING, window.step)
+        case Const(value=int() as start), Const(value=int() as stop) if 0 < start < stop:
+            yield Slice(NOTHING, Const(stop - start), window.step)
+            for by in (1, -1):
+                yield Slice(Const(start + by), Const(stop + by), window.step)
+        case _:
+            return
+
+
+def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
+    """An operation of one array for another, or one too many; a reduction of another kind."""
+    term = part.term
+    if not isinstance(term, Apply):
+        return
+    if _is_unary(term):
+        for name in reference.unary:
+            if name != term.operation:
+                yield part.edit(term, Apply(name, term.operands), "operation", f"is where {name} is meant", 4.0)
+        yield part.edit(term, term.operands[0], "operation", f"is one {term.operation} too many", 4.25)
+    if term.operation in _REDUCTIONS and term.spelled == "call":
+        for name in _REDUCTIONS:
+            if name != term.operation:
+                new = Apply(name, term.operands, term.named)
+                yield part.edit(term, new, "operation", f"is where a {name} is meant", 4.5)
+    if part.term is part.site.term or term.spelled == "operator":
+        for name in reference.unary:
+            if not _is_unary(term):
+                yield part.edit(term, Apply(name, (term,)), "operation", f"is without {name}", 4.75)
+    if term.spelled == "operator" and len(term.operands) == 2:
+        for name in _CONFUSED.get(term.operation, ()):
+            yield part.edit(term, operator(name, *term.operands), "operation", "is another operation", 4.0)
+        yield from _distributed(part, term)
+    if term.operation == "power" and len(term.operands) == 2:
+        yield part.edit(term, term.operands[0], "operation", "is one power too many", 4.0)
+
+
+def _distributed(part: _Proposal, term: Apply) -> Iterator[Edit]:
+    """`a * (b + c)` where `a * b + c` is meant, and the reverse."""
+    for factor, total in (term.operands, term.operands[::-1]):
+        if term.operation == "multiply" and isinstance(total, Apply) and total.operation in ("add", "subtract"):
+            left, right = total.operands
+            for new in (
+                operator(total.operation, operator("multiply", factor, left), right),
+                operator(total.operation, left, operator("multiply", factor, right)),
+            ):
+                yield part.edit(term, new, "order", "scales too much", 4.0)
+        if term.operation in ("add", "subtract") and isinstance(total, Apply) and total.operation == "multiply":
+            scale, value = total.operands
+            inside = (value, factor) if total is term.operands[0] else (factor, value)
+            new = operator("multiply", scale, operator(term.operation, *inside))
+            yield part.edit(term, new, "order", "scales too little", 4.25)
+
+
+def _operands(part: _Proposal) -> Iterator[Edit]:
+    """A concatenation in another order; a product with an operand that is transposed, or squared."""
+    term = part.term
+    match term:
+        case Apply(operation="concatenate" | "stack" as name, operands=(Group(items=items) as group, *rest)):
+            if len(items) > 1:
+                turned = Apply(name, (Group(items[::-1], group.kind), *rest), term.named)
+                yield part.edit(term, turned, "order", f"{name}s in the wrong order", 3.5)
+        case Apply(operation="einsum", operands=(Const(value=str() as labels), *_)):
+            for other in _exchanged(labels):
+                yield part.edit(term, with_argument(term, 0, Const(other)), "dimension", "has wrong labels", 4.5)
+        case Apply(operation="pad", operands=(_, Group(items=items) as group, *_)):
+            for number, item in enumerate(items):
+                if isinstance(item, Group):
+                    turned = Group(
+                        (*items[:number], Group(item.items[::-1], item.kind), *items[number + 1 :]), group.kind
+                    )
+                    yield part.edit(term, with_argument(term, 1, turned), "order", "pads the wrong side", 3.5)
+        case Apply(operation="multiply" | "divide", operands=(x, y), spelled="operator"):
+            for side in (x, y):
+                if isinstance(side, Name):
+                    yield part.edit(side, operator("multiply", side, side), "operation", "is not squared", 5.0)
+        case Apply(operation="minimum" | "maximum", operands=operands):
+            for side in operands:
+                if not isinstance(side, Const):
+                    new = operator("divide", Const(1.0), side)
+                    yield part.edit(side, new, "operation", "is not inverted", 5.5)
+        case _:
+            return
+
+
+def _exchanged(labels: str) -> Iterator[str]:
+    """The labels of an einsum with two of one operand, or of the result, exchanged."""
+    given, arrow, result = labels.partition("->")
+    terms = [*given.split(","), result]
+    for number, term in enumerate(terms):
+        for at in range(len(term) - 1):
+            turned = term[:at] + term[at + 1] + term[at] + term[at + 2 :]
+            *operands, last = (*terms[:number], turned, *terms[number + 1 :])
+            yield f"{','.join(operands)}{arrow}{last}"
+
+
+def _masks(part: _Proposal) -> Iterator[Edit]:
+    """A mask that is too much, or that is missing from what is summed."""
+    term = part.term
+    match term:
+        case Apply(operation="where", operands=(_, x, y)):
+            yield part.edit(term, x, "mask", "masks what should be whole", 4.5)
+            yield part.edit(term, y, "mask", "keeps what should be masked", 5.0)
+        case Apply(operands=(x, *_), spelled="call") if _sums(term):
+            for name, before in reversed(part.site.before.items()):
+                if is_mask(before.term):
+                    for mask in (Name(name), Apply("expand_dims", (Name(name), Const(-1)))):
+                        new = Apply("where", (mask, x, Const(0.0)))
+                        yield part.edit(x, new, "mask", "is not masked", 4.5)
+        case _:
+            return
+
+
+def _sums(term: Term) -> bool:
+    row = called(term)
+    return row is not None and ((row.over is not None and row.over.does == "sum") or row.name == "sum")
+
+
+def is_mask(term: Term) -> bool:
+    """Whether a line compares, or combines what does."""
+    match term:
+        case Apply(operation=name, spelled="operator"):
+            return name in COMPARISONS or name in ("bitwise_and", "bitwise_or", "invert")
+        case Apply(operation=name):
+            return name.startswith("logical_") or name in COMPARISONS
+        case _:
+            return False

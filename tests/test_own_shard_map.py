@@ -379,7 +379,7 @@ def test_explicit_axes_and_a_reference(tmp_path: Path) -> None:
         total, (array(4),), mesh=mesh, in_specs=(P("x"),), folder=tmp_path, quiet=True, reference=jnp.sum
     )
     assert (record.status, record.collectives) == ("passed", {"all-reduce": 1}), record.error
-    value = record.compiled["auto"].checks.value
+    value = record.compiled["explicit"].checks.value
     assert value is not None
     assert value.note is None
 

@@ -30,6 +30,8 @@ from runner.checks.slips import changing
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section, expressions
 from runner.faults import InvalidExperiment
+from runner.graph.model import walk
+from runner.language.operations import OPERATIONS
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
 from runner.reference.rerun import Rerun
@@ -37,10 +39,10 @@ from runner.words import listed
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
-SECONDS = 15.0
+SECONDS = 30.0
 """The time for trying edits, in seconds of a processor that computes `RATE` equations in each."""
 
-RATE = 4000
+RATE = 20_000
 """The equations that a processor computes per second. The search counts equations: what it finds does not depend on
 what else the machine does.
 """
@@ -125,6 +127,8 @@ def _mends(context: Context, trial: Trial, refused: Refused | None, seconds: flo
     mends: list[tuple[float, Edit]] = []
     refused_edits: list[tuple[float, Edit]] = []
     lowest, complete = math.inf, True
+    rows = (OPERATIONS.get(equation.operation) for equation in walk(suspect.experiment.computed(suspect.section)))
+    ring = any(row is not None and row.over is not None and row.over.does == "permute" for row in rows)
     for edit in _proposed(suspect, context.experiment):
         if trial.work > seconds * RATE:
             complete = False
@@ -134,7 +138,7 @@ def _mends(context: Context, trial: Trial, refused: Refused | None, seconds: flo
         if not trial.mends(edit):
             continue
         gone = trial.gone(edit)
-        if gone.collectives and edit.kind == "collective":
+        if edit.kind == "collective" and (gone.collectives or (ring and "all_gather(" in edit.after)):
             # With a gather no ring is needed: that is another program.
             continue
         score = _score(edit, graph) + gone.penalty

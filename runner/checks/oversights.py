@@ -115,6 +115,9 @@ def _divided_sum(part: _Proposal, name: str, left: Term, right: Term) -> Iterato
     """A sum over devices that is divided by their number, as JAX computes a mean."""
     row = called(left)
     sums = row is not None and row.over is not None and row.over.does == "sum"
+    if isinstance(right, Apply) and right.operation == "astype":
+        # JAX 0.12 casts the number of devices.
+        right = right.operands[0]
     if name == "divide" and sums and isinstance(right, Const) and right.value in part.edits.counts:
         yield part.edit(part.term, left, "kind", "is a mean where a sum is meant", 0.7)
 

@@ -82,7 +82,8 @@ class _Remembering(Interpreter):
         read = (self.values[number] for number in equation.reads)
         value = self.values[result.number] = self._once(("line", self.mesh.size), (equation, *read), compute)
         if equation.source.whole:
-            shape = np.shape(value[0])
+            # A line may give a tuple, which has no shape.
+            shape = getattr(value[0], "shape", ())
             if self.kept.filling:
                 self.kept.shapes[result.number] = shape
             elif self.shaped and self.kept.shapes.get(result.number, shape) != shape:

@@ -1,30 +1,40 @@
-"""The first line of a device whose values no line of the graph has, also among lines with several results."""
+"""What a diagnosis says of a wrong output if no edit mends the program: where it differs, and by which factor."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from runner.checks import departing
-from runner.reference.interpreter import interpret
-from tests import harness
+from runner.checks.departing import differences
+from runner.layout import Layout, Mesh, Spec
 
-FACTORS = """
-arrays: {A: {shape: [8, 2], spec: [x, null]}}
-graph: {s: A * 2, f: qr(s), out: "f[1]"}
-per_device: {s: A * 2, f: qr(s), r: "f[1]", out: "psum(r, 'x')"}
-outputs: {out: []}
-"""
+WHOLE = np.arange(1.0, 9.0)
+MESH = Mesh(("x",), (4,))
+ROWS, COPIES = (Layout(MESH, WHOLE.shape, Spec.of(spec)) for spec in (["x"], []))
 
 
-def departure(text: str) -> str | None:
-    experiment = harness.experiment(text)
-    arrays = {"A": np.arange(16.0, dtype=np.float32).reshape(8, 2) ** 2}
-    graph, per_device = (interpret(experiment, section, arrays).values for section in ("graph", "per_device"))
-    of = departing.DeviceLines.of(experiment)
-    return departing.departure(of, graph, per_device, ["out"], 60.0)
+def blocks(value: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(value[ROWS.index(position)].copy() for position in range(4))
 
 
-def test_what_is_made_of_the_factors_of_a_block_departs_not_the_factors() -> None:
-    line = departure(FACTORS)
-    assert line is not None
-    assert line.startswith("per_device.out: ")
+def test_equal_values_do_not_differ() -> None:
+    assert differences("y", ROWS, (WHOLE,), blocks(WHOLE)) is None
+    assert differences("y", COPIES, (WHOLE,), (WHOLE,) * 4) is None
+
+
+def test_a_factor_of_every_element_is_named() -> None:
+    assert differences("y", ROWS, (WHOLE,), blocks(4 * WHOLE)) == (
+        "y is 4× the reference on every element of every device"
+    )
+
+
+def test_the_devices_and_the_block_that_differ_are_named() -> None:
+    held = blocks(WHOLE)
+    held[2][1] += 1.0
+    assert differences("y", ROWS, (WHOLE,), held) == (
+        "y begins to differ from the reference on device 2, in [5:6] of [8]; the other devices agree with it"
+    )
+
+
+def test_a_block_of_another_shape_is_named_with_its_device() -> None:
+    held = (WHOLE[:3], *blocks(WHOLE)[1:])
+    assert differences("y", ROWS, (WHOLE,), held) == "y has shape [3] on device 0, not [2]"

@@ -198,9 +198,9 @@ EXPECTED: dict[str, list[Any]] = {
     f"scattered_matmul/shard_map.v5e_2x2.{NEW}": [
         written("reduce-scatter", "C", "x", 512 * 128 * 4, 128 * 128 * 4),
     ],
-    # Of [16384, 2048] each device keeps [4104, 2048], eight rows more than a quarter, and passes 24 rows on.
+    # Of [16384, 2048], padded to four times [4104, 2048], each device keeps a quarter, and passes 24 rows on.
     f"scattered_matmul_large/constraint.v5e_2x2.{NEW}": [
-        inserted("reduce-scatter", "C", "x", 16384 * 2048 * 4, 4104 * 2048 * 4, moves=["C"], to=[]),
+        inserted("reduce-scatter", "C", "x", 4 * 4104 * 2048 * 4, 4104 * 2048 * 4, moves=["C"], to=[]),
         inserted(
             "collective-permute", "C", {"axes": ["x"], "groups": [list(pair) for pair in pairwise(range(4))]},
             24 * 2048 * 4, moves=["C"], to=[], **meanwhile(),

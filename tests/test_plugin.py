@@ -619,10 +619,14 @@ def test_the_next_session_removes_files_of_a_killed_one(project: Project, monkey
     project.tell()
     project.pin()
     # The run folder of a failure is kept for inspection; one of a running session is in use.
-    for name in ("abandoned", "failed", "used", "new"):
-        (scratch / f"shardproof-run-{name}" / "run").mkdir(parents=True)
+    for name in ("abandoned", "failed", "used", "new", "unmarked"):
+        folder = scratch / f"shardproof-run-{name}"
+        (folder / "run").mkdir(parents=True)
+        if name != "unmarked":
+            state = folder.stat()
+            (folder / ".shardproof-scratch").write_text(f"{state.st_dev}:{state.st_ino}", "ascii")
         if name != "new":
-            os.utime(scratch / f"shardproof-run-{name}", (1, 1))
+            os.utime(folder, (1, 1))
     (scratch / "shardproof-run-failed" / ".kept").touch()
     os.utime(scratch / "shardproof-run-failed", (1, 1))
     (scratch / "shardproof-run-link").symlink_to(project.folder)
@@ -632,7 +636,7 @@ def test_the_next_session_removes_files_of_a_killed_one(project: Project, monkey
     project.process("--experiments", "my_conf")
     os.close(used)
     left = {path.name for path in scratch.iterdir()}
-    assert left == {f"shardproof-run-{name}" for name in ("failed", "used", "new", "link")} | {
+    assert left == {f"shardproof-run-{name}" for name in ("failed", "used", "new", "unmarked", "link")} | {
         "shardproof-of-somebody-else"
     }
 

@@ -109,8 +109,7 @@ def test_a_file_is_no_folder_for_a_run(tmp_path: Path, folder: str) -> None:
     done = command(tmp_path, *RUN, f"hydra.run.dir={folder}")
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr == (
-        "command line: hydra.run.dir\n"
-        f"  {folder} is a file, or below one; name a folder that is empty, or not there\n"
+        f"command line: hydra.run.dir\n  {folder} is a file, or below one; name a folder that is empty, or not there\n"
     )
     assert (tmp_path / "file").read_text() == "kept"
 

@@ -12,17 +12,17 @@ MESH = Mesh(("x",), (4,))
 ROWS, COPIES = (Layout(MESH, WHOLE.shape, Spec.of(spec)) for spec in (["x"], []))
 
 
-def blocks(value: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(value[ROWS.index(position)].copy() for position in range(4))
+def blocks(value: np.ndarray) -> list[np.ndarray]:
+    return [value[ROWS.index(position)].copy() for position in range(4)]
 
 
 def test_equal_values_do_not_differ() -> None:
-    assert differences("y", ROWS, (WHOLE,), blocks(WHOLE)) is None
-    assert differences("y", COPIES, (WHOLE,), (WHOLE,) * 4) is None
+    assert differences("y", ROWS, [WHOLE], blocks(WHOLE)) is None
+    assert differences("y", COPIES, [WHOLE], [WHOLE] * 4) is None
 
 
 def test_a_factor_of_every_element_is_named() -> None:
-    assert differences("y", ROWS, (WHOLE,), blocks(4 * WHOLE)) == (
+    assert differences("y", ROWS, [WHOLE], blocks(4 * WHOLE)) == (
         "y is 4× the reference on every element of every device"
     )
 
@@ -30,11 +30,11 @@ def test_a_factor_of_every_element_is_named() -> None:
 def test_the_devices_and_the_block_that_differ_are_named() -> None:
     held = blocks(WHOLE)
     held[2][1] += 1.0
-    assert differences("y", ROWS, (WHOLE,), held) == (
+    assert differences("y", ROWS, [WHOLE], held) == (
         "y begins to differ from the reference on device 2, in [5:6] of [8]; the other devices agree with it"
     )
 
 
 def test_a_block_of_another_shape_is_named_with_its_device() -> None:
-    held = (WHOLE[:3], *blocks(WHOLE)[1:])
-    assert differences("y", ROWS, (WHOLE,), held) == "y has shape [3] on device 0, not [2]"
+    held = [WHOLE[:3], *blocks(WHOLE)[1:]]
+    assert differences("y", ROWS, [WHOLE], held) == "y has shape [3] on device 0, not [2]"

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
@@ -30,7 +31,7 @@ from runner.record.verdicts import ValueVerdict
 FAMILIES = ("rings", "attention", "training", "jitted")
 
 
-def imported(text: str, family: str, folder: Path, number: int) -> object:
+def imported(text: str, family: str, folder: Path, number: int) -> Any:
     """A module with this text, under a name of its own."""
     name = f"{family}_{number}"
     (folder / f"{name}.py").write_text(text, "utf-8")
@@ -85,8 +86,8 @@ def main() -> None:
                         number += 1
                         broken, line = case.broken(text, mistake)
                         start = time.process_time()
-                        module_of = imported(broken, family, folder, number)
-                        record = run(module_of.CASES[at], folder / f"run{number}", workers)
+                        cases = imported(broken, family, folder, number).CASES
+                        record = run(cases[at], folder / f"run{number}", workers)
                         texts = diagnosis(record)
                         named = lines(texts, f"{family}_{number}.py")
                         outcome = "none" if not named else "right" if line in named else "wrong"

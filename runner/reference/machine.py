@@ -149,7 +149,7 @@ def inexact(result: Any, ufunc: str, kind: str, machine: Machine) -> Any:
 def misread(operand: Any, ufunc: str, kind: str, machine: Machine) -> Any:
     """An operand of the elementary function `ufunc`, moved as far as its result is off by more than its last places."""
     error, unit = _inexactness(ufunc, kind, machine)
-    if not error.operand or not isinstance(operand, np.ndarray) or operand.dtype.kind not in "fc":
+    if not error.operand or not dtypes.is_array(operand) or operand.dtype.kind not in "fc":
         return operand
     return moved(operand, error.operand * unit, _seed(machine, 5))
 

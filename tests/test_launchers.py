@@ -42,7 +42,8 @@ def test_each_point_has_a_record_and_a_row_in_the_table(launcher: tuple[str, ...
     left.touch()
     asked = run_command("resume=out", folder=tmp_path)
     assert asked.returncode == 2
-    assert "to set it again, type it too" in asked.stderr
+    again = "to set it again, type it too" if len(launcher) == 1 else "to set them again, type them too"
+    assert f"{again}:\n    {' '.join(launcher)}" in asked.stderr
     resumed = run_whole("resume=out", *launcher, folder=tmp_path)
     assert resumed.returncode == 2, resumed.stderr
     assert "1 of them had passed before, and were not run again" in resumed.stdout

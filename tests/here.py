@@ -72,7 +72,7 @@ class Here(Worker):
     """
 
     def __init__(self) -> None:
-        self._events: deque[str] = deque()
+        self._heard: deque[str] = deque()
 
     def submit(self, job: str) -> None:
         with configurable():
@@ -80,10 +80,10 @@ class Here(Worker):
 
     def emit(self, event: WorkerEvent) -> None:
         """Receive an event of the worker."""
-        self._events.append(encoded(event))
+        self._heard.append(encoded(event))
 
     def next(self, timeout: float) -> WorkerEvent | None:
-        return heard(self._events.popleft()) if self._events else None
+        return heard(self._heard.popleft()) if self._heard else None
 
     def ended(self, name: str = "the process") -> str:
         return f"{name} ended with status 0"

@@ -90,21 +90,26 @@ def test_a_worker_that_dies_is_reported_while_its_children_hold_its_pipes(tmp_pa
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_an_interrupted_run_leaves_no_process_and_no_temporary_file(how: signal.Signals, tmp_path: Path) -> None:
-    mark = written(tmp_path, "open('begun', 'w').close(); time.sleep(600)")
-    (tmp_path / "tmp").mkdir()
-    command = [sys.executable, "-m", "runner", "forks.yaml", "hydra.run.dir=out"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp"), _MARK: mark}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as process:
-        while not (tmp_path / "begun").exists():
+def interrupted(command: list[str], how: signal.Signals, mark: str, folder: Path, marker: Path) -> None:
+    """Interrupt a command once the `marker` is there; no process with the mark is left, and no temporary file."""
+    (folder / "tmp").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp"), _MARK: mark}
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE) as process:
+        while not marker.exists():
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(how)
         process.communicate(timeout=60)
     assert not left(mark)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((folder / "tmp").iterdir()) == []
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_interrupted_run_leaves_no_process_and_no_temporary_file(how: signal.Signals, tmp_path: Path) -> None:
+    mark = written(tmp_path, "open('begun', 'w').close(); time.sleep(600)")
+    command = [sys.executable, "-m", "runner", "forks.yaml", "hydra.run.dir=out"]
+    interrupted(command, how, mark, tmp_path, marker=tmp_path / "begun")
 
 
 SWEEP = """
@@ -121,18 +126,7 @@ runner.sweep(experiment, {"dims.J": tuple(range(4, 400, 4))}, folder="out")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_sweep_from_python_ends_with_its_caller(how: signal.Signals, tmp_path: Path) -> None:
-    (tmp_path / "tmp").mkdir()
-    mark = uuid.uuid4().hex
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp"), _MARK: mark}
-    command = [sys.executable, "-c", SWEEP]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as process:
-        while not (tmp_path / "out" / "0").exists():
-            assert process.poll() is None
-            time.sleep(0.02)
-        process.send_signal(how)
-        process.communicate(timeout=60)
-    assert not left(mark)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    interrupted([sys.executable, "-c", SWEEP], how, uuid.uuid4().hex, tmp_path, marker=tmp_path / "out" / "0")
 
 
 CHECKS = """

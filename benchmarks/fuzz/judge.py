@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from runner.experiment.reader import read
 from runner.flow import run
 from runner.layout import Layout, Mesh, Spec
 from runner.link.events import Started, Types, WorkerEvent
+from runner.link.steps import StepWork
 from runner.link.workers import Workers
 from runner.record import verdicts
 from runner.record.model import CompiledProgram, OutputRecord, Record
@@ -49,13 +51,19 @@ class Chosen(Here):
         self._programs = programs
         self._tell = tell
         self.nodes: dict[str, Any] = {}
+        self.twin_seconds = 0.0
+        """The processor time that twins took."""
 
     def submit(self, job: str) -> None:
+        given = json.loads(job)
+        steps = given["steps"]
         if self._programs is not None:
-            given = json.loads(job)
-            steps = [step for step in given["steps"] if step["program"] in self._programs]
+            steps = [step for step in steps if step["program"] in self._programs]
             job = json.dumps({**given, "steps": steps})
+        start = time.process_time()
         super().submit(job)
+        if any(step["work"] == StepWork.TWIN for step in steps):
+            self.twin_seconds += time.process_time() - start
 
     def emit(self, event: WorkerEvent) -> None:
         if isinstance(event, Started):
@@ -74,7 +82,8 @@ def judge(
     each failure. The kinds are `bug`, `error`, `refused` (a feature that a backend lacks), names of checks, and `weak`.
     `sent` holds the bytes that a device sends, by program, where they are known, for those on the mesh whose outputs
     have the experiment's specs: `auto` leaves outputs as the compiler lays them out. `ignoring` are the programs that
-    leave what `constraints` lays out to the compiler, or to lines of their own.
+    leave what `constraints` lays out to the compiler, or to lines of their own. `twins` has, by program and output, the
+    verdict of each output whose twin was run, and `twin_seconds` the processor time that this took.
     """
     worker = Chosen(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
@@ -97,6 +106,18 @@ def judge(
         "not_supported": record.not_supported,
         "types": worker.nodes,
         "sources": sources,
+        "twins": _twins(record),
+        "twin_seconds": worker.twin_seconds,
+    }
+
+
+def _twins(record: Record) -> dict[str, dict[str, Any]]:
+    return {
+        f"{program} {name}": codec.plain(output)
+        for program, ran in record.programs.items()
+        if isinstance(ran.checks.value, verdicts.ValueVerdict)
+        for name, output in ran.checks.value.compared.items()
+        if output.twin is not None
     }
 
 

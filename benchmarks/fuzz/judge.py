@@ -10,10 +10,11 @@ import io
 import json
 import os
 import re
+import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,9 @@ def judge(
     each failure. The kinds are `bug`, `error`, `refused` (a feature that a backend lacks), names of checks, and `weak`.
     `sent` holds the bytes that a device sends, by program, where they are known, for those on the mesh whose outputs
     have the experiment's specs: `auto` leaves outputs as the compiler lays them out. `ignoring` are the programs that
-    leave what `constraints` lays out to the compiler, or to lines of their own. `twins` has, by program and output, the
-    verdict of each output whose twin was run, and `twin_seconds` the processor time that this took.
+    leave what `constraints` lays out to the compiler, or to lines of their own. `shares` has the largest
+    part of its tolerance that an element of each output used, `twins` the verdict of each output whose twin was run,
+    and `twin_seconds` the processor time that this took.
     """
     worker = Chosen(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
@@ -106,19 +108,16 @@ def judge(
         "not_supported": record.not_supported,
         "types": worker.nodes,
         "sources": sources,
-        "twins": _twins(record),
+        "shares": {key: output.share for key, output in _compared(record)},
+        "twins": {key: codec.plain(output) for key, output in _compared(record) if output.twin is not None},
         "twin_seconds": worker.twin_seconds,
     }
 
 
-def _twins(record: Record) -> dict[str, dict[str, Any]]:
-    return {
-        f"{program} {name}": codec.plain(output)
-        for program, ran in record.programs.items()
-        if isinstance(ran.checks.value, verdicts.ValueVerdict)
-        for name, output in ran.checks.value.compared.items()
-        if output.twin is not None
-    }
+def _compared(record: Record) -> Iterator[tuple[str, verdicts.ValueOutput]]:
+    for program, ran in record.programs.items():
+        if isinstance(ran.checks.value, verdicts.ValueVerdict):
+            yield from ((f"{name} in {program}", output) for name, output in ran.checks.value.compared.items())
 
 
 def _ignores(program: Program) -> bool:
@@ -167,15 +166,16 @@ def _words(verdict: verdicts.Verdict) -> str:
     return "\n".join([*words, *verdict.diagnosis])
 
 
-def prepare(*, optimized: bool) -> None:
-    """Give this process its simulated devices, and redirect the compiler's messages to a file.
+def prepare(*, optimized: bool, devices: int = DEVICES) -> None:
+    """Give this process its simulated devices, and redirect the compiler's messages, not Python's, to a file.
 
     Without `optimized`, LLVM leaves what XLA made as it is, which saves a third of the time.
     """
     here.OPTIMIZED = optimized
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", DEVICES)
+    jax.config.update("jax_num_cpu_devices", devices)
     log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+    sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
     os.dup2(log.fileno(), 2)
 
 

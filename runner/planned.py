@@ -109,6 +109,8 @@ def of_finished(
     specs = _Specs(finished)
     plan, labels = planning.plan, planning.labels
     text = captured(lambda: showing.show(plan, labels, planning.request))
+    if (sentence := finished.ranked.without_gain) is not None:
+        text = f"{sentence}\n\n{text}"
     return Plan(
         mesh=planning.experiment.mesh.sizes,
         in_specs=specs.of_operands(operands, called),

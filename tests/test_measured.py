@@ -332,8 +332,8 @@ def test_the_parts_of_a_run_add_up_to_it(cpus: Explanation, taken: Path) -> None
         entry.instruction: entry.instruction for entry in cpus.placed or () if entry.kind == "all-reduce"
     }
     for run in range(3):
-        one = [event for event in events if event.run == run]
-        for device in timeline.Timeline(one, carriers, {"while"}).devices():
+        executed = [event for event in events if event.run == run]
+        for device in timeline.Timeline(executed, carriers, {"while"}).devices():
             assert device.computing + device.exposed + device.idle == pytest.approx(device.seconds)
 
 
@@ -411,6 +411,6 @@ def test_a_broken_trace_is_refused(tmp_path: Path, content: bytes, message: str)
 
 
 def test_planes_of_several_hosts_keep_their_lines_apart() -> None:
-    one = planes.Recorded((Event(0, 0, 0, 0, 5, 5, "a", "a", "f"), Event(1, 1, 0, 0, 5, 5, "a", "a", "f")))
-    both = planes.together([one, one])
+    host = planes.Recorded((Event(0, 0, 0, 0, 5, 5, "a", "a", "f"), Event(1, 1, 0, 0, 5, 5, "a", "a", "f")))
+    both = planes.together([host, host])
     assert [(event.line, event.device) for event in both.events] == [(0, 0), (1, 1), (2, 2), (3, 3)]

@@ -89,7 +89,7 @@ def _numbers(text: str) -> set[float]:
 
 def take(experiment: Experiment, program: Program, module: ModuleType, arrays: Path) -> Ran:
     """Run the twin of a program; leave what it computes in `arrays`."""
-    phases.tell(f"the twin of {program} in float64 was compiled and run")
+    phases.tell(f"the twin of {program} in float64 was compiled and run", "XLA is compiling the twin in float64")
     start = time.perf_counter()
     if program.on_mesh:
         mesh = module.make_mesh()

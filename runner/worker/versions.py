@@ -55,6 +55,9 @@ PLANNED = (
 )
 """Shardy's passes that insert collectives; the pipeline of the propagation takes no options."""
 
+PROPAGATED = "builtin.module(sdy-propagation-pipeline)"
+"""Shardy's passes that choose layouts."""
+
 ORIGINATING = (
     "builtin.module(sdy-import-pipeline,sdy-import-func-calls,sdy-user-priority-propagate{debug-sharding-origins=true})"
 )

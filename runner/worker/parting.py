@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from runner.link.events import EquationError, Parted
 from runner.worker import widening
@@ -81,7 +81,7 @@ def measured(function: Any, operands: Sequence[Any]) -> Parted:
     return Parted(
         of=len(singles),
         equations=[
-            _told(number, single, errors[single.results])
+            _equation_error(number, single, errors[single.results])
             for number, single in enumerate(singles, 1)
             if single.results in errors
         ],
@@ -96,7 +96,7 @@ def _widened(wide: widening.Widening, single: _Single) -> Any:
         return None
 
 
-def _told(number: int, single: _Single, errors: np.ndarray) -> EquationError:
+def _equation_error(number: int, single: _Single, errors: np.ndarray) -> EquationError:
     error, scale, spread = (float(number) for number in errors.max(axis=0))
     return EquationError(
         number=number,
@@ -154,7 +154,9 @@ class _Held:
 
     def evaluate(self, values: Mapping[int, Any]) -> dict[int, Any]:
         """The value, constrained."""
-        return {self.result: _jax.lax.with_sharding_constraint(values[self.operand], self.sharding)}
+        types = getattr(self.sharding.mesh, "axis_types", ()) if hasattr(self.sharding, "mesh") else ()
+        hold = _jax.reshard if AxisType.Explicit in types else _jax.lax.with_sharding_constraint
+        return {self.result: hold(values[self.operand], self.sharding)}
 
 
 @dataclass(frozen=True)
@@ -291,9 +293,11 @@ class _Flat:
             at = "/".join(filter(None, (stack, str(equation.source_info.name_stack))))
             called = _called(equation)
             if called is not None:
-                given = self._held(terms, equation.params.get("in_shardings"), into)
+                # Inside a `shard_map` a layout means nothing.
+                layouts = {} if inside else equation.params
+                given = self._held(terms, layouts.get("in_shardings"), into)
                 results = self.read(called, given, at, into, inside=inside)
-                results = self._held(results, equation.params.get("out_shardings"), into)
+                results = self._held(results, layouts.get("out_shardings"), into)
             elif equation.primitive.name == "shard_map" and not inside:
                 results = self._region(equation, terms, at, into)
             else:

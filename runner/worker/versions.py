@@ -184,6 +184,12 @@ def _user_frame(traceback: Any) -> UserFrame | None:
     return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column)
 
 
+def user_places(source: Any) -> list[tuple[str, int]]:
+    """The files and lines of the user's code that an equation comes from, those of the innermost call first."""
+    frames: list[Any] = list(importlib.import_module("jax._src.source_info_util").user_frames(source.traceback))
+    return [(frame.file_name, frame.start_line) for frame in frames]
+
+
 def forget_frames() -> None:
     """Drop the cached frames, since the user's files may have changed."""
     _user_frame.cache_clear()

@@ -260,14 +260,14 @@ class Running:
         from runner.flow import dimensions, naming, reasons, revising, untyped_output
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
-        from runner.flow.twins import asker
+        from runner.flow.reruns import Reruns
         from runner.link.events import Died, Finished, FunctionsRead, Invalid, Log, Started, Types, ValuesTyped
 
         experiment, arrays = job.experiment, job.arrays
         with job.open, closing(job.events) as events:
             refused = revising.refusals(experiment, self.workers, job.data_folder)
-            twins = asker(experiment, self.workers, job.folder, job.data_folder)
-            findings = Findings(experiment, arrays, record, refused, twins)
+            reruns = Reruns(experiment, self.workers, job.folder, job.data_folder)
+            findings = Findings(experiment, arrays, record, refused, reruns)
             fitting = dimensions.fitting(experiment)
             _log.info("%s: %s", experiment.name, "; ".join(map(str, job.steps)))
             for event in events:
@@ -341,7 +341,7 @@ class Running:
 
 def _preload() -> None:
     """Import what the results of most runs need, while the worker is busy."""
-    for name in ("dimensions", "findings", "modes", "naming", "reasons", "revising", "twins", "untyped_output"):
+    for name in ("dimensions", "findings", "modes", "naming", "reasons", "reruns", "revising", "untyped_output"):
         importlib.import_module(f"runner.flow.{name}")
 
 

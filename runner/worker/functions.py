@@ -62,6 +62,7 @@ from runner.worker import (
     versions,
 )
 from runner.worker.jaxprs import CannotRead
+from runner.worker.layouts import of_results
 from runner.worker.raising import text_of
 from runner.worker.setting import Setting
 from runner.worker.specs import partition
@@ -1376,10 +1377,7 @@ class _FunctionReader:
                     layouts = {a.name: a.layout.spec for a in read({**skeleton(self.definition), **alone}).arrays}
                     given = [NamedSharding(mesh, partition(layouts[operand])) for operand in made.structs]
                     jitted = calls.jit(made.function, in_shardings=given, out_shardings=shardings)
-                    compiled = jitted.lower(*made.structs.values()).compile()
-                    # A result that depends on no array is on a single device and has no PartitionSpec.
-                    of_results = calls.tree.leaves(compiled.output_shardings)
-                    specs = [getattr(sharding, "spec", PartitionSpec()) for sharding in of_results]
+                    specs = of_results(jitted.lower(*made.structs.values()))
         except _RAISED as error:
             raise self._raised(error, f"compiling '{name}'", key) from None
         chosen = dict(zip(tree.leaves, map(_entries, specs), strict=True))

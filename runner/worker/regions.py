@@ -103,7 +103,7 @@ class Regions:
             for axis, node in along.items():
                 keys = self._keys_of(node, set())
                 if keys:
-                    by_axis[axis] = sorted(keys, key=self._order.__getitem__)
+                    by_axis[axis] = sorted(keys, key=lambda key: (self._order.get(key, len(self._order)), key))
         return by_axis
 
     def _keys_of(self, node: RegionNode, visited: set[RegionNode]) -> set[str]:

@@ -146,16 +146,17 @@ def _arguments(
 
 
 def _is_deeper(tree: Any, levels: int) -> bool:
-    """Whether dicts, lists and tuples are nested in more than so many levels."""
-    level: list[Any] = [tree] if _is_container(tree) else []
-    for _ in range(levels):
-        # Each container once: one that contains itself, or another twice, would not come to an end.
-        inner: dict[int, Any] = {}
-        for container in level:
-            parts: Iterable[Any] = container.values() if is_mapping(container) else container
-            inner |= {id(part): part for part in parts if _is_container(part)}
-        level = list(inner.values())
-    return bool(level)
+    """Whether dicts, lists and tuples are nested in more than so many levels, as one that contains itself is."""
+    pending: list[tuple[Any, int]] = [(tree, 1)]
+    while pending:
+        container, depth = pending.pop()
+        if not _is_container(container):
+            continue
+        if depth > levels:
+            return True
+        parts: Iterable[Any] = container.values() if is_mapping(container) else container
+        pending += ((part, depth + 1) for part in parts)
+    return False
 
 
 def _is_container(value: Any) -> bool:

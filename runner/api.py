@@ -215,18 +215,29 @@ def _run(
     return Record.of(record, where)
 
 
+_YOUNG = (100_000, 20, 100)
+"""The numbers of new objects, and of collections, after which garbage is collected during a run: less often than else.
+
+A run makes many objects that stay, and at each collection JAX looks for its own garbage too.
+"""
+
+
 @contextlib.contextmanager
 def _kept_objects() -> Generator[None]:
     """Exclude the caller's objects from garbage collection: JAX's modules alone would take a tenth of a second."""
-    if gc.get_freeze_count():
-        # The caller has excluded objects already.
-        yield
-        return
-    gc.freeze()
+    before = gc.get_threshold()
+    # Objects that the caller has excluded stay excluded.
+    excluded = gc.get_freeze_count() > 0
+    if not excluded:
+        gc.freeze()
+    if before[0]:
+        gc.set_threshold(*_YOUNG)
     try:
         yield
     finally:
-        gc.unfreeze()
+        gc.set_threshold(*before)
+        if not excluded:
+            gc.unfreeze()
 
 
 def _composed(

@@ -61,7 +61,7 @@ def wrong(write: Callable[..., str], line: str, kind: str, size: float) -> Calla
     def written(*given: Any) -> str:
         text, count = re.subn(
             rf"(?m)^(\s+{line} = )(.*)$",
-            lambda found: found[1] + MISTAKES[kind].format(value=found[2], size=size),
+            lambda match: match[1] + MISTAKES[kind].format(value=match[2], size=size),
             write(*given),
             count=1,
         )

@@ -10,7 +10,7 @@ from typing import Literal
 from runner import executions
 from runner.codec import ALWAYS, named
 from runner.estimate.model import Estimate
-from runner.evidence.model import Collective
+from runner.evidence.model import Collective, Profile
 from runner.executions import Count, Part
 from runner.layout import Spec
 
@@ -134,6 +134,7 @@ class Explanation:
     - `lines`: for each line by the name that the others use, its place; `sources`: the text of the user's files, as far
       as they are here.
     - `computed`: what each line computes; null without an entry computation.
+    - `profile`: the times that a profiler measured.
     - `notes`: what else a reader should know, such as state that changes its layout.
     """
 
@@ -157,6 +158,7 @@ class Explanation:
     arguments: list[Argument] = field(default_factory=list[Argument])
     computed: list[ComputedLine] | None = None
     estimate: Estimate | None = None
+    profile: Profile | None = None
     notes: list[str] = field(default_factory=list[str])
 
     @property

@@ -58,7 +58,7 @@ class MarginEntry:
 class AnnotatedLine:
     """A line of a file: its collectives, and its share of the work, between 0 and 1.
 
-    - `share`: of the estimated time, where there is an estimate, else of the operations in products.
+    - `share`: of the measured time, else of the estimated time, else of the operations in products.
     """
 
     number: int
@@ -127,9 +127,12 @@ def _entry(kind: str, over: str, gradient: bool, alike: Sequence[PlacedCollectiv
 
 
 def _shares(explanation: Explanation) -> dict[str, float]:
-    """The share of each line in the time, or else in the operations, of all."""
+    """The share of each line in what `share_of` names."""
     weights: dict[str, float] = {}
-    if explanation.estimate is not None:
+    if explanation.profile is not None:
+        entries = [*explanation.profile.nodes, *explanation.profile.collectives]
+        parts = [(entry.nodes, entry.seconds.total) for entry in entries if entry.seconds is not None]
+    elif explanation.estimate is not None:
         parts = [(line.nodes, line.seconds or 0.0) for line in explanation.estimate.lines]
         parts += [(entry.nodes, (entry.seconds or 0.0) - entry.hidden) for entry in explanation.estimate.collectives]
     else:
@@ -139,6 +142,13 @@ def _shares(explanation: Explanation) -> dict[str, float]:
             weights[nodes[0]] = weights.get(nodes[0], 0.0) + weight
     whole = sum(weights.values())
     return {name: weight / whole for name, weight in weights.items()} if whole else {}
+
+
+def share_of(explanation: Explanation) -> str:
+    """What the bars of lines are shares of."""
+    if explanation.profile is not None:
+        return "measured time"
+    return "estimated time" if explanation.estimate is not None else "operations in products"
 
 
 def _folded(marked: dict[int, AnnotatedLine], text: Sequence[str]) -> list[AnnotatedLine | None]:
@@ -187,7 +197,6 @@ def _around(number: int, text: Sequence[str]) -> Iterator[int]:
 def text_of(explanation: Explanation, width: int = 100) -> list[str]:
     """The annotated source as lines of at most `width` columns."""
     lines: list[str] = []
-    of = "estimated time" if explanation.estimate is not None else "flops"
     shown = files(explanation)
     for file in shown:
         lines += ["", file.name if file.here else f"{file.name} (not on this machine)"]
@@ -198,7 +207,9 @@ def text_of(explanation: Explanation, width: int = 100) -> list[str]:
         return ["no line of a file is known"]
     kinds = dict.fromkeys(entry.kind for entry in explanation.moving)
     named = [f"{SHORT[kind]} {kind}" for kind in kinds if kind in SHORT]
-    legend = f"runs × collective over axes, bytes that a device sends, the line's share of the {of}: "
+    legend = (
+        f"runs × collective over axes, bytes that a device sends, the line's share of the {share_of(explanation)}: "
+    )
     legend += ", ".join([*named, f"{BACKWARD} backward"])
     return [*lines[1:], "", *textwrap.wrap(legend, width)]
 

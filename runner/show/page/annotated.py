@@ -31,10 +31,10 @@ def source(explanation: Explanation) -> list[Inside]:
         return []
     kinds = dict.fromkeys(entry.kind for entry in explanation.moving)
     named = ", ".join(f"{SHORT[kind]} {kind}" for kind in kinds if kind in SHORT)
-    share = "estimated time" if explanation.estimate is not None else "operations in products"
     legend = (
         "For each line its collectives (runs × kind over axes), the bytes that a device sends for them, and its share "
-        f"of the {share}. {named}; {BACKWARD} backward. A collective opens to the calls that lead to it and its reason."
+        f"of the {annotated.share_of(explanation)}. {named}; {BACKWARD} backward. A collective opens to the calls that "
+        "lead to it and its reason."
     )
     return [_STYLE, tag("p", legend), *(_file(file) for file in files)]
 

@@ -18,7 +18,7 @@ _STYLE = Markup(
     ".annotated td.b{text-align:right}"
     ".annotated td.s{width:6em;padding:0}.annotated td.s span{display:block;height:.7em;margin-top:.35em;"
     "background:currentColor;opacity:.35}"
-    ".annotated td.t{width:99%}.annotated tr.fold td{opacity:.5}"
+    ".annotated td.l{opacity:.75}.annotated td.t{width:99%}.annotated tr.fold td{opacity:.5}"
     ".annotated details{white-space:normal;max-width:44em;font-family:inherit}"
     ".annotated summary{cursor:pointer;white-space:pre}</style>"
 )
@@ -31,10 +31,13 @@ def source(explanation: Explanation) -> list[Inside]:
         return []
     kinds = dict.fromkeys(entry.kind for entry in explanation.moving)
     named = ", ".join(f"{SHORT[kind]} {kind}" for kind in kinds if kind in SHORT)
+    laid = (
+        ", and the layout of what it computes by Shardy's plan, dimension by dimension" if explanation.layouts else ""
+    )
     legend = (
         "For each line its collectives (runs × kind over axes), the bytes that a device sends for them, and its share "
-        f"of the {annotated.share_of(explanation)}. {named}; {BACKWARD} backward. A collective opens to the calls that "
-        "lead to it and its reason."
+        f"of the {annotated.share_of(explanation)}{laid}. {named}; {BACKWARD} backward. A collective opens to the "
+        "calls that lead to it and its reason."
     )
     return [_STYLE, tag("p", legend), *(_file(file) for file in files)]
 
@@ -47,7 +50,7 @@ def _file(file: AnnotatedFile) -> Markup:
 
 
 def _fold() -> Markup:
-    return tag("tr", tag("td", "⋮", class_="n"), *[tag("td")] * 4, class_="fold")
+    return tag("tr", tag("td", "⋮", class_="n"), *[tag("td")] * 5, class_="fold")
 
 
 def _line(line: AnnotatedLine) -> Markup:
@@ -58,8 +61,16 @@ def _line(line: AnnotatedLine) -> Markup:
         tag("td", _collectives(line.entries), class_="c"),
         tag("td", "\n".join("?" if e.sent is None else bytes_text(e.sent) for e in line.entries), class_="b"),
         tag("td", bar, class_="s", title=f"{100 * line.share:.1f}%" if line.share else None),
+        tag("td", _layout(line), class_="l"),
         tag("td", line.text or " ", class_="t"),
     )
+
+
+def _layout(line: AnnotatedLine) -> Inside:
+    if line.layout is None:
+        return None
+    title = f"Shardy plans {line.layout.spec} for {list(line.layout.shape)}"
+    return tag("span", annotated.compact(line.layout), title=title)
 
 
 def _collectives(entries: Sequence[MarginEntry]) -> list[Inside]:

@@ -79,13 +79,13 @@ class Decided:
     def decide(self, run: ProgramRun, verdict: ValueVerdict, twin: ProgramRun) -> ValueVerdict:
         """Return the verdict on a program; `twin` is the run of its twin, or says why there is none."""
         outputs = {name: self._output(run, name, output, twin) for name, output in verdict.outputs.items()}
-        decided = value.together(outputs, verdict.diagnosis)
+        decided = value.revised(verdict, outputs)
         notes = [
             f"{name}: {output.reason}"
             for name, output in decided.compared.items()
             if output.status == "passed" and output.twin is not None and output.reason
         ]
-        return replace(decided, note="; ".join(filter(None, (verdict.note, *notes))) or None)
+        return replace(decided, note="; ".join(filter(None, (decided.note, *notes))) or None)
 
     def _output(
         self, run: ProgramRun, name: str, output: ValueOutput | OutputVerdict, twin: ProgramRun

@@ -30,6 +30,9 @@ from runner.untyped import is_mapping, is_sequence
 CALLED = "called.py"
 """The module in a run folder with the arguments of `runner.check`."""
 
+DEEPEST = 100
+"""The most levels of a tree: Python parses at most 200 nested parentheses, and a program writes several for each."""
+
 SETTINGS_OF_THE_RUN: Mapping[str, Any] = {
     "jax_disable_jit": False,
     "jax_transfer_guard": None,

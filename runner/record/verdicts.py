@@ -89,6 +89,26 @@ class TwinOutput(OutputVerdict):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parting:
+    """The first equation of a program whose result rounding does not explain, where its twin in float64 is right.
+
+    - `line`: the line of the file; null if JAX does not say. `primitive`: JAX's primitive.
+    - `gradient`: whether it is in the backward pass.
+    - `error`: its largest error on the operands that it had, as a share of its largest element, or of one element of an
+      integer; `rounding`: what rounding explains; both null if the error is infinite.
+    - `number`, `of`: its place among the program's equations, from 1 on.
+    """
+
+    line: str | None
+    primitive: str
+    gradient: bool
+    error: float | None
+    rounding: float | None
+    number: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValueOutput(OutputVerdict):
     """The verdict of `value` on one output.
 
@@ -196,7 +216,10 @@ class SectionsVerdict(Judged):
 
 @dataclass(frozen=True, kw_only=True)
 class ValueVerdict(Verdict):
-    """`value`: the largest errors, tolerances and power of its `outputs`; `accepted`: the outputs that may be weak."""
+    """`value`: the largest errors, tolerances and power of its `outputs`; `accepted`: the outputs that may be weak.
+
+    `parting`: where a program that is wrong in its own dtypes alone and its twin part; null if no equation shows it.
+    """
 
     max_abs_error: float
     max_rel_error: float
@@ -205,6 +228,7 @@ class ValueVerdict(Verdict):
     outputs: dict[str, ValueOutput | OutputVerdict]
     power: float | None
     accepted: list[str] = field(default_factory=list[str])
+    parting: Parting | None = None
 
     @property
     def compared(self) -> dict[str, ValueOutput]:

@@ -34,7 +34,7 @@ from runner.language.parts import at_index, axes_of
 from runner.language.printing import is_within
 from runner.layout import Mesh, Spec
 from runner.words import quoted
-from runner.worker import calls
+from runner.worker import addressed, calls
 from runner.worker.marks import marked, unmarked
 from runner.worker.primitives import (
     LIBRARY,
@@ -498,6 +498,9 @@ class _Body:
         operands = [self.term(v) for v in equation.invars]
         if self.follows:
             self._follow(equation, operands)
+        sizes = {} if self.reader.mesh is None else self.reader.mesh.sizes
+        if (fault := addressed.fault(equation.primitive.name, equation.params, sizes)) is not None:
+            raise self._cannot(fault)
         application = Application(
             equation.primitive.name,
             equation.params,

@@ -55,6 +55,9 @@ PLANNED = (
 )
 """Shardy's passes that insert collectives; the pipeline of the propagation takes no options."""
 
+PROPAGATED = "builtin.module(sdy-propagation-pipeline)"
+"""Shardy's passes that choose layouts."""
+
 ORIGINATING = (
     "builtin.module(sdy-import-pipeline,sdy-import-func-calls,sdy-user-priority-propagate{debug-sharding-origins=true})"
 )
@@ -179,6 +182,12 @@ def _user_frame(traceback: Any) -> UserFrame | None:
     if own is None:
         return None
     return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column)
+
+
+def user_places(source: Any) -> list[tuple[str, int]]:
+    """The files and lines of the user's code that an equation comes from, those of the innermost call first."""
+    frames: list[Any] = list(importlib.import_module("jax._src.source_info_util").user_frames(source.traceback))
+    return [(frame.file_name, frame.start_line) for frame in frames]
 
 
 def forget_frames() -> None:

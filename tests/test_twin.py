@@ -100,6 +100,17 @@ def test_a_mistake_smaller_than_the_rounding_is_noticed_by_the_twin(
         assert "in float64 the same program differs from the oracle too" in output.reason
 
 
+def test_a_mistake_beyond_the_tolerance_is_not_taken_for_rounded_constants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = dataclasses.replace(operations.OPERATIONS["square"], counterpart=lambda x: x * x + 2.5e-6)
+    monkeypatch.setitem(operations.OPERATIONS, "square", row)
+    changes = {"graph": {}, "per_device": {"out": "square(x)"}, "outputs": {"out": ["x"]}, "expect": {}}
+    record: Any = run.run({**config("layer", MESH, program="shard_map"), **changes}, tmp_path, Sources, workers=WORKERS)
+    (output,) = record.programs["shard_map"].checks.value.outputs.values()
+    assert (output.status, output.wrong > 0, output.twin.status) == ("failed", True, "failed")
+
+
 def test_what_is_mostly_undecided_is_proved_by_its_twin(tmp_path: Path) -> None:
     # A third of 3 is 1 in float64, and may be less in float32.
     changes = {"graph": {}, "per_device": {"out": "floor(x / 3 / x * 3)"}, "outputs": {"out": ["x"]}, "expect": {}}

@@ -31,7 +31,8 @@ TERMS = 1e-11
 element."""
 
 ROUGH = 1e-6
-"""The same unless the twin is to decide alone: a constant that a function computes has been rounded to float32."""
+"""The same unless the twin is to decide alone, and at most the measured rounding error of the program: a constant that
+a function computes has been rounded to float32."""
 
 BOUND = {1: 16.0, 2: 16.0, 4: 64.0, 8: 64.0}
 """What rounding may do at most, in units of the largest measured rounding error, by the dtype's size in bytes."""
@@ -132,7 +133,8 @@ class Decided:
                 allowed += Tolerance(0.0, SAFETY_OF_FLOAT64 * near.error)
                 total = self._difference(section, name, twin, expected, kind, allowed, near)
             if total[0].wrong and self.context.experiment.verify != "twin" and not dtypes.dtype(kind).exact:
-                rough = allowed + Tolerance(0.0, ROUGH * magnitude(expected))
+                rounded = min(ROUGH * magnitude(expected), self.context.rounding(section, name).error)
+                rough = allowed + Tolerance(0.0, rounded)
                 roughly = self._difference(section, name, twin, expected, kind, rough, near)
                 total, allowed = (total, allowed) if roughly[0].wrong else (roughly, rough)
         apart, devices = total

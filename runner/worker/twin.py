@@ -102,7 +102,7 @@ def placed(experiment: Experiment, program: Program, module: ModuleType) -> tupl
 
 def take(experiment: Experiment, program: Program, module: ModuleType, arrays: Path) -> Ran:
     """Run the twin of a program; leave what it computes in `arrays`."""
-    phases.tell(f"the twin of {program} in float64 was compiled and run")
+    phases.tell(f"the twin of {program} in float64 was compiled and run", "XLA is compiling the twin in float64")
     start = time.perf_counter()
     function, operands, device_ids = placed(experiment, program, module)
     in_float64, wide = module.widened(function, operands, module.EXACT)

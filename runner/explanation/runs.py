@@ -92,13 +92,13 @@ def _laid_out(explanation: Explanation, file: Path, frames: Mapping[str, Frame])
 def _same(left: Explanation, right: Explanation) -> bool:
     """Whether two programs do the same at the same lines."""
 
-    def seen(explanation: Explanation) -> object:
+    def work(explanation: Explanation) -> object:
         moved = [
             (e.kind, e.nodes, e.axes, e.gradient, e.count, e.bytes_sent, e.callers) for e in explanation.placed or ()
         ]
         return moved, explanation.computed
 
-    return seen(left) == seen(right)
+    return work(left) == work(right)
 
 
 def _as_run(sources: Mapping[str, str], frames: Iterable[Frame]) -> tuple[dict[str, str], list[str]]:

@@ -16,11 +16,11 @@ _STYLE = Markup(
     ".annotated td.n{text-align:right;opacity:.6}"
     ".annotated td.c{background:color-mix(in srgb,currentColor 5%,transparent);min-width:15em}"
     ".annotated summary span{float:right;padding-left:1.5em}"
-    ".annotated td.s{width:6em;padding:0}.annotated td.s span{display:block;height:.7em;margin-top:.35em;"
+    ".annotated td.s{min-width:5em;padding:0}.annotated td.s span{display:block;height:.7em;margin-top:.35em;"
     "background:currentColor;opacity:.35}"
     ".annotated td.l{opacity:.75}.annotated td.t{width:99%}.annotated tr.fold td{opacity:.5}"
     ".annotated details{margin:0;white-space:normal;max-width:44em;font-family:inherit}"
-    ".annotated summary{cursor:pointer;white-space:pre}</style>"
+    ".annotated summary{cursor:pointer;white-space:pre;width:auto}</style>"
 )
 
 

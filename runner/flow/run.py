@@ -203,7 +203,8 @@ class Running:
             return config
         with self.progress:
             self.progress.tell("the functions")
-            return functions.traced(config, self.folder / trees, self.sources, self.workers, _preload)
+            tell = self.progress.tell_part
+            return functions.traced(config, self.folder / trees, self.sources, self.workers, _preload, tell=tell)
 
     def _elsewhere(self, *, dims: Mapping[str, int], **keys: Any) -> Experiment:
         """The experiment at other sizes, at which its functions are traced again."""
@@ -248,7 +249,10 @@ class Running:
             self.progress.tell("the types")
             task = job(experiment, folder, data_folder, left_here, steps)
             processes = experiment.target.processes
-            events = self.workers.submit(task, kind(experiment), experiment.timeout, processes, at_once=at_once)
+            tell = self.progress.tell_part
+            events = self.workers.submit(
+                task, kind(experiment), experiment.timeout, processes, at_once=at_once, tell=tell
+            )
             return _Job(experiment, folder, data_folder, Path(left_here), arrays, steps, events, stack.pop_all())
 
     def _heard(self, job: _Job, record: Record) -> Findings:

@@ -383,11 +383,13 @@ class Done:
 class Phase:
     """The worker's current activity, in a step or before the first one: `compiling auto`.
 
-    `spare`: the part of the job that is running, if the job can do without it.
+    - `spare`: the part of the job that is running, if the job can do without it.
+    - `shown`: the words for a line of progress: `XLA is compiling`; empty if the activity is short.
     """
 
     doing: str
     spare: Spare | None = None
+    shown: str = ""
 
 
 @dataclass(kw_only=True)

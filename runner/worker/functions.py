@@ -32,7 +32,7 @@ from runner import codec, dtypes
 from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
-from runner.experiment.imported import CALLED, KEY, Imported, Imports, skeleton
+from runner.experiment.imported import CALLED, DEEPEST, KEY, Imported, Imports, skeleton
 from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
@@ -194,6 +194,7 @@ def traced(
 
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
+    versions.keep_lines_of_backward_rules()
     return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
 
 
@@ -475,6 +476,7 @@ class _FunctionReader:
                     values = calls.block_until_ready(calls.tree.leaves(make()))
             except _RAISED as error:
                 raise self._raised(error, "making the tree", key, expression) from None
+        _require_shallow(shapes, expression, key)
         tree = self._tree(name, shapes, call)
         for i, (leaf, struct) in enumerate(zip(tree.leaves, calls.tree.leaves(shapes), strict=True)):
             made: dict[str, Any] = {"shape": list(struct.shape), "dtype": self._dtype(struct, leaf, key)}
@@ -877,7 +879,7 @@ class _FunctionReader:
 
     def _called(self, section: Section, call: PythonCall, key: Key, line: str) -> tuple[str, _Tree]:
         """The call of the experiment's function that replaces a call of Python, and the tree of its results."""
-        phases.tell(f"{call.function} was traced")
+        phases.tell(f"{call.function} was traced", f"JAX is tracing {call.function}")
         space = self._space()
         reads = [name for name in call.names if name in self.trees or name in self.values or name in self.arrays]
         self._known(call, {**space, **dict.fromkeys(reads)}, key)
@@ -965,6 +967,7 @@ class _FunctionReader:
         self.called |= {call.function, *lines.called} - {""}
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
+        _require_shallow(gives, call.text, key)
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
             self.compilable[line] = _Compilable(in_space(space), self._typed(structs, layouts, how), how, gives)
         text, tree = self._function(call, own, reads, structs, lines, gives, where)
@@ -1132,7 +1135,7 @@ class _FunctionReader:
         constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
         self.imported[own] = Imported(
             call.function, returned, traced, lines.frames, lines.differentiated, lines.marked, constraints,
-            lines.spelled, lines.rules,
+            lines.spelled, lines.rules, lines.added,
         )  # fmt: skip
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
@@ -1357,7 +1360,7 @@ class _FunctionReader:
         if self.probe.target.topology is not None and not made.how.explicit:
             # The compiled module says what its compiler chose; nothing runs that a layout here would matter to.
             return {leaf: [] if entries is None else entries for leaf, entries in asked.items()}
-        phases.tell("the layouts of results were asked for")
+        phases.tell("the layouts of results were asked for", "XLA is compiling, which chooses the layouts of results")
         mesh = self._mesh(made.how.explicit)
         shardings = [
             None if entries is None else NamedSharding(mesh, PartitionSpec(*map(_entry, entries)))
@@ -1393,6 +1396,13 @@ class _FunctionReader:
         if not isinstance(show, list):
             return [*self.trees[show].leaves] if show in self.trees else show
         return self._leaves(cast("list[str]", show))
+
+
+def _require_shallow(tree: Any, text: str, key: Key) -> None:
+    """Raise `InvalidExperiment` for a tree of so many levels that Python would not parse a program with it."""
+    if max((len(path) for path, _ in calls.tree_util.tree_flatten_with_path(tree)[0]), default=0) > DEEPEST:
+        message = f"{text} gives a tree of more than {DEEPEST} levels, for which no program can be written"
+        raise InvalidExperiment(Fault(key, f"{message}; return its leaves in a list", text, 0, len(text)))
 
 
 class _Standing:

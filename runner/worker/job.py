@@ -336,14 +336,16 @@ class _Doing:
                 self.executions[program] = execution
             del execution
         if _probe(program) in self.modules:
-            phases.tell(f"{program} was compiled once more, for the layouts of its values")
+            phases.tell(
+                f"{program} was compiled once more, for the layouts of its values", "XLA is compiling once more"
+            )
             devices = self.absent.devices if self.absent else None
             ran.compilation = replace(
                 ran.compilation,
                 layouts=layouts(self._written(program), program, self.modules[_probe(program)], devices),
             )
         if _keeping(program) in self.modules:
-            phases.tell(f"{program} was compiled once more, without rematerialization")
+            phases.tell(f"{program} was compiled once more, without rematerialization", "XLA is compiling once more")
             devices = self.absent.devices if self.absent else None
             kept = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
             ran.compilation = replace(ran.compilation, keeping_all=kept)

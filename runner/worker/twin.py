@@ -8,11 +8,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
+
 from runner.experiment.model import Experiment, expressions
 from runner.experiment.program import Program
 from runner.graph.source import SECTIONS
 from runner.link.events import Compilation, Ran, Timing
-from runner.worker import calls, phases, processes
+from runner.worker import calls, phases, processes, shared
 from runner.worker.execute import leave
 
 _WIDENING = Path(__file__).with_name("widening.py")
@@ -100,15 +102,16 @@ def placed(experiment: Experiment, program: Program, module: ModuleType) -> tupl
 
 def take(experiment: Experiment, program: Program, module: ModuleType, arrays: Path) -> Ran:
     """Run the twin of a program; leave what it computes in `arrays`."""
-    phases.tell(f"the twin of {program} in float64 was compiled and run")
+    phases.tell(f"the twin of {program} in float64 was compiled and run", "XLA is compiling the twin in float64")
     start = time.perf_counter()
     function, operands, device_ids = placed(experiment, program, module)
     in_float64, wide = module.widened(function, operands, module.EXACT)
+    compiled, kept = shared.twin(in_float64.lowered(*wide), device_ids)
     ready = time.perf_counter()
-    outputs = calls.block_until_ready(in_float64(*wide))
-    seconds = time.perf_counter() - ready
+    with jax.enable_x64(True):
+        outputs = calls.block_until_ready(compiled(*wide))
     described = leave(experiment, program, outputs, arrays)
-    timing = Timing(place_s=ready - start, compile_s=seconds, run_s=None)
+    timing = Timing(place_s=None, compile_s=ready - start, run_s=None, shared=kept)
     return Ran(
         device_ids=device_ids,
         outputs=described,

@@ -16,7 +16,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from runner.evidence.hlo import Metadata
-from runner.explanation import estimating, meshes, modules, profiles, reasons
+from runner.explanation import estimating, laid, meshes, modules, profiles, reasons
 from runner.explanation.model import Argument, Explanation
 from runner.explanation.modules import Known, ReadModule, UnreadableModule
 from runner.explanation.profiles import Recording
@@ -173,6 +173,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
         return name if name in arrays else None
 
     planned = plan.read(step.lowered, keys, plan.ModuleNames(where, array, tuple(outputs)))
+    explanation = replace(explanation, layouts=laid.layouts(planned.operations))
     return reasons.explained(module, explanation, planned.summary(), arrays)
 
 

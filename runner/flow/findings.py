@@ -98,8 +98,9 @@ class Findings:
             self._leave_out(program, reason)
         if self._arrays is not None:
             memory.check_values(self._experiment, types.nodes)
-        if types.derivation is not None:
-            self._derived = with_lines(self._experiment.alone("graph"), types.derivation)
+        if types.derived is not None and types.derivation is not None:
+            bare, check_vma = self._experiment.alone("graph"), types.derivation.check_vma
+            self._derived = with_lines(bare, types.derived, check_vma=check_vma)
             record.derivation = types.derivation
         record.lines = lines(self._experiment, self._derived, types)
         released = pinned.released(self._experiment.values, record.overrides)

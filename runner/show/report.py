@@ -95,6 +95,8 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
     if record.programs:
         _programs(record)
         _collectives(record, complete=complete)
+        if complete or record.explain:
+            _source(record, folder)
         _modes(record)
         _profiles(record)
         _estimates(record, complete=complete)
@@ -342,6 +344,22 @@ def _collectives(record: Record, *, complete: bool) -> None:
             say(f"{program}: the compiler warns: {warning.kind}{of}: {warning.text}", WARNING)
             if warning.reshard is not None:
                 say(f"  {collectives.way(warning.reshard)}")
+
+
+def _source(record: Record, folder: Path) -> None:
+    """Print the source of Python functions with its collectives in the margin, once for all programs alike in it."""
+    from runner.explanation import runs
+    from runner.show import annotated
+
+    explained = runs.explained(record, folder)
+    for group in explained:
+        if len(explained) > 1:
+            say(f"{', '.join(group.names)}:", "bold")
+        width = min(room() or PLAIN, PLAIN)
+        show_lines([[(line, "")] for line in annotated.text_of(group.explanation, width)])
+        for file in group.changed:
+            say(f"{file} has changed since the run: only the lines that the record has are shown", WARNING)
+        say()
 
 
 def _modes(record: Record) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jaxlib.version
 
+from runner.derivation.section import as_data
 from runner.experiment import data, naming
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
@@ -258,6 +259,7 @@ def _types_event(types: InferredTypes, target: Devices) -> events.Types:
         target=target,
         jax=jax.__version__,
         jaxlib=jaxlib.version.__version__,
+        derived=None if types.derived is None else as_data(types.derived.lines("per_device")),
         derivation=types.derivation,
         advice=[_of_gathered(*gathered) for gathered in types.repairs.gathered.items()],
     )

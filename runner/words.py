@@ -88,3 +88,8 @@ def long_text(seconds: float) -> str:
 
 
 _SPANS = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (0.0, "second"))
+
+
+def accuracy_text(accuracy: float | None) -> str:
+    """Return an error in units of the measured rounding as text: `4.2 ×`."""
+    return "–" if accuracy is None else f"{accuracy:.2g} ×"

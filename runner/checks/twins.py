@@ -95,15 +95,15 @@ class Decided:
             return output
         section = self.context.knows(run.program, name)
         assert section is not None
-        compared = _not_run(twin.error) if twin.error else self._compared(section, name, twin.outputs[name])
+        compared = _not_run(twin.error) if twin.error else self._compared(section, name, twin)
         if output.wrong:
             output = replace(output, accuracy=accuracy(self.context, section, name, run.outputs[name]))
         output = replace(output, twin=compared)
         if compared.status == "failed":
             return replace(output, status="failed", reason=_differs(compared))
-        if compared.status == "not_run" or not _doubtful(output):
+        if compared.status == "not_run" or not (_doubtful(output) or output.accepted):
             return output
-        if output.status == "weak" and output.overflowing:
+        if (output.status == "weak" or output.accepted) and output.overflowing:
             # A right program whose values its dtype cannot hold.
             return output
         if output.status in ("failed", "weak") and not self._explained(section, name, run.outputs[name], output):
@@ -120,8 +120,9 @@ class Decided:
         times = bound / of_bytes(held.dtype, SAFE)
         return all(times * m.least <= m.found <= times * m.most for m in output.whole.values())
 
-    def _compared(self, section: Section, name: str, twin: Output) -> TwinOutput:
+    def _compared(self, section: Section, name: str, run: ProgramRun) -> TwinOutput:
         """Compare an output of a twin with the oracle in float64."""
+        twin = run.outputs[name]
         expected = self._expected(section)[name]
         kind = _kind(self.context.outputs[name][1])
         allowed = Tolerance(0.0, 0.0) if dtypes.dtype(kind).exact else self._allowed(section, name, expected)
@@ -146,6 +147,7 @@ class Decided:
             of=apart.size,
             devices=devices,
             ties=apart.undecided,
+            shared=run.ran.compilation.timing.shared,
         )
 
     def _difference(

@@ -104,10 +104,12 @@ class Meanings:
             result = _factors(operation.rule.result)
             for at, (second, mine) in enumerate(placed[1:], start=1):
                 a, b = frozenset[int]().union(*(_factors(each) for _, each in placed[:at])), _factors(mine)
+                # What an operand after these has is summed with that one.
+                left = result.union(*(_factors(each) for _, each in placed[at + 1 :]))
                 carried, contracted, first, last = (
-                    self._groups_of(number, factors) for factors in (a & b & result, (a & b) - result, a - b, b - a)
+                    self._groups_of(number, factors) for factors in (a & b & left, (a & b) - left, a - b, b - a)
                 )
-                kept = self._groups_of(number, result)
+                kept = self._groups_of(number, left)
                 yield Contraction(
                     number, operation, placed[at - 1][0], second, carried, contracted, (first & kept, last & kept)
                 )
@@ -170,6 +172,7 @@ class Meanings:
     def _token_groups(self) -> frozenset[int]:
         """The groups of data that its products with weights do not contract."""
         learned, data, tokens, features = self._learned(), set[int](), set[int](), set(self._choices())
+        summed = set[int]()
         for product in self._contractions:
             side = self._data_of(product, learned, data)
             if side is not None:
@@ -179,7 +182,9 @@ class Meanings:
                 features |= (product.free[0] | product.free[1]) - added - tokens
                 tokens |= (added | product.carried) - features
                 data |= self._sources(mine)
-        return frozenset(tokens)
+                summed |= product.contracted
+        # A weight that mixes tokens keeps the features that others contract.
+        return frozenset(tokens - summed)
 
     def _choices(self) -> Iterator[int]:
         """Yield the groups that a choice is spread along, as by a one-hot mask: experts, and their places."""

@@ -185,6 +185,10 @@ def _diff(tmp_path: Path, source: str, *specs: Any) -> list[str]:
             "y = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x @ a, P('a')) @ b, P())",
         ),
         ("y = nn.Dense(8)(x)\n", (P("a"), P()), "y = jax.lax.with_sharding_constraint(nn.Dense(8)(x), P('a'))"),
+        ("y = nn.gelu(self.up(x))\n", (P("a"),),
+         "y = nn.gelu(jax.lax.with_sharding_constraint(self.up(x), P('a')))"),
+        ("y = jnp.mean(nn.Dense(8)(x))\n", (P("a"),),
+         "y = jnp.mean(jax.lax.with_sharding_constraint(nn.Dense(8)(x), P('a')))"),
         ("y = 'é' and jnp.einsum('ij,jk', x, w)\n", (P("a"),),
          "y = 'é' and jax.lax.with_sharding_constraint(jnp.einsum('ij,jk', x, w), P('a'))"),
     ],
@@ -195,5 +199,14 @@ def test_products_of_a_line_are_constrained_inside_out(
     assert _diff(tmp_path, source, *specs) == [changed]
 
 
-def test_a_line_that_has_no_product_and_no_call_is_not_changed(tmp_path: Path) -> None:
-    assert _diff(tmp_path, "for x in layers: pass\n", P("a")) == []
+@pytest.mark.parametrize(
+    ("source", "products"),
+    [
+        ("for x in layers: pass\n", 1),
+        ("y = self.up(self.down(x))\n", 2),
+        ("return jnp.mean((jax.vmap(model)(x) - x) ** 2)\n", 8),
+    ],
+)
+def test_a_line_whose_product_is_not_known_is_not_changed(source: str, products: int, tmp_path: Path) -> None:
+    """A model of several layers that one line calls has several products; a mean has another shape than they."""
+    assert _diff(tmp_path, source, *[P("a")] * products) == []

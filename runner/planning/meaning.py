@@ -258,7 +258,8 @@ class Meanings:
             if not _is_float(self._layable.tensors[at].dtype):
                 continue
             alone = self._alone(at)
-            shared = self._tokens & set(self.groups.of_tensor(at))
+            # The gradient of a kernel is a convolution, whose windows move along the positions in the kernel.
+            shared = (self._tokens & set(self.groups.of_tensor(at))) - set(self._windows(1))
             if not alone & uses or alone & self._data or (alone & asked and at not in learned):
                 continue
             if not shared or ((at in learned or not learned) and self._is_expert(alone, shared)):
@@ -325,7 +326,7 @@ class Meanings:
     def _grouped(self) -> list[tuple[Meaning, frozenset[int]]]:
         """The groups with each meaning; the first that a group has counts."""
         experts, sequence, heads = set(self._experts()), set(self._sequences()), set(self._heads())
-        spatial, vocabulary = set(self._spatial()), set(self._vocabularies())
+        spatial, vocabulary = set(self._windows(2)), set(self._vocabularies())
         stages = {group for group in experts | set(self._carried_by_weights()) if group in self._rolled}
         return [
             ("stages", frozenset(stages)),
@@ -437,10 +438,10 @@ class Meanings:
                 if (group := self.groups.of_factor(number, factor)) is not None and group in self._of_weights
             )
 
-    def _spatial(self) -> Iterator[int]:
-        """Yield the groups along which windows move, of convolutions in at least two dimensions."""
+    def _windows(self, least: int) -> Iterator[int]:
+        """Yield the groups along which windows move, of convolutions in at least so many dimensions."""
         for number, operation in enumerate(self._layable.operations):
-            if operation.called in _CONVOLUTIONS and len(operation.rule.halo) > 1:
+            if operation.called in _CONVOLUTIONS and len(operation.rule.halo) >= least:
                 groups = (self.groups.of_factor(number, factor) for factor in operation.rule.halo)
                 yield from (group for group in groups if group is not None)
 

@@ -121,6 +121,22 @@ def _held(hold: dict[str, Any], tmp_path: Path) -> Plan:
     )
 
 
+def test_the_step_of_a_convolution_is_data_parallel(tmp_path: Path) -> None:
+    """The gradient of a kernel is a convolution whose windows move along the positions in the kernel."""
+    kernels = [jax.ShapeDtypeStruct((3, 3, 4, 4), jnp.float32)] * 2
+    best = runner.plan(
+        planned_step.convolved,
+        (kernels, jax.ShapeDtypeStruct((16, 6, 6, 4), jnp.float32)),
+        mesh={"data": 4},
+        in_specs=(P(), P("data")),
+        candidates=0,
+        quiet=True,
+        folder=tmp_path / "run",
+    )
+    assert [each.partition(";")[0] for each in best.parallelism] == ["data parallelism over data: dimension 0 of x"]
+    assert best.constraints[0].operation == "conv_general_dilated.1"
+
+
 def test_gradients_are_no_state(tmp_path: Path) -> None:
     """They have the structure of the parameters, and are not their next value: nothing holds them to one layout."""
     best = runner.plan(

@@ -194,6 +194,7 @@ def traced(
 
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
+    versions.keep_lines_of_backward_rules()
     return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
 
 
@@ -1134,7 +1135,7 @@ class _FunctionReader:
         constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
         self.imported[own] = Imported(
             call.function, returned, traced, lines.frames, lines.differentiated, lines.marked, constraints,
-            lines.spelled, lines.rules,
+            lines.spelled, lines.rules, lines.added,
         )  # fmt: skip
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")

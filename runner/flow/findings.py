@@ -292,6 +292,9 @@ class Findings:
         judged: dict[Program, ValueVerdict] = {}
         for program, verdict in values.items():
             parted = measured[program]
+            if not isinstance(parted, str) and (right := parting.proved(verdict, parted)) is not None:
+                judged[program] = right
+                continue
             if isinstance(parted, str):
                 sentence, place = f"where program and twin part is not known: {parted}", None
             else:
@@ -322,7 +325,13 @@ class Findings:
             # Only a check that failed is diagnosed.
             from runner.checks import diagnosis
 
-            self._of_functions = diagnosis.diagnose_written(context, self._refused)
+            try:
+                self._of_functions = diagnosis.diagnose_written(context, self._refused)
+            except diagnosis.NotInterpreted as reason:
+                self._of_functions = []
+                self._record.warnings.append(
+                    f"no line of the function was looked for: NumPy does not evaluate it as it was read ({reason})"
+                )
         return self._of_functions
 
     def _differs(self, program: Program) -> list[str]:

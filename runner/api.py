@@ -315,6 +315,7 @@ def plan(
     devices: int | None = None,
     in_specs: Any = None,
     out_specs: Any = None,
+    hold: Mapping[str, Any] | None = None,
     hardware: str | Mapping[str, Any] | None = None,
     least: str | Sequence[str] | None = None,
     memory: float | str | None = None,
@@ -331,6 +332,8 @@ def plan(
       shape of the axes `data` and `model` for this number of `devices`.
     - `in_specs`: as for `check`, with `runner.AUTO` for an operand, a leaf or a part of a tree that the planner lays
       out; None: all of them. `out_specs`: the same for the result.
+    - `hold`: layouts that the plan keeps, by patterns of the paths of leaves, `params/**/embed`, `result/loss`, or by
+      the operations inside of the function, `dot_general.3`, as `Plan.constraints` names them.
     - `hardware`: its name, `v5p`: then time is minimised, unless `least` says `bytes` or `memory`; `memory`: what a
       device may need, `90GiB`.
     - `candidates`: how many plans are compiled and verified; 0: none. `seconds`: the time limit of the search.
@@ -342,7 +345,8 @@ def plan(
     arguments = {
         "in_specs": (AUTO,) * len(operands) if in_specs is None else in_specs,
         "out_specs": out_specs,
-        "constraints": {"**/dot_general.*": "auto"} if lines else {},
+        "constraints": {"**/{dot_general,conv_general_dilated}.*": "auto"} if lines else {},
+        "hold": hold or {},
         **({} if hardware is None else {"hardware": hardware}),
         **keys,
     }

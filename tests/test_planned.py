@@ -92,6 +92,51 @@ def test_check_plans_what_is_auto_and_then_checks(tmp_path: Path) -> None:
     assert record.collectives == {"all-reduce": 1}
 
 
+@pytest.mark.parametrize(
+    ("hold", "up"), [({"params/up": P("model")}, P("model")), ({"params/*": P()}, P()), ({"result/0/up": P()}, P())]
+)
+def test_held_layouts_of_leaves_are_kept(hold: dict[str, Any], up: Any, tmp_path: Path) -> None:
+    best = _held(hold, tmp_path)
+    assert best.in_specs[0]["up"] == up
+    assert best.out_specs[0]["up"] == up
+
+
+def test_the_held_layout_of_an_operation_decides_that_of_its_weight(tmp_path: Path) -> None:
+    """With `h` sharded by columns alone the rows of `down` would be sharded; the plan may still choose otherwise."""
+    best = _held({"dot_general.1": P(None, "model")}, tmp_path)
+    assert "dot_general.1" not in [each.operation for each in best.constraints]
+    assert best.in_specs[0]["up"] == P(None, "model")
+
+
+def _held(hold: dict[str, Any], tmp_path: Path) -> Plan:
+    return runner.plan(
+        planned_step.step,
+        (planned_step.shapes(), X),
+        mesh=MESH,
+        in_specs=(runner.AUTO, P("data")),
+        hold=hold,
+        candidates=0,
+        quiet=True,
+        folder=tmp_path / "run",
+    )
+
+
+def test_the_step_of_a_convolution_is_data_parallel(tmp_path: Path) -> None:
+    """The gradient of a kernel is a convolution whose windows move along the positions in the kernel."""
+    kernels = [jax.ShapeDtypeStruct((3, 3, 4, 4), jnp.float32)] * 2
+    best = runner.plan(
+        planned_step.convolved,
+        (kernels, jax.ShapeDtypeStruct((16, 6, 6, 4), jnp.float32)),
+        mesh={"data": 4},
+        in_specs=(P(), P("data")),
+        candidates=0,
+        quiet=True,
+        folder=tmp_path / "run",
+    )
+    assert [each.partition(";")[0] for each in best.parallelism] == ["data parallelism over data: dimension 0 of x"]
+    assert best.constraints[0].operation == "conv_general_dilated.1"
+
+
 def test_gradients_are_no_state(tmp_path: Path) -> None:
     """They have the structure of the parameters, and are not their next value: nothing holds them to one layout."""
     best = runner.plan(
@@ -123,6 +168,8 @@ def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
         ({"memory": 1000}, "no layout fits: arrays and outputs need at least"),
         ({"least": "time"}, "plan.least=time needs hardware"),
         ({"hardware": "v9"}, "hardware"),
+        ({"hold": {"up": P()}}, "hold['up']: no leaf that is AUTO has this path; there are params/down"),
+        ({"hold": {"params/up": "model"}}, "hold['params/up']: 'model' is not a PartitionSpec"),
         ({"in_specs": ({"up": "auto", "side": P()}, P())}, "the operand has no ['side']"),
     ],
 )
@@ -154,6 +201,10 @@ def _diff(tmp_path: Path, source: str, *specs: Any) -> list[str]:
             "y = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x @ a, P('a')) @ b, P())",
         ),
         ("y = nn.Dense(8)(x)\n", (P("a"), P()), "y = jax.lax.with_sharding_constraint(nn.Dense(8)(x), P('a'))"),
+        ("y = nn.gelu(self.up(x))\n", (P("a"),),
+         "y = nn.gelu(jax.lax.with_sharding_constraint(self.up(x), P('a')))"),
+        ("y = jnp.mean(nn.Dense(8)(x))\n", (P("a"),),
+         "y = jnp.mean(jax.lax.with_sharding_constraint(nn.Dense(8)(x), P('a')))"),
         ("y = 'é' and jnp.einsum('ij,jk', x, w)\n", (P("a"),),
          "y = 'é' and jax.lax.with_sharding_constraint(jnp.einsum('ij,jk', x, w), P('a'))"),
     ],
@@ -164,5 +215,14 @@ def test_products_of_a_line_are_constrained_inside_out(
     assert _diff(tmp_path, source, *specs) == [changed]
 
 
-def test_a_line_that_has_no_product_and_no_call_is_not_changed(tmp_path: Path) -> None:
-    assert _diff(tmp_path, "for x in layers: pass\n", P("a")) == []
+@pytest.mark.parametrize(
+    ("source", "products"),
+    [
+        ("for x in layers: pass\n", 1),
+        ("y = self.up(self.down(x))\n", 2),
+        ("return jnp.mean((jax.vmap(model)(x) - x) ** 2)\n", 8),
+    ],
+)
+def test_a_line_whose_product_is_not_known_is_not_changed(source: str, products: int, tmp_path: Path) -> None:
+    """A model of several layers that one line calls has several products; a mean has another shape than they."""
+    assert _diff(tmp_path, source, *[P("a")] * products) == []

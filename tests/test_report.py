@@ -136,6 +136,16 @@ def test_a_run_that_passed(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_an_error_beyond_the_measured_rounding_has_a_column_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    valued_as = valued({"C": output(accuracy=7.25, wrong=1), "D": output(accuracy=0.5)})
+    out = printed(capsys, record(programs={"auto": valued_as, "vmap": valued({"C": output(accuracy=0.25)})}))
+    head, auto, vmap = (re.split(r"  +", line) for line in out.splitlines()[3:6])
+    at = head.index("accuracy")
+    assert (auto[at], vmap[at], head[at - 1]) == ("7.2 ×", "0.25 ×", "largest error")
+    assert max(map(len, out.splitlines()[3:6])) <= 100
+    assert "accuracy" not in printed(capsys, record(programs={"auto": valued({"C": output(accuracy=0.9)})}))
+
+
 def test_a_failed_run_names_the_culprit_then_the_reason_then_the_place(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, record(status="failed", programs={"shard_map": FAILED}))
     assert out.splitlines()[-7:] == [
@@ -499,3 +509,12 @@ def test_sections_that_differ_are_the_first_column_of_the_programs_that_are_writ
         ("–", "not run"), ("failed", "failed"),
     ]  # fmt: skip
     assert "sections" not in columns({"auto": passed()}, checks={"sections": {**sections, "status": "passed"}})
+
+
+def test_a_program_of_a_section_that_differs_does_not_read_as_passed() -> None:
+    sections = {"status": "failed", "diagnosis": [], "reason": "C is not graph's"}
+    given = record(programs={"auto": passed(), "vmap": passed(status="failed")}, checks={"sections": sections})
+    table = report.programs(built(given))
+    auto, vmap = ([cell.text for cell in row[1:4]] for row in table.rows)
+    assert (auto, vmap) == (["passed", "–", "passed"], ["failed", "failed", "as written"])
+    assert "passed" not in {cell.status for cell in table.rows[1]}

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import runner
+from runner import api
 from runner.checks import compare, twins
 from runner.config.sources import Sources
 from runner.flow import run
@@ -98,6 +99,17 @@ def test_a_mistake_smaller_than_the_rounding_is_noticed_by_the_twin(
         (output,) = value.outputs.values()
         assert output.twin.status == "failed"
         assert "in float64 the same program differs from the oracle too" in output.reason
+
+
+def test_a_mistake_beyond_the_tolerance_is_not_taken_for_rounded_constants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = dataclasses.replace(operations.OPERATIONS["square"], counterpart=lambda x: x * x + 2.5e-6)
+    monkeypatch.setitem(operations.OPERATIONS, "square", row)
+    changes = {"graph": {}, "per_device": {"out": "square(x)"}, "outputs": {"out": ["x"]}, "expect": {}}
+    record: Any = run.run({**config("layer", MESH, program="shard_map"), **changes}, tmp_path, Sources, workers=WORKERS)
+    (output,) = record.programs["shard_map"].checks.value.outputs.values()
+    assert (output.status, output.wrong > 0, output.twin.status) == ("failed", True, "failed")
 
 
 def test_what_is_mostly_undecided_is_proved_by_its_twin(tmp_path: Path) -> None:
@@ -204,3 +216,90 @@ def test_the_accuracy_of_an_output_is_measured_and_can_be_expected(tmp_path: Pat
     assert record.programs["vmap"].checks.accuracy.status == status
     (row,) = measures.rows(0, record, [])
     assert 0 < row.value("accuracy") < 4
+
+
+SWEPT = """
+name: swept
+mesh: {axes: [x], shape: [2]}
+arrays:
+  x: {shape: [4, 8], spec: [x], init: normal}
+  w: {shape: [8, 4], spec: [], init: normal}
+graph: {h: tanh(x @ w) * 0.3, loss: mean(h ** 2)}
+outputs: {h: [x], loss: []}
+program: auto
+verify: twin
+"""
+
+
+def test_points_of_a_sweep_that_differ_in_dtypes_alone_share_a_twin(tmp_path: Path) -> None:
+    swept = {"arrays.x.dtype": ("float32", "float16"), "arrays.w.dtype": ("float32", "bfloat16")}
+    runner.sweep(yaml.safe_load(SWEPT), swept, folder=tmp_path / "sweep")
+    records = [runner.read(tmp_path / "sweep" / str(point)) for point in range(4)]
+    twins_of = [record.programs["auto"].checks.value.outputs["h"].twin for record in records]
+    assert [twin.status for twin in twins_of] == ["passed"] * 4
+    assert [twin.shared for twin in twins_of] == [False, True, True, True]
+
+
+def test_what_was_accepted_as_weak_is_proved_where_a_twin_runs(tmp_path: Path) -> None:
+    # Most digits are lost to rounding.
+    changes = {"graph": {}, "per_device": {"out": "(x + 1e6) - 1e6"}, "outputs": {"out": ["x"]}}
+    experiment = {**config("layer", MESH, program="shard_map"), **changes, "expect": {"weak": ["out"]}}
+    for verify, accepted in (("auto", True), ("twin", False)):
+        (tmp_path / verify).mkdir()
+        record: Any = run.run({**experiment, "verify": verify}, tmp_path / verify, Sources, workers=WORKERS)
+        assert record.error is None
+        (output,) = record.programs["shard_map"].checks.value.outputs.values()
+        assert (output.status, output.accepted) == ("passed", accepted)
+
+
+def _biased(x: Any, bias: float, *, summed: bool = True) -> Any:
+    """A sum over the devices in bfloat16, with a mistake: a bias, or no sum."""
+
+    def device(x: jax.Array) -> jax.Array:
+        part = x.sum(0)
+        total = jax.lax.psum(part, "x") if summed else part * 1
+        return total + jnp.bfloat16(bias)
+
+    specs = {"in_specs": jax.sharding.PartitionSpec("x"), "out_specs": jax.sharding.PartitionSpec()}
+    mapped: Any = jax.shard_map
+    return mapped(device, **specs, check_vma=summed)(x)
+
+
+def right(x: Any) -> Any:
+    return x.sum(0)
+
+
+def slightly(x: Any) -> Any:
+    return _biased(x, 5e-4)
+
+
+def rightly(x: Any) -> Any:
+    return _biased(x, 0.0)
+
+
+def unsummed(x: Any) -> Any:
+    return _biased(x, 0.0, summed=False)
+
+
+# The sum over devices in bfloat16 is beyond the rounding of the reference: the twin tells it from a mistake.
+@pytest.mark.parametrize(
+    ("function", "verify", "status"),
+    [
+        (rightly, "auto", "passed"),
+        (slightly, "auto", "failed"),
+        (slightly, "twin", "failed"),
+        (unsummed, "twin", "failed"),
+    ],
+)
+def test_mistakes_in_bfloat16_and_a_missing_psum_are_noticed(
+    tmp_path: Path, function: Any, verify: str, status: str
+) -> None:
+    x = np.random.default_rng(0).normal(size=(8, 16)).astype("bfloat16")
+    record = api.checked(
+        function, (x,), mesh={"x": 4}, in_specs=[jax.sharding.PartitionSpec("x")], reference=right, program="auto",
+        verify=verify, folder=tmp_path / "run", workers=WORKERS,
+    )  # fmt: skip
+    assert record.error is None
+    value: Any = record.compiled["auto"].checks.value
+    (output,) = value.outputs.values()
+    assert (value.status, output.twin.status) == (status, status)

@@ -122,6 +122,14 @@ class ComputedLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedLayout:
+    """The global shape of an array, and its layout by Shardy's plan."""
+
+    shape: tuple[int, ...]
+    spec: Spec
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """What is known of one compiled module.
 
@@ -135,6 +143,7 @@ class Explanation:
       as they are here.
     - `computed`: what each line computes; null without an entry computation.
     - `profile`: the times that a profiler measured.
+    - `layouts`: by line, the layout of the last array that it computes, where the module was planned as lowered.
     - `notes`: what else a reader should know, such as state that changes its layout.
     """
 
@@ -159,6 +168,7 @@ class Explanation:
     computed: list[ComputedLine] | None = None
     estimate: Estimate | None = None
     profile: Profile | None = None
+    layouts: Mapping[str, PlannedLayout] = field(default_factory=dict[str, PlannedLayout])
     notes: list[str] = field(default_factory=list[str])
 
     @property

@@ -98,8 +98,9 @@ class Findings:
             self._leave_out(program, reason)
         if self._arrays is not None:
             memory.check_values(self._experiment, types.nodes)
-        if types.derivation is not None:
-            self._derived = with_lines(self._experiment.alone("graph"), types.derivation)
+        if types.derived is not None and types.derivation is not None:
+            bare, check_vma = self._experiment.alone("graph"), types.derivation.check_vma
+            self._derived = with_lines(bare, types.derived, check_vma=check_vma)
             record.derivation = types.derivation
         record.lines = lines(self._experiment, self._derived, types)
         released = pinned.released(self._experiment.values, record.overrides)
@@ -291,6 +292,9 @@ class Findings:
         judged: dict[Program, ValueVerdict] = {}
         for program, verdict in values.items():
             parted = measured[program]
+            if not isinstance(parted, str) and (right := parting.proved(verdict, parted)) is not None:
+                judged[program] = right
+                continue
             if isinstance(parted, str):
                 sentence, place = f"where program and twin part is not known: {parted}", None
             else:
@@ -321,7 +325,13 @@ class Findings:
             # Only a check that failed is diagnosed.
             from runner.checks import diagnosis
 
-            self._of_functions = diagnosis.diagnose_written(context, self._refused)
+            try:
+                self._of_functions = diagnosis.diagnose_written(context, self._refused)
+            except diagnosis.NotInterpreted as reason:
+                self._of_functions = []
+                self._record.warnings.append(
+                    f"no line of the function was looked for: NumPy does not evaluate it as it was read ({reason})"
+                )
         return self._of_functions
 
     def _differs(self, program: Program) -> list[str]:

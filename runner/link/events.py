@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from runner import codec
+from runner.experiment.traced import TracedLines
 from runner.faults import Fault
 from runner.layout import Spec, Typed
 from runner.link.steps import Spare, Step
@@ -267,9 +268,13 @@ class EquationError:
 
 @dataclass(kw_only=True)
 class Parted:
-    """The equations of a program that were measured beside float64, in their order; `of`: how many it has."""
+    """The equations of a program that were measured beside float64, in their order; `of`: how many it has.
+
+    `same`: whether the program has the same outputs when it returns all its values.
+    """
 
     of: int
+    same: bool
     equations: list[EquationError]
 
 
@@ -308,7 +313,8 @@ class Types:
     - `outputs`, `nodes`: shapes and dtypes of the outputs, and of every line of each section.
     - `floats`: the dtypes in the expressions of each section, and of `derived`, of floats that are neither float32 nor
       complex64, and of values of a weak type (`weak int32`).
-    - `derivation`: the lines derived from the graph; null if none were asked for, or there are none.
+    - `derived`: the lines derived from the graph, `derivation`: what is recorded of them; null if none were asked for,
+      or there are none.
     - `advice`: suggestions that would make the experiment cheaper, a sentence each.
     """
 
@@ -320,6 +326,7 @@ class Types:
     jax: str
     jaxlib: str
     gradient: GradientFile | None = None
+    derived: TracedLines | None = None
     derivation: Derivation | None = None
     unwritten: dict[str, str] = field(default_factory=dict[str, str])
     advice: list[str] = field(default_factory=list[str])

@@ -172,7 +172,9 @@ class Workers:
 
     def aside(self, kind: str) -> Workers:
         """Workers for jobs of that kind that need not wait for others: these, or new ones, which end when these do."""
-        if not self.of_cluster and not any(line.waiting for line in self._lines if line.kind in (None, kind)):
+        busy = any(line.waiting for line in self._lines if line.kind in (None, kind))
+        # Those that were needed once have what they compiled.
+        if self._aside is None and not self.of_cluster and not busy:
             return self
         if self._aside is None:
             self._aside = Workers(start=self._start)

@@ -76,7 +76,10 @@ class Measure:
 class TwinOutput(OutputVerdict):
     """How an output of the twin, the same program in float64, compares with the oracle; `reason` if it was not run.
 
-    Fields as in `ValueOutput`. `ties`: the elements that depend on decisions that float64's rounding can change.
+    Fields as in `ValueOutput`.
+
+    - `ties`: the elements that depend on decisions that float64's rounding can change.
+    - `shared`: whether an earlier twin's compilation was used, as at points of a sweep that differ in dtypes alone.
     """
 
     max_abs_error: float = 0.0
@@ -86,6 +89,7 @@ class TwinOutput(OutputVerdict):
     of: int = 0
     devices: list[int] = field(default_factory=list[int])
     ties: int = 0
+    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +245,11 @@ class ValueVerdict(Verdict):
         compared = self.compared.items()
         unmeasured = {name: float("inf") for name, output in compared if output.wrong and output.accuracy is None}
         return {name: output.accuracy for name, output in compared if output.accuracy is not None} | unmeasured
+
+    @property
+    def accuracy(self) -> float | None:
+        """The largest of them; None if no output rounds."""
+        return max(self.accuracies.values(), default=None)
 
     def lines(self) -> list[str]:
         """Return the error of each output that failed, then the reasons."""

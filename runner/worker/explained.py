@@ -16,7 +16,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from runner.evidence.hlo import Metadata
-from runner.explanation import estimating, meshes, modules, profiles, reasons
+from runner.explanation import estimating, laid, meshes, modules, profiles, reasons
 from runner.explanation.model import Argument, Explanation
 from runner.explanation.modules import Known, ReadModule, UnreadableModule
 from runner.explanation.profiles import Recording
@@ -160,7 +160,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
             name: (name, Spec.of(sharding.spec) if isinstance(sharding, NamedSharding) else Spec())
             for name, sharding in outputs.items()
         },
-        constraint=_constraint,
+        constraint=reasons.constraint,
     )
 
     def where(metadata: Metadata) -> plan.Place:
@@ -173,12 +173,8 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
         return name if name in arrays else None
 
     planned = plan.read(step.lowered, keys, plan.ModuleNames(where, array, tuple(outputs)))
+    explanation = replace(explanation, layouts=laid.layouts(planned.operations))
     return reasons.explained(module, explanation, planned.summary(), arrays)
-
-
-def _constraint(names: Sequence[str], layout: Spec | None) -> str | None:
-    """The key of a constraint: the line that asks for the layout."""
-    return f"the layout asked for at {names[0]}" if names and layout is not None else None
 
 
 # Layouts and donation, which JAX knows and a module's text may not have.

@@ -64,6 +64,35 @@ ORIGINATING = (
 """Shardy's passes that write down the origins of shardings."""
 
 
+class ReadStableHlo:
+    """A module that was read from a file, with what the passes of Shardy need of a `Lowered`."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def compiler_ir(self, dialect: str) -> Any:
+        """The module; there is no other `dialect` of it."""
+        return self._module
+
+
+def stablehlo(text: str) -> ReadStableHlo | str:
+    """The module of a text of StableHLO; a sentence if it is none, or this JAX cannot read it."""
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lib.mlir import ir  # pyright: ignore[reportPrivateImportUsage]
+
+        context: Any = cast("Any", mlir).make_ir_context()
+        failure: type[Exception] = cast("Any", ir).MLIRError
+    except (ImportError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    try:
+        with context:
+            return ReadStableHlo(cast("Any", ir).Module.parse(text))
+    except (failure, ValueError) as error:
+        reasons = [line for line in str(error).splitlines() if "error: " in line] or [str(error).splitlines()[0]]
+        return reasons[0].rpartition("error: ")[2][:300]
+
+
 def propagated(lowered: Any, passes: str) -> Any | str:
     """A copy of a lowered module after passes of Shardy.
 
@@ -206,6 +235,47 @@ def leave_out_own_frames() -> None:
     private.register_inclusion(f"{_SHIPPED}{os.sep}")
 
 
+@functools.cache
+def keep_lines_of_backward_rules() -> None:
+    """Give the operations of a `custom_vjp`'s backward rule the rule's own lines, not that of the function's call.
+
+    JAX evaluates the rule in the context of the call's equation, of which only the traceback is left out here. The
+    context is private.
+    """
+    functions: Any = jax.custom_vjp
+    of_call = functions.__call__
+
+    def call(function: Any, *arguments: Any, **named: Any) -> Any:
+        if function.bwd and not hasattr(function.bwd, "shardproof_rule"):
+            function.bwd = _with_own_lines(function.bwd)
+        return of_call(function, *arguments, **named)
+
+    functions.__call__ = call
+
+
+def _with_own_lines(rule: Callable[..., Any]) -> Callable[..., Any]:
+    private: Any = importlib.import_module("jax._src.source_info_util")
+    holder = private._source_info_context
+
+    @functools.wraps(rule)
+    def evaluated(*arguments: Any, **named: Any) -> Any:
+        around = holder.context
+        holder.context = private.SourceInfo(None, around.name_stack)
+        try:
+            return rule(*arguments, **named)
+        finally:
+            holder.context = around
+
+    cast("Any", evaluated).shardproof_rule = rule
+    return evaluated
+
+
+def asks_for_collective(source: Any) -> bool:
+    """Whether an equation comes from a call of JAX's functions of collectives and casts: `psum`, `pcast`, …"""
+    return any(frame.file_name.endswith(_PARALLEL) for frame in source.traceback.frames) if source.traceback else False
+
+
+_PARALLEL = os.path.join("jax", "_src", "lax", "parallel.py")
 _HOUSE = str(Path(__file__).parents[1])
 _SHIPPED = str(conf_folder())
 

@@ -26,9 +26,23 @@ class CannotWiden(Exception):
     """A function does what has another meaning in float64, or one that cannot be read: the message says what."""
 
 
-def widened(
-    function: Any, operands: Sequence[Any], exact: Iterable[float] = ()
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+class InFloat64:
+    """A function that is traced and compiled with 64 bits."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._jitted = _jax.jit(function)
+
+    def __call__(self, *arrays: Any) -> Any:
+        with _jax.enable_x64(True):
+            return self._jitted(*arrays)
+
+    def lowered(self, *arrays: Any) -> Any:
+        """The function as it is lowered for some operands."""
+        with _jax.enable_x64(True):
+            return self._jitted.lower(*arrays)
+
+
+def widened(function: Any, operands: Sequence[Any], exact: Iterable[float] = ()) -> tuple[InFloat64, tuple[Any, ...]]:
     """Return a function in float64, compiled when it is called, and its operands, widened where they lie.
 
     A literal in the function's jaxpr has been rounded. It gets back the digits of the number in `exact` that rounds to
@@ -52,13 +66,7 @@ def widened(
     def evaluate(*arrays: Any) -> Any:
         return _core.eval_jaxpr(wide.jaxpr, wide.consts, *arrays)
 
-    jitted = _jax.jit(evaluate)
-
-    def in_float64(*arrays: Any) -> Any:
-        with _jax.enable_x64(True):
-            return jitted(*arrays)
-
-    return in_float64, wide_operands
+    return InFloat64(evaluate), wide_operands
 
 
 def _traced_wide(function: Any, operands: Sequence[Any]) -> list[float]:

@@ -166,6 +166,13 @@ def test_a_constrained_line_that_only_a_repeat_and_an_output_read_is_planned(ste
     assert best.held <= best.needed < 4 * 5 * 8 * 4
 
 
+@pytest.mark.parametrize(("kind", "shape", "to"), [("int8", [8, 4], "float32"), ("float32", [4], "int8")])
+def test_a_bitcast_to_another_width_is_planned_by_the_dimensions_that_stay(kind: str, shape: Any, to: str) -> None:
+    array = {"shape": shape, "dtype": kind, "spec": "auto", "init": "integers(0, 4)" if kind == "int8" else "normal"}
+    config = experiment({"model": 4}, {}, {}, {"b": f"bitcast_convert_type(A, '{to}')"}, {"b": "auto"})
+    assert planned({**config, "arrays": {"A": array}}).best.sent == 0
+
+
 def test_an_array_whose_slices_are_laid_out_otherwise_is_copied_as_a_whole() -> None:
     """Each device has two of the eight weights, and the loop reads all."""
     whole, by_layers = (planned(scanned(weights, checkpoint=True)).best for weights in ([], ["model"]))

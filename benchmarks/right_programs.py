@@ -1,19 +1,27 @@
-"""Right programs, drawn at random: how many of them fail, are weak, or end in an error?
+"""Right programs, drawn at random: how many of them fail, are weak, or end in an error, and what decides?
 
-`python -m benchmarks.right_programs [--count 400] [--seeds 5] [--first 0] [--verify rounding]`, from the root of the
-repository.
+`python -m benchmarks.right_programs [--count 400] [--seeds 5] [--first 0] [--verify rounding] [--out FILE]`, from the
+root of the repository.
 
 Each has two products of 8 to 512 terms, two elementary functions, layouts of one or two mesh axes, float32, bfloat16 or
-float16, and mostly gradients. With `--verify rounding` no twin decides. Prints each that did not pass, and the counts.
+float16, and mostly gradients. A program is compiled once for all of its seeds. With `--verify rounding` no twin
+decides.
+Prints each that did not pass, the counts, how many outputs a twin decided and what twins cost in processor time. `FILE`
+gets one line of JSON for each run, with the verdicts of the outputs that twins decided.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import random
 import sys
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -70,6 +78,16 @@ def program(number: int) -> dict[str, Any]:
     return plain
 
 
+@contextlib.contextmanager
+def compiled_once() -> Iterator[None]:
+    """Let JAX keep what it compiles in a folder, so that the other seeds of a program need no compilation."""
+    with tempfile.TemporaryDirectory(prefix="compiled-") as folder:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        yield
+
+
 def main() -> None:
     """Run the programs at several seeds; the exit status is 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -77,20 +95,43 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--verify", help="as the key of a file: twin, rounding")
+    parser.add_argument("--out", type=Path, help="a file to which each run adds a line")
     given = parser.parse_args()
     judge.prepare(optimized=True)
     counts: Counter[str] = Counter()
-    start = time.perf_counter()
+    decided: Counter[str] = Counter()
+    twins = runs_with_twin = 0.0
+    start = time.process_time()
     more = {} if given.verify is None else {"verify": given.verify}
-    for number in range(given.first, given.first + given.count):
-        for seed in range(given.seeds):
-            judged = judge.judge(complete({**program(number), **more, "seed": seed}))
-            counts[judged["status"]] += 1
-            if judged["status"] != "passed":
-                print(number, seed, judged["status"], judged.get("error"), judged["found"], flush=True)
-        judge.forget()
-    print(f"jax {jax.__version__}: {dict(counts)}; {time.perf_counter() - start:.0f} s")
+    with compiled_once():
+        for number in range(given.first, given.first + given.count):
+            for seed in range(given.seeds):
+                judged = judge.judge(complete({**program(number), **more, "seed": seed}))
+                counts[judged["status"]] += 1
+                decided.update(_why_decided(output) for output in judged.get("twins", {}).values())
+                twins += judged.get("twin_seconds", 0.0)
+                runs_with_twin += bool(judged.get("twins"))
+                if judged["status"] != "passed":
+                    print(number, seed, judged["status"], judged.get("error"), judged["found"], flush=True)
+                if given.out is not None:
+                    _add(given.out, number, seed, judged)
+            judge.forget()
+    spent = time.process_time() - start
+    print(f"jax {jax.__version__}: {dict(counts)}; {spent:.0f} s of processor time")
+    print(f"{runs_with_twin:.0f} runs needed a twin, which took {twins:.0f} s; the outputs that twins decided were,")
+    print(f"by the measured rounding alone, {dict(decided)}")
     sys.exit(bool(counts.keys() - {"passed", "weak"}))
+
+
+def _why_decided(output: dict[str, Any]) -> str:
+    """What an output that a twin decided would have been without it."""
+    return "failed" if output["wrong"] else "undecided" if output.get("undecided") else "weak"
+
+
+def _add(file: Path, number: int, seed: int, judged: dict[str, Any]) -> None:
+    kept = ("status", "error", "found", "ran", "twins", "twin_seconds")
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps({"number": number, "seed": seed, **{name: judged.get(name) for name in kept}}) + "\n")
 
 
 if __name__ == "__main__":

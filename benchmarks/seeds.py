@@ -1,162 +1,98 @@
-"""Every experiment at many seeds: does a check fail that should not? `python benchmarks/seeds.py [--seeds 40] [NAME …]`
+"""Every experiment at many seeds: does a check fail that should not?
 
-Each program is compiled once and run on the data of every seed; oracles, tolerances and checks are the runner's own.
-Prints for each experiment the number of verdicts, those that were not `passed`, and the largest share of a tolerance
-that was used; the exit status is 1 if a verdict was not `passed`. An experiment with `verify_dims` is run at these.
+`python -m benchmarks.seeds [--seeds 40] [--layouts ARRAY …] [--folder FOLDER] [NAME …]`, from the root of the
+repository.
+
+Each experiment is run as the command runs it, twins included, and compiled once for all of its seeds; one with
+`verify_dims` is run at these, the large ones at smaller sizes. `--layouts` runs it in every layout of these arrays in
+which a mesh axis shards one dimension. Prints for each experiment the runs, those that did not pass, the largest share
+of a tolerance that was used, and how many runs needed a twin; the exit status is 1 if one did not pass.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import itertools
 import sys
-import tempfile
 import time
-from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
 
-from runner import codec
-from runner.checks import oracles
-from runner.checks.kinds import agreement, replicas, sections, value
-from runner.experiment import data
+from benchmarks.fuzz import judge
+from benchmarks.right_programs import compiled_once
 from runner.experiment.model import Experiment
-from runner.experiment.program import Program
-from runner.link.events import Compilation, Ran, Timing
-from runner.link.target import ProgramRun, program_run
-from runner.programs.types import InferredTypes
-from runner.programs.writers import WRITERS
-from runner.record.verdicts import Verdict
-from runner.worker.execute import leave
-from runner.worker.gradient import unsharded
-from runner.worker.types import infer
-from tests.command import REFUSED
-from tests.harness import configured, shipped
-from tests.here import loaded
+from runner.layout import Mesh, SpecEntries
+from tests.command import LARGE, REFUSED
+from tests.harness import shipped
 
 DEVICES = 16
+SIZES = {"M": 1024, "K": 64, "N": 128}
+"""The sizes of the large experiments."""
 
 
 def main() -> None:
     """Run the named experiments, or all, and print the failures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--layouts", nargs="*", default=[], help="the arrays whose layouts are swept")
     parser.add_argument("--folder", type=Path, default=Path(__file__).resolve().parents[1] / "conf")
     given = parser.parse_args()
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", DEVICES)
+    judge.prepare(optimized=True, devices=DEVICES)
     files = (given.folder / "experiment").glob("*.yaml")
     names = given.names or sorted(file.stem for file in files if file.stem not in REFUSED)
     bad = 0
     print(f"jax {jax.__version__}, {given.seeds} seeds")
-    for name in names:
-        start = time.perf_counter()
-        counts, used = _run(name, given.folder, given.seeds)
-        wrong = {status: count for (_, status), count in counts.items() if status not in ("passed", "not_run")}
-        bad += sum(wrong.values())
-        worst = max(used, key=lambda key: used[key], default=None)
-        share = f"{used[worst]:.2f} of the tolerance of {worst}" if worst else ""
-        print(f"{name:48} {sum(counts.values()):5} verdicts  {time.perf_counter() - start:5.1f} s  {share}", flush=True)
-        for (check, status), count in counts.items():
-            if status not in ("passed", "not_run"):
-                print(f"    {status} {count} times: {check}", flush=True)
-    print(f"{bad} verdicts were not passed")
+    with compiled_once():
+        for name in names:
+            experiment, _ = shipped(name, given.folder)
+            if name in LARGE:
+                experiment = experiment.at(dims={dim: SIZES[dim] for dim in SIZES if dim in experiment.dims})
+            for layouts in _layouts(experiment, given.layouts):
+                bad += _run(name, experiment.at(layouts=layouts) if layouts else experiment, layouts, given.seeds)
+            judge.forget()
+    print(f"{bad} runs did not pass")
     sys.exit(bool(bad))
 
 
-def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]], dict[str, float]]:
-    experiment, _ = shipped(name, folder)
-    counts: Counter[tuple[str, str]] = Counter()
-    used: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as scratch, configured(experiment), contextlib.ExitStack() as stack:
-        where = Path(scratch)
-        types = infer(experiment)
-        programs = [program for program in experiment.programs if program not in types.unsupported]
-        modules = {p: stack.enter_context(written(p, experiment, types, where)) for p in programs}
-        functions: dict[str, Any] = {}
-        for seed in range(seeds):
-            seeded = replace(experiment, seed=seed)
-            arrays = data.make(seeded, where)
-            context = oracles.consult(seeded, arrays, types.outputs, types.floats)
-            if seeded.grad:
-                _consult_gradients(context)
-            runs = [execute(context, p, modules[p], functions, where) for p in programs]
-            verdicts: dict[str, Verdict] = {}
-            if context.graph and context.per_device:
-                verdicts["sections"] = sections.check(context)
-            for run in runs:
-                checked = value.check(context, run)
-                verdicts[f"{run.program} value"] = checked
-                for output, compared in checked.compared.items():
-                    key = f"{output} in {run.program}"
-                    used[key] = max(used.get(key, 0.0), compared.share)
-                verdicts[f"{run.program} replicas"] = replicas.check(context, run)
-                verdicts[f"{run.program} agreement"] = agreement.check(context, run, [r for r in runs if r is not run])
-            for check, verdict in verdicts.items():
-                detail = "" if verdict.status in ("passed", "not_run") else f" (seed {seed}): {_why(verdict)}"
-                counts[check + detail, verdict.status] += 1
-    return counts, used
+def _layouts(experiment: Experiment, names: Sequence[str]) -> Iterator[dict[str, SpecEntries]]:
+    """Every layout of some arrays, by the keys of their specs."""
+    arrays = [array for array in experiment.arrays if array.name in names]
+    specs = [list(_specs(experiment.mesh, array.shape)) for array in arrays]
+    for chosen in itertools.product(*specs):
+        yield {f"arrays.{array.name}.spec": spec for array, spec in zip(arrays, chosen, strict=True)}
 
 
-def _consult_gradients(context: oracles.Context) -> None:
-    """Add the oracles of the gradients."""
-    checked = context.experiment
-    assert checked.grad is not None
-    exact, draws = unsharded(checked, context.arrays, context.floats["graph"]) if checked.graph else ([], [])
-    named = [dict(zip(checked.grad.wrt, each, strict=False)) for each in (exact, *draws)]
-    oracles.consult_gradients(context, named[0], named[1:])
+def _specs(mesh: Mesh, shape: tuple[int, ...]) -> Iterator[SpecEntries]:
+    for spec in itertools.product((None, *mesh.axes), repeat=len(shape)):
+        used = [axis for axis in spec if axis is not None]
+        whole = tuple(() if axis is None else (axis,) for axis in spec)
+        if len({*used}) == len(used) and mesh.divides(shape, whole):
+            yield list(spec)
 
 
-def _why(verdict: Verdict) -> str:
-    reasons = [verdict.reason or ""]
-    for name, output in codec.plain(verdict).get("outputs", {}).items():
-        if output["status"] not in ("passed", "not_run"):
-            fields = {
-                key: output[key] for key in ("wrong", "of", "max_abs_error", "atol", "rtol", "reason") if key in output
-            }
-            reasons.append(f"{name}: {fields}")
-    return "; ".join(filter(None, reasons))
-
-
-def written(
-    program: Program, experiment: Experiment, types: InferredTypes, where: Path
-) -> contextlib.AbstractContextManager[ModuleType]:
-    """Write a program into `where` and import it with the JAX configuration of its header."""
-    path = where / f"program_{program}.py"
-    path.write_text(WRITERS[program](experiment, where, types), encoding="utf-8")
-    return loaded(path)
-
-
-def execute(
-    context: oracles.Context, program: Program, module: ModuleType, functions: dict[str, Any], where: Path
-) -> ProgramRun:
-    """Run a program on the arrays of the context."""
-    experiment = context.experiment
-    operands: Any = tuple(context.arrays[array.name] for array in experiment.arrays)
-    devices = jax.devices()[: experiment.mesh.size]
-    if not program.on_mesh:
-        functions.setdefault(program, module.program())
-        operands, ids = module.split(*operands), list(range(experiment.mesh.size))
-    else:
-        mesh = module.make_mesh(devices)
-        if program not in functions:
-            functions[program] = module.program(mesh)
-        operands, ids = jax.device_put(operands, module.shardings(mesh)), [d.id for d in mesh.devices.flat]
-    outputs = jax.block_until_ready(functions[program](*operands))
-    ran = Ran(
-        device_ids=ids,
-        outputs=leave(experiment, program, outputs, where),
-        operands={},
-        stderr=None,
-        compilation=Compilation(memory=None, cost=None, timing=Timing(place_s=None, compile_s=0.0, run_s=None)),
-    )
-    shapes = {name: shape for name, (shape, _) in context.outputs.items()}
-    return program_run(program, ran, shapes, lambda name, position: context.layout(name).ranges(position), where)
+def _run(name: str, experiment: Experiment, layouts: Mapping[str, Any], seeds: int) -> int:
+    """Run an experiment at all seeds and print what came of it; return the number of runs that did not pass."""
+    start, failures, twins, used = time.process_time(), list[str](), 0, (0.0, "")
+    definition = dict(experiment.definition)
+    # Pinned values are those of one seed.
+    definition["expect"] = {**(definition.get("expect") or {}), "values": {}}
+    for seed in range(seeds):
+        judged = judge.judge({**definition, "seed": seed})
+        used = max([used, *((share, of) for of, share in judged.get("shares", {}).items())])
+        twins += bool(judged.get("twins"))
+        if judged["status"] != "passed":
+            failures.append(f"    seed {seed}: {judged['status']} {judged.get('error') or ''} {judged['found']}")
+    where = " ".join(f"{key}={value}" for key, value in layouts.items())
+    share = f"{used[0]:.2f} of the tolerance of {used[1]}" if used[1] else ""
+    spent = time.process_time() - start
+    print(f"{name:48} {seeds:3} runs {twins:3} with twins  {spent:6.1f} s  {share} {where}", flush=True)
+    for failure in failures:
+        print(failure, flush=True)
+    return len(failures)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,17 @@ is 1 if it missed any.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
 from omegaconf import OmegaConf
-from seeds import execute, written
 
 from runner.checks import oracles
 from runner.checks.kinds import sections, value
@@ -28,11 +29,16 @@ from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program as Way
 from runner.experiment.reader import read
+from runner.link.events import Compilation, Ran, Timing
+from runner.link.target import ProgramRun, program_run
 from runner.programs.types import InferredTypes
+from runner.programs.writers import WRITERS
 from runner.record.verdicts import ValueVerdict
 from runner.show.table import Table, markdown
+from runner.worker.execute import leave
 from runner.worker.types import infer
 from tests.harness import configured
+from tests.here import loaded
 
 DTYPES = {"float32": 1.0001, "bfloat16": 1.05, "float16": 1.05, "float8_e4m3fn": 1.1}
 """The dtypes, and the factor by which a wrong result must be noticed in each."""
@@ -355,6 +361,42 @@ def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> It
 def _sections_notice(mistaken: Experiment, where: Path) -> bool:
     with configured(mistaken):
         return sections.check(_context(mistaken, infer(mistaken), where)).status == "failed"
+
+
+def written(
+    program: Way, experiment: Experiment, types: InferredTypes, where: Path
+) -> contextlib.AbstractContextManager[ModuleType]:
+    """Write a program into `where` and import it with the JAX configuration of its header."""
+    path = where / f"program_{program}.py"
+    path.write_text(WRITERS[program](experiment, where, types), encoding="utf-8")
+    return loaded(path)
+
+
+def execute(
+    context: oracles.Context, program: Way, module: ModuleType, functions: dict[str, Any], where: Path
+) -> ProgramRun:
+    """Run a program on the arrays of the context."""
+    experiment = context.experiment
+    operands: Any = tuple(context.arrays[array.name] for array in experiment.arrays)
+    devices = jax.devices()[: experiment.mesh.size]
+    if not program.on_mesh:
+        functions.setdefault(program, module.program())
+        operands, ids = module.split(*operands), list(range(experiment.mesh.size))
+    else:
+        mesh = module.make_mesh(devices)
+        if program not in functions:
+            functions[program] = module.program(mesh)
+        operands, ids = jax.device_put(operands, module.shardings(mesh)), [d.id for d in mesh.devices.flat]
+    outputs = jax.block_until_ready(functions[program](*operands))
+    ran = Ran(
+        device_ids=ids,
+        outputs=leave(experiment, program, outputs, where),
+        operands={},
+        stderr=None,
+        compilation=Compilation(memory=None, cost=None, timing=Timing(place_s=None, compile_s=0.0, run_s=None)),
+    )
+    shapes = {name: shape for name, (shape, _) in context.outputs.items()}
+    return program_run(program, ran, shapes, lambda name, position: context.layout(name).ranges(position), where)
 
 
 if __name__ == "__main__":

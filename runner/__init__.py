@@ -7,6 +7,7 @@ and the table of a sweep; `compose` and `validate` say what an experiment is. do
 
 from __future__ import annotations
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,14 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'runner' has no attribute '{name}'")
     module = "explaining" if name in ("Explained", "compare", "explain") else "api"
-    return getattr(importlib.import_module(f"runner.{module}"), name)
+    collecting = gc.isenabled()
+    # Nothing that an import makes is garbage.
+    gc.disable()
+    try:
+        return getattr(importlib.import_module(f"runner.{module}"), name)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

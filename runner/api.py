@@ -215,18 +215,29 @@ def _run(
     return Record.of(record, where)
 
 
+_YOUNG = (100_000, 20, 100)
+"""The numbers of new objects, and of collections, after which garbage is collected during a run: less often than else.
+
+A run makes many objects that stay, and at each collection JAX looks for its own garbage too.
+"""
+
+
 @contextlib.contextmanager
 def _kept_objects() -> Generator[None]:
     """Exclude the caller's objects from garbage collection: JAX's modules alone would take a tenth of a second."""
-    if gc.get_freeze_count():
-        # The caller has excluded objects already.
-        yield
-        return
-    gc.freeze()
+    before = gc.get_threshold()
+    # Objects that the caller has excluded stay excluded.
+    excluded = gc.get_freeze_count() > 0
+    if not excluded:
+        gc.freeze()
+    if before[0]:
+        gc.set_threshold(*_YOUNG)
     try:
         yield
     finally:
-        gc.unfreeze()
+        gc.set_threshold(*before)
+        if not excluded:
+            gc.unfreeze()
 
 
 def _composed(
@@ -304,6 +315,7 @@ def plan(
     devices: int | None = None,
     in_specs: Any = None,
     out_specs: Any = None,
+    hold: Mapping[str, Any] | None = None,
     hardware: str | Mapping[str, Any] | None = None,
     least: str | Sequence[str] | None = None,
     memory: float | str | None = None,
@@ -320,6 +332,8 @@ def plan(
       shape of the axes `data` and `model` for this number of `devices`.
     - `in_specs`: as for `check`, with `runner.AUTO` for an operand, a leaf or a part of a tree that the planner lays
       out; None: all of them. `out_specs`: the same for the result.
+    - `hold`: layouts that the plan keeps, by patterns of the paths of leaves, `params/**/embed`, `result/loss`, or by
+      the operations inside of the function, `dot_general.3`, as `Plan.constraints` names them.
     - `hardware`: its name, `v5p`: then time is minimised, unless `least` says `bytes` or `memory`; `memory`: what a
       device may need, `90GiB`.
     - `candidates`: how many plans are compiled and verified; 0: none. `seconds`: the time limit of the search.
@@ -332,6 +346,7 @@ def plan(
         "in_specs": (AUTO,) * len(operands) if in_specs is None else in_specs,
         "out_specs": out_specs,
         "constraints": {"**/dot_general.*": "auto"} if lines else {},
+        "hold": hold or {},
         **({} if hardware is None else {"hardware": hardware}),
         **keys,
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.explanation import differences, expecting, files, meshes, model
+from runner.explanation import differences, expecting, files, meshes, model, profiles
 from runner.explanation.files import Wanted
 from runner.explanation.modules import Known
 from runner.printable import Page
@@ -68,17 +68,20 @@ def explain(
     hardware: str | None = None,
     module: str | None = None,
     expect: Mapping[str, Any] | None = None,
+    profile: str | Path | None = None,
 ) -> Explained:
     """Explain what a step was compiled to: its collectives with their lines, its memory, what it computes.
 
     - `step`: a function, jitted or not, with its `arguments`, which are arrays or `ShapeDtypeStruct`s with shardings;
-      or what `jit` lowered or compiled; or the path of a module, of a folder of dumps or of a saved explanation.
+      or what `jit` lowered or compiled; or the path of a module, of a folder of dumps, of a saved explanation or of
+      what `jax.profiler.trace` wrote.
     - `mesh`: the axes and their sizes, `{"data": 4, "model": 2}`, or a `Mesh`, where the module has lost them.
 
     - `hardware`: the name of a hardware file, for an estimate; by default that of the devices that it is compiled for.
-    - `module`: of a folder of dumps, the module with this name.
+    - `module`: of a folder of dumps or of a profile, the module with this name.
     - `expect`: what must hold, as in an experiment's file: `collectives`, how often each kind runs; `no_collectives`;
       `max_bytes_per_device`, `max_memory_bytes`.
+    - `profile`: what `jax.profiler.trace` wrote while the step ran: then the times of lines and collectives are said.
 
     The step is lowered and compiled on the devices that are here, unless it is compiled already. Nothing runs.
 
@@ -91,11 +94,13 @@ def explain(
     if isinstance(step, str | Path):
         if arguments:
             raise TypeError("a file has no arguments: runner.explain(path)")
-        report = Explained.of(files.explain(Path(step), Wanted(Known(mesh=axes), module, hardware)))
+        wanted = Wanted(Known(mesh=axes), module, hardware, profile=None if profile is None else Path(profile))
+        report = Explained.of(files.explain(Path(step), wanted))
     else:
         from runner.worker import explained
 
-        report = Explained.of(explained.explained(step, arguments, axes, hardware))
+        recording = None if profile is None else profiles.read(Path(profile))
+        report = Explained.of(explained.explained(step, arguments, axes, hardware, recording))
     unmet = expecting.unmet(report, expect or {})
     if unmet:
         raise AssertionError("\n".join([*unmet, "", str(report)]))

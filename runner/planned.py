@@ -109,6 +109,8 @@ def of_finished(
     specs = _Specs(finished)
     plan, labels = planning.plan, planning.labels
     text = captured(lambda: showing.show(plan, labels, planning.request))
+    if (sentence := finished.ranked.without_gain) is not None:
+        text = f"{sentence}\n\n{text}"
     return Plan(
         mesh=planning.experiment.mesh.sizes,
         in_specs=specs.of_operands(operands, called),
@@ -154,15 +156,16 @@ class _Specs:
         return tuple(trees)
 
     def of_result(self, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
-        """A tree of specs for the result; by paths where JAX cannot evaluate its tree here."""
+        """A tree of specs for the result; by paths where a leaf of it is no array."""
         outputs = {
             self._paths.get(name, name): self._partition(self._layouts.get(f"outputs.{name}", spec))
             for name, spec in self._experiment.outputs.items()
         }
-        try:
+        # Names of mesh axes in the function mean those of the plan's mesh, as where it was planned.
+        mesh = self._experiment.mesh
+        abstract = self._jax.sharding.AbstractMesh(tuple(mesh.sizes.values()), tuple(mesh.sizes))
+        with self._jax.sharding.use_abstract_mesh(abstract):
             shapes = self._jax.eval_shape(function, *operands)
-        except Exception:  # The caller's function may need a context that only the worker makes.
-            return outputs
         leaves, structure = self._jax.tree.flatten(shapes)
         return self._jax.tree.unflatten(structure, outputs.values()) if len(leaves) == len(outputs) else outputs
 

@@ -69,6 +69,12 @@ def on_devices(ids: Sequence[int]) -> str:
     return f"device{'s' if len(ids) != 1 else ''} {devices_text(ids)}"
 
 
+def varying(value: str, axes: Sequence[str]) -> str:
+    """JAX's cast of a value that is the same along mesh axes: `x = jax.lax.pcast(x, 'data', to='varying')`."""
+    over = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
+    return f"{value} = jax.lax.pcast({value}, {over}, to='varying')"
+
+
 def of_system(error: OSError, where: Path | None) -> str:
     """Format an error of the system with its file, or else `where`: `/full/a: No space left on device`."""
     return f"{error.filename or where}: {error.strerror or error}"
@@ -82,3 +88,8 @@ def long_text(seconds: float) -> str:
 
 
 _SPANS = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (0.0, "second"))
+
+
+def accuracy_text(accuracy: float | None) -> str:
+    """Return an error in units of the measured rounding as text: `4.2 ×`."""
+    return "–" if accuracy is None else f"{accuracy:.2g} ×"

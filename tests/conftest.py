@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import jax
 import pytest
 
@@ -15,6 +16,11 @@ from tests import here, quick
 from tests.server import SELDOM, TIMED
 
 jax.config.update("jax_num_cpu_devices", 9)
+# How long a case takes says how busy the machine is.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 progress.PIPED = SELDOM
 # xdist's processes inherit the setting as a variable; `tests/here.py` alone says when their own JAX has it.
 jax.config.update(quick.UNOPTIMIZED, False)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from runner.checks.context import Context
 from runner.checks.kinds import layout
 from runner.checks.kinds.layout import LayoutVerdict
+from runner.config.slices import slices
 from runner.experiment import effort, topology
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
@@ -30,7 +30,7 @@ from tests import evidence, harness
 from tests.command import ROOT, recorded, run_command
 from tests.evidence import ran
 
-TARGETS = sorted(path for path in (ROOT / "conf" / "target").glob("*_*.yaml"))
+NAMED = {name: each.topology for name, each in slices().items()}
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
 TEXT = """
@@ -305,16 +305,25 @@ def test_the_layout_check_reads_what_the_compiler_promises():
     assert verdict(*swapped).reason == "device 0 holds C[32:64, 0:64], not C[0:32, 0:64]"
 
 
-def test_every_target_file_names_its_topology():
-    for path in TARGETS:
-        content = yaml.safe_load(path.read_text())
-        parsed = topology.parse(content["topology"], content["platform"])
-        assert path.stem == parsed.name.replace(":", "_")
-    assert max(topology.parse(p.stem.replace("_", ":"), "tpu").devices for p in TARGETS) == 2 * 4096
+def test_every_named_slice_is_a_topology_of_its_generation():
+    parsed = {name: topology.parse(text, "tpu") for name, text in NAMED.items()}
+    assert all(name == each.name.replace(":", "_") for name, each in parsed.items())
+    assert slices()["tpu7x_4x4x4"].says == "64 chips of TPU 7x: 128 devices, compile only."
+    assert slices()["v5e_1x1"].says == "1 chip of TPU v5e, compile only."
+    assert max(each.devices for each in parsed.values()) == 2 * 4096
+
+
+def test_a_named_slice_is_an_option_as_a_file_is() -> None:
+    plain = run_command("+experiment=case3_allreduce", "target=v5e_2x2", "--cfg", "job").stdout
+    assert "target:\n  platform: tpu\n  devices: null\n  topology: v5e:2x2\n" in plain
+    refused = run_command("+experiment=case3_allreduce", "target=v5e_9x9")
+    assert refused.stderr == "command line: target=v5e_9x9\n  no target 'v5e_9x9'; did you mean 'v5e_8x8'?\n"
+    offered = run_command("-sc", "query=bash", COMP_LINE="shardproof target=v6e_1", COMP_POINT="23").stdout.split()
+    assert offered == ["target=v6e_16x16", "target=v6e_1x1"]
 
 
 @needs_libtpu
-def test_libtpu_knows_every_target_file_and_its_devices():
+def test_libtpu_knows_every_named_slice_and_its_devices():
     script = """
 import json, os, sys
 from runner.experiment import topology
@@ -327,7 +336,7 @@ for name in json.loads(sys.argv[1]):
     counts[name] = len(topologies.get_topology_desc(**topology.parse(name, "tpu").arguments).devices)
 print(json.dumps(counts))
 """
-    names = [path.stem.replace("_", ":") for path in TARGETS]
+    names = [*NAMED.values()]
     command = [sys.executable, "-c", script, json.dumps(names)]
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(completed.stdout) == {name: topology.parse(name, "tpu").devices for name in names}

@@ -223,6 +223,20 @@ def test_what_jax_takes_is_taken(tmp_path: Path) -> None:
     assert set(record.arrays) == {"tree_key", "tree_scalar", "x", "shift"}
 
 
+def test_a_functions_own_caches_may_hold_values_of_a_trace(tmp_path: Path) -> None:
+    record = check(
+        tmp_path / "run",
+        calls.rotated,
+        X,
+        mesh={"x": 2},
+        in_specs=P("x"),
+        out_specs=P("x"),
+        program=["auto", "derived"],
+    )
+    assert record.status == "passed"
+    assert len(record.programs) == 2
+
+
 def test_an_unknown_keyword_is_an_argument_too(tmp_path: Path) -> None:
     record = check(tmp_path, calls.doubled, X, mesh={"a": 4}, in_specs=P("a"), expect={"collectivs": 3})
     assert record.error == "expect.collectivs\n  there is no key 'collectivs'; did you mean 'collectives'?"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +16,14 @@ from runner.checks.kinds import derivation
 from runner.cli.derive import text
 from runner.derivation.inlining import inlined
 from runner.derivation.lines import Written
-from runner.derivation.section import section, with_lines
+from runner.derivation.section import as_data, section, with_lines
 from runner.experiment import data, expect
-from runner.experiment.model import Experiment, Line
+from runner.experiment.model import Experiment, Line, Statement
 from runner.experiment.program import Program
+from runner.experiment.statements import read_statements
+from runner.experiment.traced import TracedLines
 from runner.faults import InvalidExperiment
+from runner.language.check import VisibleNames
 from runner.language.syntax import parse
 from runner.layout import Mesh, Spec
 from runner.programs.types import InferredTypes
@@ -64,6 +69,14 @@ def _lines(text: str, **changes: object) -> dict[str, object]:
     return types.derivation.per_device
 
 
+def _pasted(experiment: Experiment, lines: Mapping[str, object]) -> tuple[Statement, ...]:
+    """Return the statements that a file with these lines as its `per_device` has."""
+    scope = VisibleNames("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
+    if experiment.grad is not None:
+        scope.loops["grad"] = experiment.grad.wrt
+    return read_statements(lines, ("per_device",), scope, experiment.dims)
+
+
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> None:
@@ -74,8 +87,10 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     context = Context(experiment, arrays, types.outputs, types.floats, None, None)
     assert types.derivation is not None
     assert derivation.check(context, types.derived, types.floats["derived"]) == Judged(status="passed")
-    derived = with_lines(experiment, types.derivation)
-    assert section(derived.lines("per_device")) == section(types.derived.lines("per_device"))
+    crossed = TracedLines.of(json.loads(json.dumps(as_data(types.derived.lines("per_device")).json())))
+    derived = with_lines(experiment, crossed, check_vma=types.derivation.check_vma)
+    assert section(derived.lines("per_device")) == types.derivation.per_device
+    assert derived.lines("per_device") == _pasted(experiment, types.derivation.per_device)
 
 
 def _checked(experiment: Experiment, folder: Path) -> Judged | NotRun | str:

@@ -116,6 +116,7 @@ RUN = [each for each in COMMANDS if excused(each.line) is None]
 RUNS = {
     "outputs/mine/2026-11-21_01-30-43-685693": (),
     "outputs/mine/2026-11-22_09-12-01-120034": ("arrays.B.spec=[null,y]",),
+    "outputs/mine/2026-11-23_18-30-00-512340": ("profile=true",),
 }
 """The runs that pages compare, and the overrides of each."""
 

@@ -5,6 +5,7 @@ A session tries a few of each; `make faults` tries them all.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,6 +155,73 @@ def test_a_result_or_an_operand_that_is_no_array_is_one_message(name: str, tmp_p
     record = check(tmp_path / "out", function, operand, **more)
     assert record.status == "invalid"
     assert says in str(record.error)
+
+
+def nested(levels: int, tree: Any = X) -> Any:
+    """Return a tree with an array under so many lists."""
+    for _ in range(levels):
+        tree = [tree]
+    return tree
+
+
+@pytest.mark.parametrize("levels", [101, 5000])
+def test_a_tree_of_too_many_levels_is_refused(levels: int, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="the operand tree is a tree of more than 100 levels, for which no program can"
+    ):
+        check(tmp_path / "out", lambda tree: X, nested(levels))
+
+
+def test_a_result_of_too_many_levels_is_refused(tmp_path: Path) -> None:
+    record = check(tmp_path / "out", lambda x: nested(200, x), X)
+    assert "gives a tree of more than 100 levels, for which no program can be written" in str(record.error)
+
+
+def test_a_tree_of_a_hundred_levels_is_checked(tmp_path: Path) -> None:
+    tree = nested(100)
+    assert check(tmp_path / "out", lambda tree: jax.tree.leaves(tree)[0] * 2, tree).status == "passed"
+
+
+def ringed(over: Any, pairs: list[tuple[int, int]] | None = None) -> Any:
+    """Return a function that communicates over these mesh axes."""
+
+    def on_device(x: Any) -> Any:
+        return jax.lax.psum(x, over) if pairs is None else jax.lax.ppermute(x, over, pairs)
+
+    return jax.shard_map(on_device, in_specs=P("x"), out_specs=P() if pairs is None else P("x"))
+
+
+RINGS = {
+    "a device that is not there": (ringed("x", [(0, 7), (1, 0)]), "there is no device 7: the 2 along x are 0 to 1"),
+    "two senders": (ringed("x", [(0, 1), (1, 1)]), "ppermute sends to device 1 twice"),
+    "two receivers": (ringed("x", [(0, 0), (0, 1)]), "ppermute sends from device 0 twice"),
+    "an axis twice": (ringed(("x", "x")), "is over 'x' and 'x': name 'x' once"),
+}
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_collective_that_addresses_nobody_is_named_with_its_line(name: str, tmp_path: Path) -> None:
+    function, says = RINGS[name]
+    record = check(tmp_path / "out", function, X)
+    assert record.status == "invalid"
+    assert "test_given.py:" in str(record.error)
+    assert says in str(record.error)
+
+
+def test_the_plan_of_many_leaves_grows_with_them(tmp_path: Path) -> None:
+    tree = {f"k{i}": X for i in range(60)}
+    operands = tree, np.float32(3)
+    specs = P("x"), P()
+    record = check(
+        tmp_path / "out", lambda tree, by: jax.tree.map(lambda x: x * by + 1, tree), *operands, in_specs=specs
+    )
+    assert record.status == "passed", str(record)
+    (plan,) = (tmp_path / "out").glob("plan_*.json")
+    operations = json.loads(plan.read_text())["operations"]
+    shards = {tuple(value["origins"]["x"]) for each in operations for value in each["results"] if value.get("origins")}
+    assert max(map(len, shards)) == 1
+    assert len({line.expression for line in record.lines["graph"]}) > 60
+    assert max(len(line.expression or "") for line in record.lines["graph"]) < 100
 
 
 def test_numpys_integers_are_sizes_of_a_mesh(tmp_path: Path) -> None:

@@ -92,6 +92,35 @@ def test_check_plans_what_is_auto_and_then_checks(tmp_path: Path) -> None:
     assert record.collectives == {"all-reduce": 1}
 
 
+@pytest.mark.parametrize(
+    ("hold", "up"), [({"params/up": P("model")}, P("model")), ({"params/*": P()}, P()), ({"result/0/up": P()}, P())]
+)
+def test_held_layouts_of_leaves_are_kept(hold: dict[str, Any], up: Any, tmp_path: Path) -> None:
+    best = _held(hold, tmp_path)
+    assert best.in_specs[0]["up"] == up
+    assert best.out_specs[0]["up"] == up
+
+
+def test_the_held_layout_of_an_operation_decides_that_of_its_weight(tmp_path: Path) -> None:
+    """With `h` sharded by columns alone the rows of `down` would be sharded; the plan may still choose otherwise."""
+    best = _held({"dot_general.1": P(None, "model")}, tmp_path)
+    assert "dot_general.1" not in [each.operation for each in best.constraints]
+    assert best.in_specs[0]["up"] == P(None, "model")
+
+
+def _held(hold: dict[str, Any], tmp_path: Path) -> Plan:
+    return runner.plan(
+        planned_step.step,
+        (planned_step.shapes(), X),
+        mesh=MESH,
+        in_specs=(runner.AUTO, P("data")),
+        hold=hold,
+        candidates=0,
+        quiet=True,
+        folder=tmp_path / "run",
+    )
+
+
 def test_gradients_are_no_state(tmp_path: Path) -> None:
     """They have the structure of the parameters, and are not their next value: nothing holds them to one layout."""
     best = runner.plan(
@@ -123,6 +152,8 @@ def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
         ({"memory": 1000}, "no layout fits: arrays and outputs need at least"),
         ({"least": "time"}, "plan.least=time needs hardware"),
         ({"hardware": "v9"}, "hardware"),
+        ({"hold": {"up": P()}}, "hold['up']: no leaf that is AUTO has this path; there are params/down"),
+        ({"hold": {"params/up": "model"}}, "hold['params/up']: 'model' is not a PartitionSpec"),
         ({"in_specs": ({"up": "auto", "side": P()}, P())}, "the operand has no ['side']"),
     ],
 )

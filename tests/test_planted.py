@@ -70,7 +70,8 @@ def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeyp
     assert {result.checks.values.status for result in record.programs.values()} == {"passed"}
     assert record.checks.sections.status == "passed"
     assert record.programs["shard_map"].checks.value.diagnosis == [
-        "all programs differ from both oracles: JAX is wrong in what they share, or the oracle is"
+        "all programs differ from both oracles, in float64 too, and so does the graph unsharded on one device: "
+        "JAX is wrong in what they share, or the oracle is"
     ]
 
 

@@ -184,6 +184,7 @@ def test_each_step_of_a_loop_adds_to_its_lines() -> None:
         kind="collective-permute",
         executions=3,
         seconds=Seconds(median=1.5e-7, min=1.5e-7, max=1.5e-7, total=1.5e-7),
+        exposed=Seconds(median=1.5e-7, min=1.5e-7, max=1.5e-7, total=1.5e-7),
     )
     assert taken.unknown == []
 

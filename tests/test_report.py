@@ -136,6 +136,16 @@ def test_a_run_that_passed(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_an_error_beyond_the_measured_rounding_has_a_column_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    valued_as = valued({"C": output(accuracy=7.25, wrong=1), "D": output(accuracy=0.5)})
+    out = printed(capsys, record(programs={"auto": valued_as, "vmap": valued({"C": output(accuracy=0.25)})}))
+    head, auto, vmap = (re.split(r"  +", line) for line in out.splitlines()[3:6])
+    at = head.index("accuracy")
+    assert (auto[at], vmap[at], head[at - 1]) == ("7.2 ×", "0.25 ×", "largest error")
+    assert max(map(len, out.splitlines()[3:6])) <= 100
+    assert "accuracy" not in printed(capsys, record(programs={"auto": valued({"C": output(accuracy=0.9)})}))
+
+
 def test_a_failed_run_names_the_culprit_then_the_reason_then_the_place(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, record(status="failed", programs={"shard_map": FAILED}))
     assert out.splitlines()[-7:] == [

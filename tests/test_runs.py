@@ -267,8 +267,6 @@ def test_several_sweeps_have_one_page_that_leads_to_all_their_points() -> None:
     assert page.count("<tr data-p=") == 7
     assert 'href="../first/0/report.html">first/0</a>' in page
     assert 'href="../sub/second/3/report.html">second/3</a>' in page
-    exported = json.loads(Path("pages/both.vl.json").read_text("utf-8"))
-    assert len(exported["data"]["values"]) == 7
 
 
 def test_points_represented_by_another_are_shown_as_such() -> None:
@@ -458,7 +456,7 @@ def test_a_page_at_the_default_path_replaces_only_a_page(capsys: pytest.CaptureF
     assert report.main(["mine/run"]) == 0
     assert report.main(["mine/run"]) == 0
     assert shelf.strangers(shelf.entries(Path("mine"))[0]) == []
-    for name in ("mine/report.html", "mine/report.vl.json", "mine/run/report.html"):
+    for name in ("mine/report.html", "mine/run/report.html"):
         before = Path(name).read_text() if Path(name).exists() else None
         Path(name).write_text("mine")
         capsys.readouterr()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
-import re
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from runner.experiment.functions import RESULT
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, UserSpelling
 from runner.graph.model import Region
+from runner.graph.source import Checkpoint
 from runner.graph.term import Const, Name, Term
 from runner.language.printing import text
 from runner.language.syntax import parse
@@ -150,17 +153,77 @@ def test_other_results_of_a_function_are_names() -> None:
     assert LINES.with_line((RESULT,), term("(scan.carry, z * 2, z, until.x)")) is None
 
 
-READERS = ("jaxprs.py", "primitives.py", "functions.py", "spelled.py", "trips.py")
-"""The modules of the worker that read a function."""
-
-PRINTING = re.compile(r"language\.printing import (?!is_within$)|Expression\.of|read_expression|_writing", re.MULTILINE)
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_what_reads_a_function_prints_no_line(name: str) -> None:
-    assert PRINTING.findall((ROOT / "runner" / "worker" / name).read_text(encoding="utf-8")) == []
+def test_how_a_loop_of_derived_lines_is_taken_crosses_too() -> None:
+    loop = replace(SCAN, unroll=True, checkpoint=Checkpoint("save_only_these_names", ("h",)))
+    lines = TracedLines((), {"scan": loop}, ())
+    assert TracedLines.of(json.loads(json.dumps(lines.json()))) == lines
 
 
-def test_the_search_for_printing_finds_it() -> None:
-    assert PRINTING.search("from runner.language.printing import text\n")
-    assert PRINTING.search("from runner.language.printing import is_within, text\n")
+PARSING = {
+    # What a user's YAML has.
+    "experiment/plain.py", "experiment/statements.py", "experiment/repeats.py", "experiment/combiners.py",
+    "experiment/functions.py", "experiment/enumeration.py", "experiment/extent.py", "experiment/reader.py",
+    "worker/functions.py",
+    # What an edit of a line is to be in the file.
+    "experiment/imported.py",
+    # Templates of terms, which are constants of the module.
+    "derivation/terms.py", "checks/mends.py",
+}  # fmt: skip
+"""The modules that make terms of text."""
+
+PRINTING = {
+    # Programs, and what a person sees.
+    "programs/emit.py", "experiment/data.py", "experiment/source_text.py", "why/notation.py", "why/written.py",
+    # Edits, in words and as a file has them.
+    "checks/edits.py", "checks/slips.py", "checks/mends.py",
+    # Lines that a file is spread out to, or that a trace names.
+    "experiment/enumeration.py", "experiment/repeats.py", "experiment/naming.py",
+}  # fmt: skip
+"""The modules that make text of terms."""
+
+PARSES = {
+    "runner.language.syntax": {"parse"},
+    "runner.experiment.plain": {"read_expression"},
+    "runner.experiment.statements": {"read_statements", "read_section"},
+}
+PRINTS = {"runner.language.printing": {"text", "written"}}
+
+
+def importing(tree: ast.AST, functions: Mapping[str, set[str]]) -> set[str]:
+    """Return which of these functions a module imports, by name or with their module."""
+    imported: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or node.module is None:
+            continue
+        names = {alias.name for alias in node.names}
+        imported |= names & functions.get(node.module, set())
+        imported |= names & {module.rpartition(".")[2] for module in functions if module.startswith(f"{node.module}.")}
+    return imported
+
+
+def users(functions: Mapping[str, set[str]]) -> set[str]:
+    """Return the modules that import one of these functions, apart from the language's own."""
+    folder = ROOT / "runner"
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.py")}
+    return {
+        name
+        for name, file in files.items()
+        if not name.startswith("language/") and importing(ast.parse(file.read_text(encoding="utf-8")), functions)
+    }
+
+
+def test_text_is_parsed_only_where_a_user_wrote_it() -> None:
+    assert users(PARSES) == PARSING
+
+
+def test_terms_are_printed_only_for_programs_files_and_persons() -> None:
+    assert users(PRINTS) == PRINTING
+
+
+@pytest.mark.parametrize("text_of_module", [
+    "from runner.language.printing import is_within, text\n",
+    "from runner.language import printing\n",
+])  # fmt: skip
+def test_the_search_for_printing_finds_it(text_of_module: str) -> None:
+    assert importing(ast.parse(text_of_module), PRINTS)
+    assert not importing(ast.parse("from runner.language.printing import is_within\n"), PRINTS)

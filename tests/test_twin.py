@@ -100,6 +100,17 @@ def test_a_mistake_smaller_than_the_rounding_is_noticed_by_the_twin(
         assert "in float64 the same program differs from the oracle too" in output.reason
 
 
+def test_a_mistake_beyond_the_tolerance_is_not_taken_for_rounded_constants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = dataclasses.replace(operations.OPERATIONS["square"], counterpart=lambda x: x * x + 2.5e-6)
+    monkeypatch.setitem(operations.OPERATIONS, "square", row)
+    changes = {"graph": {}, "per_device": {"out": "square(x)"}, "outputs": {"out": ["x"]}, "expect": {}}
+    record: Any = run.run({**config("layer", MESH, program="shard_map"), **changes}, tmp_path, Sources, workers=WORKERS)
+    (output,) = record.programs["shard_map"].checks.value.outputs.values()
+    assert (output.status, output.wrong > 0, output.twin.status) == ("failed", True, "failed")
+
+
 def test_what_is_mostly_undecided_is_proved_by_its_twin(tmp_path: Path) -> None:
     # A third of 3 is 1 in float64, and may be less in float32.
     changes = {"graph": {}, "per_device": {"out": "floor(x / 3 / x * 3)"}, "outputs": {"out": ["x"]}, "expect": {}}
@@ -204,3 +215,37 @@ def test_the_accuracy_of_an_output_is_measured_and_can_be_expected(tmp_path: Pat
     assert record.programs["vmap"].checks.accuracy.status == status
     (row,) = measures.rows(0, record, [])
     assert 0 < row.value("accuracy") < 4
+
+
+SWEPT = """
+name: swept
+mesh: {axes: [x], shape: [2]}
+arrays:
+  x: {shape: [4, 8], spec: [x], init: normal}
+  w: {shape: [8, 4], spec: [], init: normal}
+graph: {h: tanh(x @ w) * 0.3, loss: mean(h ** 2)}
+outputs: {h: [x], loss: []}
+program: auto
+verify: twin
+"""
+
+
+def test_points_of_a_sweep_that_differ_in_dtypes_alone_share_a_twin(tmp_path: Path) -> None:
+    swept = {"arrays.x.dtype": ("float32", "float16"), "arrays.w.dtype": ("float32", "bfloat16")}
+    runner.sweep(yaml.safe_load(SWEPT), swept, folder=tmp_path / "sweep")
+    records = [runner.read(tmp_path / "sweep" / str(point)) for point in range(4)]
+    twins_of = [record.programs["auto"].checks.value.outputs["h"].twin for record in records]
+    assert [twin.status for twin in twins_of] == ["passed"] * 4
+    assert [twin.shared for twin in twins_of] == [False, True, True, True]
+
+
+def test_what_was_accepted_as_weak_is_proved_where_a_twin_runs(tmp_path: Path) -> None:
+    # Most digits are lost to rounding.
+    changes = {"graph": {}, "per_device": {"out": "(x + 1e6) - 1e6"}, "outputs": {"out": ["x"]}}
+    experiment = {**config("layer", MESH, program="shard_map"), **changes, "expect": {"weak": ["out"]}}
+    for verify, accepted in (("auto", True), ("twin", False)):
+        (tmp_path / verify).mkdir()
+        record: Any = run.run({**experiment, "verify": verify}, tmp_path / verify, Sources, workers=WORKERS)
+        assert record.error is None
+        (output,) = record.programs["shard_map"].checks.value.outputs.values()
+        assert (output.status, output.accepted) == ("passed", accepted)

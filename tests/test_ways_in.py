@@ -127,6 +127,8 @@ def test_a_group_lists_its_names_with_what_they_say(tmp_path: Path) -> None:
     assert re.search(r"^x2_y4 +axes: \[x, y\], shape: \[2, 4\]$", outcome.stdout, re.MULTILINE)
     outcome = done(tmp_path, "target", module="runner list")
     assert re.search(r"^gpu +The GPUs of this machine\.$", outcome.stdout, re.MULTILINE)
+    assert re.search(r"^tpu7x_2x2x1 +4 chips of TPU 7x: 8 devices, compile only\.$", outcome.stdout, re.MULTILINE)
+    assert outcome.stdout.endswith(f"\n3 in {ROOT / 'conf' / 'target'}, and 49 slices of TPUs\n")
     assert done(tmp_path, module="runner list").stdout == done(tmp_path).stdout
 
 

@@ -10,9 +10,11 @@ import io
 import json
 import os
 import re
+import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from runner.experiment.reader import read
 from runner.flow import run
 from runner.layout import Layout, Mesh, Spec
 from runner.link.events import Started, Types, WorkerEvent
+from runner.link.steps import StepWork
 from runner.link.workers import Workers
 from runner.record import verdicts
 from runner.record.model import CompiledProgram, OutputRecord, Record
@@ -49,13 +52,19 @@ class Chosen(Here):
         self._programs = programs
         self._tell = tell
         self.nodes: dict[str, Any] = {}
+        self.twin_seconds = 0.0
+        """The processor time that twins took."""
 
     def submit(self, job: str) -> None:
+        given = json.loads(job)
+        steps = given["steps"]
         if self._programs is not None:
-            given = json.loads(job)
-            steps = [step for step in given["steps"] if step["program"] in self._programs]
+            steps = [step for step in steps if step["program"] in self._programs]
             job = json.dumps({**given, "steps": steps})
+        start = time.process_time()
         super().submit(job)
+        if any(step["work"] == StepWork.TWIN for step in steps):
+            self.twin_seconds += time.process_time() - start
 
     def emit(self, event: WorkerEvent) -> None:
         if isinstance(event, Started):
@@ -74,7 +83,9 @@ def judge(
     each failure. The kinds are `bug`, `error`, `refused` (a feature that a backend lacks), names of checks, and `weak`.
     `sent` holds the bytes that a device sends, by program, where they are known, for those on the mesh whose outputs
     have the experiment's specs: `auto` leaves outputs as the compiler lays them out. `ignoring` are the programs that
-    leave what `constraints` lays out to the compiler, or to lines of their own.
+    leave what `constraints` lays out to the compiler, or to lines of their own. `shares` has the largest
+    part of its tolerance that an element of each output used, `twins` the verdict of each output whose twin was run,
+    and `twin_seconds` the processor time that this took.
     """
     worker = Chosen(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
@@ -97,7 +108,16 @@ def judge(
         "not_supported": record.not_supported,
         "types": worker.nodes,
         "sources": sources,
+        "shares": {key: output.share for key, output in _compared(record)},
+        "twins": {key: codec.plain(output) for key, output in _compared(record) if output.twin is not None},
+        "twin_seconds": worker.twin_seconds,
     }
+
+
+def _compared(record: Record) -> Iterator[tuple[str, verdicts.ValueOutput]]:
+    for program, ran in record.programs.items():
+        if isinstance(ran.checks.value, verdicts.ValueVerdict):
+            yield from ((f"{name} in {program}", output) for name, output in ran.checks.value.compared.items())
 
 
 def _ignores(program: Program) -> bool:
@@ -146,15 +166,16 @@ def _words(verdict: verdicts.Verdict) -> str:
     return "\n".join([*words, *verdict.diagnosis])
 
 
-def prepare(*, optimized: bool) -> None:
-    """Give this process its simulated devices, and redirect the compiler's messages to a file.
+def prepare(*, optimized: bool, devices: int = DEVICES) -> None:
+    """Give this process its simulated devices, and redirect the compiler's messages, not Python's, to a file.
 
     Without `optimized`, LLVM leaves what XLA made as it is, which saves a third of the time.
     """
     here.OPTIMIZED = optimized
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", DEVICES)
+    jax.config.update("jax_num_cpu_devices", devices)
     log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+    sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
     os.dup2(log.fileno(), 2)
 
 

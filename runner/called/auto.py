@@ -6,6 +6,7 @@ leaves by their paths, in which the file's own `auto` stands.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,10 @@ from typing import Any, cast
 from runner.called.chosen import is_auto
 from runner.called.experiment import CalledExperiment, experiment
 from runner.called.module import MODULE
-from runner.called.specs import is_spec, per_operand, spread
+from runner.called.specs import WrongSpecs, is_spec, per_operand, spread
 from runner.experiment.forms import AUTO as WRITTEN
+from runner.experiment.patterns import fits
+from runner.words import listed
 
 
 @dataclass(frozen=True)
@@ -112,11 +115,13 @@ def experiment_of(
     in_specs: Any = None,
     out_specs: Any = None,
     chosen: bool = False,
+    hold: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> CalledExperiment:
     """The experiment of a call, with `auto` in the place of AUTO; the arguments are those of `called.experiment`.
 
-    `chosen`: whether the layouts of results that `out_specs` leaves open are the planner's, not the compiler's.
+    `chosen`: whether the layouts of results that `out_specs` leaves open are the planner's, not the compiler's;
+    `hold`: layouts by patterns of leaves' paths, or by operations inside of the function.
     """
     open_specs = opened(in_specs, operands)
     planned_outputs = chosen or _has_auto(sys.modules.get("jax"), out_specs)
@@ -138,4 +143,35 @@ def experiment_of(
         single = out_specs is not None and is_spec(out_specs)
         keys["outputs"] = {"result": written(out_specs) if single else WRITTEN}
         layouts |= {} if single else outputs(out_specs, "result")
-    return replace(called, keys={**keys, "arrays": arrays, "specs": layouts})
+    held, inside = _held(hold or {}, layouts, keys)
+    # The first pattern that a path fits counts.
+    keys["constraints"] = inside | dict(keys.get("constraints") or {})
+    left = {path: spec for path, spec in layouts.items() if not any(fits(name, path) for name in held)}
+    keys["specs"] = held | left
+    return replace(called, keys={**keys, "arrays": arrays})
+
+
+def _held(
+    hold: Mapping[str, Any], layouts: Mapping[str, Any], keys: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The layouts to hold: of leaves, and of operations inside of the function. Raises `WrongSpecs`."""
+    leaves, inside = dict[str, Any](), dict[str, Any]()
+    for name, spec in hold.items():
+        if not is_spec(spec):
+            raise WrongSpecs(f"hold[{name!r}]", f"{spec!r} is not a PartitionSpec")
+        if name.partition("/")[0] in keys["outputs"] or any(fits(name, path) for path in layouts):
+            leaves[name] = written(spec)
+        elif _OPERATION.fullmatch(name):
+            inside[f"**/{name}"] = written(spec)
+        else:
+            known = sorted(path for path, layout in layouts.items() if layout == WRITTEN)[:_NAMED]
+            message = f"no leaf that is AUTO has this path; there are {listed(known)}, and operations: dot_general.1"
+            raise WrongSpecs(f"hold[{name!r}]", message)
+    return leaves, inside
+
+
+_OPERATION = re.compile(r"[a-z_]+\.[0-9]+")
+"""The name of an operation inside of a function: `dot_general.3`."""
+
+_NAMED = 12
+"""The most paths that a message names."""

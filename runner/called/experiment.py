@@ -20,10 +20,11 @@ from runner.called.meshes import CallMesh, call_mesh, devices_of_caller
 from runner.called.module import MODULE
 from runner.called.specs import WrongSpecs, is_spec, per_operand, spread
 from runner.experiment.forms import IDENTIFIER
-from runner.experiment.imported import CALLED, SETTINGS_OF_A_PROCESS
+from runner.experiment.imported import CALLED, DEEPEST, SETTINGS_OF_A_PROCESS
 from runner.faults import Key
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.programs.names import importable
+from runner.untyped import is_mapping
 
 
 class Unpicklable(ValueError):
@@ -70,6 +71,12 @@ def experiment(
     keywords = tuple(kwargs or {})
     own = _name(function)
     names = _names(function, len(operands), keywords, {own, "result", MODULE})
+    for name, operand in zip(names, given, strict=True):
+        if _is_deeper(operand, DEEPEST):
+            raise ValueError(
+                f"{_name(function)}: the operand {name} is a tree of more than {DEEPEST} levels, for which no program "
+                "can be written; pass its leaves in a list, and build the tree in the function"
+            )
     leaves = [_arrays(operand) for operand in given]
     asked = _jitted(function, given, keywords)
     of_caller = [[getattr(leaf, "sharding", None) for leaf in each] for each in leaves]
@@ -136,6 +143,24 @@ def _arguments(
             arguments["arrays", "_".join(filter(None, (name, leaf)))] = f"{name}{key}"
             arguments["arrays", "_".join(filter(None, (name, leaf))), "spec"] = f"{place}{key}"
     return arguments
+
+
+def _is_deeper(tree: Any, levels: int) -> bool:
+    """Whether dicts, lists and tuples are nested in more than so many levels, as one that contains itself is."""
+    pending: list[tuple[Any, int]] = [(tree, 1)]
+    while pending:
+        container, depth = pending.pop()
+        if not _is_container(container):
+            continue
+        if depth > levels:
+            return True
+        parts: Iterable[Any] = container.values() if is_mapping(container) else container
+        pending += ((part, depth + 1) for part in parts)
+    return False
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple)
 
 
 class _Leaves(list[Any]):

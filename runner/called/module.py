@@ -21,8 +21,11 @@ jax.set_mesh; donated: the operands whose memory the results may take.
 """
 
 import functools
+import gc
 import importlib
 import io
+import itertools
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -192,6 +195,43 @@ def _whole(tree, arrays):
     return jax.tree.map(leaf, tree)
 
 
+_CACHED = type(functools.cache(len))
+_INSTALLED = ("site-packages", "dist-packages", os.path.dirname(os.__file__))
+
+
+def _of_trace(value, depth=4):
+    """Whether an object is, or holds, a value of a trace."""
+    if isinstance(value, jax.core.Tracer):
+        return True
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    elif type(value).__name__ == "_lru_list_elem":
+        parts = gc.get_referents(value)
+    else:
+        parts = () if isinstance(value, type) else getattr(value, "__dict__", {}).values()
+    return depth > 0 and any(_of_trace(part, depth - 1) for part in [*itertools.islice(parts, 1000)])
+
+
+def _forget(*functions):
+    """Empty the caches by functools that hold values of a trace, which has ended, in the caller's own modules.
+
+    JAX calls a function once for each program, and the caller's process once for all calls.
+    """
+    spaces = [
+        vars(module)
+        for module in list(sys.modules.values())
+        if (file := getattr(module, "__file__", None)) and not any(folder in file for folder in _INSTALLED)
+    ]
+    spaces += [getattr(getattr(function, "__wrapped__", function), "__globals__", {}) for function in functions]
+    classes = [vars(value) for space in spaces for value in list(space.values()) if isinstance(value, type)]
+    for space in [*spaces, *classes]:
+        for value in list(space.values()):
+            if isinstance(value, _CACHED) and any(map(_of_trace, gc.get_referents(value))):
+                value.cache_clear()
+
+
 def _called(own, arrays):
     """What a function gives, as `jit` has it, of these arrays in the place of its operands' own.
 
@@ -203,6 +243,7 @@ def _called(own, arrays):
         _whole(operand, next(given)) if jax.tree.leaves(part) else operand
         for operand, part in zip(operands_, operands, strict=True)
     ]
+    _forget(function, reference)
     count = len(whole) - len(keywords)
     named = dict(zip(keywords, whole[count:]))
     result = (function if own else reference)(*whole[:count], **named)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +57,7 @@ def unblamed(
             if isinstance(output, ValueOutput) and _only_undecided(output) and _same(context, name, run, peers):
                 reason = f"{output.reason}, but {listed([run.program, *(o.program for o in peers)])} agree on them"
                 outputs[name] = replace(output, status="weak", reason=reason)
-        judged[run.program] = value.together(outputs, verdict.diagnosis)
+        judged[run.program] = value.revised(verdict, outputs)
     return judged
 
 
@@ -80,10 +80,19 @@ def _same(context: Context, name: str, run: ProgramRun, peers: Sequence[ProgramR
     )
 
 
-def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: Program, *, alike: bool) -> str:
+def blame(
+    context: Context,
+    verdicts: Mapping[Program, ValueVerdict],
+    program: Program,
+    *,
+    alike: bool,
+    unsharded: Callable[[Sequence[str]], bool | None] = lambda _: None,
+) -> str:
     """Which side is wrong where the `value` check of a program failed, in words.
 
     `verdicts` has the `value` verdict of every program that ran; `alike` is whether the two sections compute the same.
+    `unsharded` says of some outputs whether the graph in its own dtypes, unsharded on one device, agrees with the
+    oracle; None if it did not run.
     """
     outputs = verdicts[program].outputs
     wrong = [name for name, verdict in outputs.items() if verdict.status == "failed"]
@@ -92,16 +101,20 @@ def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: P
     failing = [peer for peer in comparable if peer not in right]
     paths = context.experiment.imports.paths
     of = f" in {listed([paths.get(name, name) for name in wrong])}" if len(outputs) > len(wrong) else ""
+    twins = {twin.status for name in wrong if (twin := _twin(outputs[name])) is not None}
     referred = context.experiment.imports.referred
     if referred and {*right} <= {Program.DERIVED} and program is not Program.DERIVED:
         # What is derived is written from the references.
         differ = f"{listed(failing)} {'differ' if len(failing) > 1 else 'differs'}"
         of_functions = f"the reference{'s' if len(referred) > 1 else ''} of {listed(referred)}{of}"
         which = "one of the functions" if len(referred) > 1 else "the function"
+        if twins == {"passed"}:
+            return f"{differ} from {of_functions}, in its own dtypes alone: the compiler is wrong there"
         return f"{differ} from {of_functions}: {which} computes something else, or the compiler or JAX is wrong"
     if right:
         agree, alone = f"{listed([*right, 'the oracle'])} agree{of}", failing == [program]
-        if any(_beyond_rounding(context, peer, name, verdicts[peer]) for peer in failing for name in wrong):
+        beyond = any(_beyond_rounding(context, peer, name, verdicts[peer]) for peer in failing for name in wrong)
+        if beyond or "failed" in twins:
             return f"{agree}, {program + ' alone is' if alone else listed(failing) + ' are'} wrong: the compiler"
         differ = f"{program} alone differs" if alone else f"{listed(failing)} differ"
         return f"{agree}, {differ} by little: its rounding is more than was measured, or the compiler is wrong"
@@ -111,16 +124,41 @@ def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: P
         oracle = "the SPMD interpreter" if program.section == "per_device" else "the oracle"
     several = len(failing) > 1
     differ = f"all programs differ from {oracle}{of}" if several else f"{program} differs from {oracle}{of}"
-    twins = [twin.status for name in wrong if (twin := _twin(outputs[name])) is not None]
+    if twins == {"passed"}:
+        return f"{differ}, in {'their' if several else 'its'} own dtypes alone: the compiler is wrong there"
+    # Only what is written from a graph has an unsharded program.
+    agrees = unsharded(wrong) if context.graph is not None and (alike or program.section == "graph") else None
+    differ += ", in float64 too" if "failed" in twins else ""
+    if agrees:
+        sides = f"{differ}, while the graph unsharded on one device agrees with it"
+        beyond = any(_beyond_rounding(context, peer, name, verdicts[peer]) for peer in failing for name in wrong)
+        if beyond or "failed" in twins:
+            return f"{sides}: the compiler is wrong, or JAX, in what the layouts make of it"
+        return f"{sides}: the sharded rounding is more than was measured, or the compiler is wrong"
+    differ += ", and so does the graph unsharded on one device" if agrees is False else ""
     if "failed" in twins:
         if several:
             return f"{differ}: JAX is wrong in what they share, or the oracle is"
-        return f"{differ}, and no other program ran: the compiler, JAX or the oracle is wrong"
-    if "passed" in twins:
-        return f"{differ}, in {'their' if several else 'its'} own dtypes alone: the compiler is wrong there"
+        alone = "" if agrees is False else ", and no other program ran"
+        return f"{differ}{alone}: the compiler, JAX or the oracle is wrong"
     return (
         f"{differ}: nothing shows yet whether that is rounding, or a mistake of the compiler, of JAX or of the oracle"
     )
+
+
+def agrees(context: Context, unsharded: ProgramRun, names: Sequence[str]) -> bool | None:
+    """Whether some outputs of the unsharded graph agree with its oracle; None if that has one of them not."""
+    assert context.graph is not None
+    if not {*names} <= context.graph.values.keys() & unsharded.outputs.keys():
+        return None
+    for name in names:
+        output = unsharded.outputs[name]
+        allowed = context.tolerance("graph", name)
+        for ranges, part in output.parts.items():
+            beside = context.beside("graph", name, 0, ranges)
+            if difference(part, context.expected("graph", name, 0, ranges), output.dtype, allowed, beside).wrong:
+                return False
+    return True
 
 
 def _twin(output: ValueOutput | OutputVerdict) -> TwinOutput | None:

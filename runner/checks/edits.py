@@ -288,6 +288,10 @@ class Edits:
         slices = (part for site in self.sites for part in parts(site.term) if isinstance(part, Apply))
         return frozenset(text(part.operands[0]) for part in slices if part.operation in _SLICES)
 
+    def added_sum(self, site: EditSite) -> str | None:
+        """The operand for which JAX adds the sum of a site, empty if it is not known; None for any other site."""
+        return self.experiment.added_sums[self.section].get(str(site.places[0][1].line))
+
     def edit(self, site: EditSite, old: Term, new: Term, kind: str, message: Callable[[], str], rank: float) -> Edit:
         """The section with `new` in the place of `old`, in the site and in its copies."""
         rank += site.penalty + 0.25 * (len(site.path) > 1)

@@ -193,9 +193,14 @@ def _assembled(experiment: Experiment, name: str, held: PerDevice) -> np.ndarray
     return experiment.blocks(shape, name).assembled(held)
 
 
+_SINGLY = 4
+"""The most outputs of one kind of doubt that each have a sentence."""
+
+
 def doubts(context: Context) -> list[str]:
     """The reasons why a comparison with the reference may prove little, a sentence each."""
     reasons: list[str] = []
+    proving: dict[str, list[str]] = {}
     for name in context.outputs:
         oracle = next((o for o in (context.graph, context.per_device) if o is not None and name in o.values), None)
         if oracle is None:
@@ -207,13 +212,14 @@ def doubts(context: Context) -> list[str]:
             continue
         floating = arrays[0].dtype.kind in "fc"
         if floating and all(np.isnan(held).all() for held in arrays):
-            reasons.append(f"the reference of '{name}' is NaN everywhere, which proves nothing")
+            proving.setdefault("NaN everywhere, which proves nothing", []).append(name)
         elif floating and not any(np.isfinite(held).any() for held in arrays):
-            reasons.append(f"the reference of '{name}' is infinite everywhere, which proves nothing")
+            proving.setdefault("infinite everywhere, which proves nothing", []).append(name)
         elif not any(held.any() for held in arrays):
-            reasons.append(f"the reference of '{name}' is all zero, which proves nothing")
+            proving.setdefault("all zero, which proves nothing", []).append(name)
         elif size > 1 and all((held == first).all() for held in arrays):
-            reasons.append(f"the reference of '{name}' has one value everywhere, which proves little")
+            proving.setdefault("one value everywhere, which proves little", []).append(name)
+    reasons += (text for what, names in proving.items() for text in _proving_little(what, names))
     for section in SECTIONS:
         for line in _endless(context, section):
             place = context.experiment.place(section, line)
@@ -221,6 +227,15 @@ def doubts(context: Context) -> list[str]:
         for name in _constants(context.experiment, section):
             reasons.append(f"'{name}' of {section} does not depend on any array")
     return reasons
+
+
+def _proving_little(what: str, names: Sequence[str]) -> list[str]:
+    """A sentence for each output whose reference is `what`, or one for all if there are many."""
+    verb, verbs = ("has", "have") if what.startswith("one ") else ("is", "are")
+    if len(names) <= _SINGLY:
+        return [f"the reference of '{name}' {verb} {what}" for name in names]
+    first = ", ".join(f"'{name}'" for name in names[:3])
+    return [f"the references of {first} and {len(names) - 3} other outputs {verbs} {what}"]
 
 
 def _endless(context: Context, section: Section) -> list[str]:

@@ -27,7 +27,7 @@ from runner.language.parts import (
     with_argument,
 )
 from runner.language.printing import text
-from runner.words import quoted
+from runner.words import quoted, varying
 
 _SLICED = 3.0
 """The penalty in rank of leaving out a gather whose result is sliced."""
@@ -148,13 +148,24 @@ def _of_collective(part: _Part, call: Apply, operation: Operation, over: OverAxe
     if over.collective == "all-gather" and not part.edits.sliced.isdisjoint({part.site.label, text(call)}):
         # A slice of the block alone is the block, since its start is clamped to 0.
         rank += _SLICED
-    yield part.edit(operand, "missing", f"{shown} is one {name} too many: without it,", rank)
+    yield part.edit(operand, "missing", _too_many(part, name, argument(call, at)), rank)
     yield part.edit(with_argument(call, 0, call), "doubled", f"{shown} is left out once: with it twice,", 9)
     if operation.reduces:
         yield from _other_reductions(part, call, operation)
         yield from _after_instead(part, call, operation, argument(call, at))
     if over.does == "permute":
         yield from _other_ways(part, call)
+
+
+def _too_many(part: _Part, name: str, axes: Term) -> str:
+    """The message for a collective that should not be there."""
+    of = part.edits.added_sum(part.site) if part.term is part.site.term else None
+    if of is None:
+        return f"{part.shown} is one {name} too many: without it,"
+    over = literal(axes)
+    cast = varying(of or "x", [over] if isinstance(over, str) else over)
+    what = f"the cotangents of {of}, which is replicated" if of else "cotangents of a value that is replicated"
+    return f"JAX adds a psum of {what} over {text(axes)}: with {cast} before the derivative,"
 
 
 def _other_reductions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:

@@ -31,7 +31,8 @@ TERMS = 1e-11
 element."""
 
 ROUGH = 1e-6
-"""The same unless the twin is to decide alone: a constant that a function computes has been rounded to float32."""
+"""The same unless the twin is to decide alone, and at most the measured rounding error of the program: a constant that
+a function computes has been rounded to float32."""
 
 BOUND = {1: 16.0, 2: 16.0, 4: 64.0, 8: 64.0}
 """What rounding may do at most, in units of the largest measured rounding error, by the dtype's size in bytes."""
@@ -79,13 +80,13 @@ class Decided:
     def decide(self, run: ProgramRun, verdict: ValueVerdict, twin: ProgramRun) -> ValueVerdict:
         """Return the verdict on a program; `twin` is the run of its twin, or says why there is none."""
         outputs = {name: self._output(run, name, output, twin) for name, output in verdict.outputs.items()}
-        decided = value.together(outputs, verdict.diagnosis)
+        decided = value.revised(verdict, outputs)
         notes = [
             f"{name}: {output.reason}"
             for name, output in decided.compared.items()
             if output.status == "passed" and output.twin is not None and output.reason
         ]
-        return replace(decided, note="; ".join(filter(None, (verdict.note, *notes))) or None)
+        return replace(decided, note="; ".join(filter(None, (decided.note, *notes))) or None)
 
     def _output(
         self, run: ProgramRun, name: str, output: ValueOutput | OutputVerdict, twin: ProgramRun
@@ -94,15 +95,15 @@ class Decided:
             return output
         section = self.context.knows(run.program, name)
         assert section is not None
-        compared = _not_run(twin.error) if twin.error else self._compared(section, name, twin.outputs[name])
+        compared = _not_run(twin.error) if twin.error else self._compared(section, name, twin)
         if output.wrong:
             output = replace(output, accuracy=accuracy(self.context, section, name, run.outputs[name]))
         output = replace(output, twin=compared)
         if compared.status == "failed":
             return replace(output, status="failed", reason=_differs(compared))
-        if compared.status == "not_run" or not _doubtful(output):
+        if compared.status == "not_run" or not (_doubtful(output) or output.accepted):
             return output
-        if output.status == "weak" and output.overflowing:
+        if (output.status == "weak" or output.accepted) and output.overflowing:
             # A right program whose values its dtype cannot hold.
             return output
         if output.status in ("failed", "weak") and not self._explained(section, name, run.outputs[name], output):
@@ -119,8 +120,9 @@ class Decided:
         times = bound / of_bytes(held.dtype, SAFE)
         return all(times * m.least <= m.found <= times * m.most for m in output.whole.values())
 
-    def _compared(self, section: Section, name: str, twin: Output) -> TwinOutput:
+    def _compared(self, section: Section, name: str, run: ProgramRun) -> TwinOutput:
         """Compare an output of a twin with the oracle in float64."""
+        twin = run.outputs[name]
         expected = self._expected(section)[name]
         kind = _kind(self.context.outputs[name][1])
         allowed = Tolerance(0.0, 0.0) if dtypes.dtype(kind).exact else self._allowed(section, name, expected)
@@ -131,7 +133,8 @@ class Decided:
                 allowed += Tolerance(0.0, SAFETY_OF_FLOAT64 * near.error)
                 total = self._difference(section, name, twin, expected, kind, allowed, near)
             if total[0].wrong and self.context.experiment.verify != "twin" and not dtypes.dtype(kind).exact:
-                rough = allowed + Tolerance(0.0, ROUGH * magnitude(expected))
+                rounded = min(ROUGH * magnitude(expected), self.context.rounding(section, name).error)
+                rough = allowed + Tolerance(0.0, rounded)
                 roughly = self._difference(section, name, twin, expected, kind, rough, near)
                 total, allowed = (total, allowed) if roughly[0].wrong else (roughly, rough)
         apart, devices = total
@@ -144,6 +147,7 @@ class Decided:
             of=apart.size,
             devices=devices,
             ties=apart.undecided,
+            shared=run.ran.compilation.timing.shared,
         )
 
     def _difference(

@@ -17,7 +17,7 @@ from typing import Any
 from runner.cli import subcommands
 from runner.config import files, schema, shape
 from runner.config.files import PACKAGE
-from runner.config.folders import conf_folder, experiments
+from runner.config.folders import conf_folder, experiments, options_of
 from runner.config.shape import Kind
 from runner.experiment.forms import FORMS, PLATFORMS, Form, Inner
 from runner.experiment.program import Program
@@ -68,10 +68,10 @@ def json_schema(folder: Path | None = None) -> Schema:
 
 def _or_option(schema: Schema, group: str, folders: Sequence[Path]) -> Schema:
     """Extend the schema of a config group's key to allow the name of one of its options."""
-    options = sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
+    names = options_of(folders, group)
     described = {key: value for key, value in schema.items() if key == "description"}
     value = {key: value for key, value in schema.items() if key != "description"}
-    return {**described, "anyOf": [*(value["anyOf"] if value.keys() == {"anyOf"} else [value]), {"enum": options}]}
+    return {**described, "anyOf": [*(value["anyOf"] if value.keys() == {"anyOf"} else [value]), {"enum": names}]}
 
 
 def _inner_names(form: Form) -> Iterator[str]:

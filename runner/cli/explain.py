@@ -1,4 +1,4 @@
-"""`python -m runner explain FILE`: a module that somebody compiled in; what is known of it out.
+"""`python -m runner explain FILE`: a module that somebody compiled, or a profile, in; what is known of it out.
 
 Neither JAX nor devices are needed for the text of a module, and nothing is run.
 """
@@ -27,7 +27,12 @@ from runner.words import of_system
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0; 2 for bad input; 3 if a file cannot be written."""
     parser = subcommands.parser("explain")
-    parser.add_argument("file", metavar="FILE", type=Path, help="a module, a folder of dumps, or a saved explanation")
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, nargs="?", help="a module, a folder of dumps, or a saved explanation"
+    )
+    parser.add_argument(
+        "--profile", metavar="LOGDIR", type=Path, help="what a profiler left: the times of lines and collectives"
+    )
     parser.add_argument("--module", metavar="NAME", help="the module of a folder, by its name or a part of its file's")
     parser.add_argument("--mesh", metavar="A=4,B=2", type=_mesh, help="the mesh, if the module does not name its axes")
     parser.add_argument("--hardware", metavar="NAME", help="estimate the least time there: v5p, h100, …")
@@ -37,7 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--save", metavar="FILE", type=Path, help="write the explanation as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write it as a page")
     options = parser.parse_args(list(arguments))
-    wanted = Wanted(Known(mesh=options.mesh), options.module, options.hardware, options.config_dir)
+    if options.file is None and options.profile is None:
+        parser.error("name a FILE, or --profile LOGDIR")
+    wanted = Wanted(Known(mesh=options.mesh), options.module, options.hardware, options.config_dir, options.profile)
     try:
         explanation = files.explain(options.file, wanted)
     except SeveralModules as several:

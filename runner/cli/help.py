@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.subcommands import SUBCOMMANDS
-from runner.config.folders import experiments
+from runner.config.folders import experiments, options_of
 from runner.invocation import invocation
 
 _GROUPS = {
@@ -59,5 +59,6 @@ def _lines(texts: dict[str, str]) -> str:
 
 
 def _count(group: str, folders: Sequence[Path]) -> int:
-    files = (experiments(folder) if group == "experiment" else (folder / group).glob("*.yaml") for folder in folders)
-    return len({file.stem for each in files for file in each})
+    if group == "experiment":
+        return len({file.stem for folder in folders for file in experiments(folder)})
+    return len(options_of(folders, group))

@@ -10,6 +10,7 @@ from textwrap import shorten
 from runner.cli import subcommands
 from runner.config import composition, shape
 from runner.config.folders import conf_folder
+from runner.config.slices import slices
 from runner.config.sources import shown
 from runner.faults import nearest
 from runner.show import report
@@ -32,17 +33,26 @@ def main(arguments: Sequence[str]) -> int:
     if options.group == "experiment":
         report.listing(folders)
         return 0
-    names = files(options.group, folders)
+    names = described(options.group, folders)
     if not names:
         groups = sorted(composition.config_groups(folders) - {"hydra"})
         meant = nearest(options.group, groups) or shape.listed(groups)
         print(f"there is no config group '{options.group}'{meant}", file=sys.stderr)
         return 2
     left = (room() or 10_000) - max(map(len, (options.group, *names))) - 2
-    rows = [(name, shorten(says(file), max(left, 20), placeholder=" …")) for name, file in names.items()]
+    rows = [(name, shorten(text, max(left, 20), placeholder=" …")) for name, text in names.items()]
     print_table(Table((options.group, "says"), rows))
-    say(f"\n{len(names)} in {', '.join(sorted({shown(file.parent) for file in names.values()}))}")
+    there = files(options.group, folders)
+    made = f", and {len(names) - len(there)} slices of TPUs" if len(names) > len(there) else ""
+    say(f"\n{len(there)} in {', '.join(sorted({shown(file.parent) for file in there.values()}))}{made}")
     return 0
+
+
+def described(group: str, folders: Sequence[Path]) -> dict[str, str]:
+    """Map the options of a config group to what they say of themselves."""
+    texts = {name: says(file) for name, file in files(group, folders).items()}
+    made = {name: each.says for name, each in slices().items()} if group == "target" else {}
+    return dict(sorted({**made, **texts}.items()))
 
 
 def files(group: str, folders: Sequence[Path]) -> dict[str, Path]:

@@ -89,6 +89,8 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
         configuration.plain, folder, lambda: configuration.sources, overrides, workers, tell=_show_first
     )
     planning, ranked = plan.planning, plan.ranked
+    if (sentence := ranked.without_gain) is not None:
+        print(f"{sentence}\n")
     if planning is not plan.first:
         print(f"as compiled, another plan {'is better' if ranked.smallest is None else 'needs less'}:\n")
         _show_plan(planning)
@@ -159,6 +161,7 @@ def _show_tried(planning: Planning, tried: Sequence[Tried]) -> None:
 
     least = planning.plan.least
     layouts = differing([_texts(each.candidate.layouts) for each in tried], planning.labels)
+    layouts = [" ".join(filter(None, (text, each.written))) for each, text in zip(tried, layouts, strict=True)]
     rows = [
         (
             *(("", "", "") if number else (each.by_hand or each.folder, text, amount(each.candidate.cost, least))),

@@ -6,7 +6,6 @@ It neither imports JAX nor runs anything, and needs no devices.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,19 +17,15 @@ from urllib.parse import quote
 from runner import regular
 from runner.cli import subcommands
 from runner.config.sources import shown
-from runner.printable import json_text
 from runner.record import folders, manifest, measures, plain, sweeps
 from runner.record import record as records
 from runner.record.files import write_text
 from runner.record.folders import PAGE
 from runner.record.model import Record
 from runner.record.planned import UnreadablePlan
-from runner.show.page import frame, measured, planned, run, sweep, vega
+from runner.show.page import frame, measured, planned, run, sweep
 from runner.untyped import is_dict
 from runner.words import of_system
-
-EXPORT = "report.vl.json"
-"""The name of the Vega-Lite file of a sweep's charts."""
 
 
 class InvalidReport(Exception):
@@ -75,12 +70,11 @@ def _report(paths: list[Path], options: argparse.Namespace) -> Path:
         manifest.add([] if options.output else [page])
         return options.output or page
     page = named(options.output) if options.output else _replaced(_common(paths) / PAGE)
-    _replaced(_export(page))
     if not options.only:
         for folder, record in by_folder.items():
             manifest.add([run.write(record, folder, _replaced(folder / PAGE))])
     write_sweep(by_folder, paths, page, unreadable)
-    manifest.add([] if options.output else [page, _export(page)])
+    manifest.add([] if options.output else [page])
     return options.output or page
 
 
@@ -102,12 +96,7 @@ def _replaced(file: Path) -> Path:
 def _is_ours(file: Path) -> bool:
     with open(file, "rb") as begin:
         text = begin.read(1000)
-    return frame.GENERATOR.encode() in text or vega.SCHEMA.encode() in text
-
-
-def _export(page: Path) -> Path:
-    """Return the Vega-Lite file of a page's charts."""
-    return page.with_name(EXPORT) if page.name == PAGE else page.with_suffix(".vl.json")
+    return frame.GENERATOR.encode() in text
 
 
 def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
@@ -143,7 +132,7 @@ def of_sweep(folder: Path) -> Path:
 
 
 def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path, unreadable: Sequence[str]) -> Path:
-    """Write the page of several runs and, beside it, their charts as Vega-Lite; return the page's path."""
+    """Write the page of several runs; return its path."""
     points = [
         measured.MeasuredPoint(_name(folder, paths), record, record.overrides, _link(folder, page))
         for folder, record in by_folder.items()
@@ -153,15 +142,12 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
     names = list(dict.fromkeys(record.experiment for record in by_folder.values() if record.experiment))
     name = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "no experiment"
     swept = measured.gather(points)
-    export = _export(page)
-    text = json.dumps(vega.specification(name, swept), ensure_ascii=False, allow_nan=False)
-    write_text(export, json_text(text) + "\n")
     notes = [f"{' '.join(line.strip() for line in message.splitlines())}" for message in unreadable]
     commands = [
         command for home in dict.fromkeys(folder.parent for folder in by_folder) if (command := sweeps.read(home))
     ]
     plan = planned.part(paths[0], lambda folder: _link(paths[0] / folder, page)) if len(paths) == 1 else None
-    write_text(page, sweep.page(name, swept, notes, quote(export.name), commands, plan))
+    write_text(page, sweep.page(name, swept, notes, commands, plan))
     return page
 
 

@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.config.folders import conf_folder, folder_name, misnamed
+from runner.config.folders import conf_folder, folder_name, misnamed, options_of
 from runner.config.sources import Sources, shown
 from runner.faults import Fault, nearest
 from runner.untyped import is_dict
@@ -252,8 +252,7 @@ def _with_derivation(configuration: Configuration) -> Configuration:
         return configuration
     numbers = _hardware_called(name, provenance)
     if numbers is None:
-        files = (file.stem for folder in provenance.folders for file in (folder / "hardware").glob("*.yaml"))
-        there = sorted({*files} - {"none"})
+        there = [option for option in options_of(provenance.folders, "hardware") if option != "none"]
         message = f"no hardware '{name}'{nearest(name, there) or listed(there)}"
         raise InvalidConfiguration(provenance.sources.report(Fault(("derive", "hardware"), message)))
     _check_hardware(numbers, provenance)
@@ -309,7 +308,7 @@ def _refuse_absent_targets(plain: Mapping[str, Any], provenance: Provenance) -> 
     targets: Sequence[Any] = test.get("targets") or ()
     if not targets:
         return
-    there = sorted({file.stem for folder in provenance.folders for file in (folder / "target").glob("*.yaml")})
+    there = options_of(provenance.folders, "target")
     for i, target in enumerate(targets):
         if isinstance(target, str) and target not in there:
             message = f"no target '{target}'{nearest(target, there) or listed(there)}"

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from runner.config import files, layers, quoting, shape, specs
-from runner.config.folders import is_there
+from runner.config.folders import is_there, options_of
 from runner.config.shape import ShapeMisfit
 from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, shown, text_at, text_place
 from runner.faults import Fault, Key, key_text, nearest
@@ -286,7 +286,7 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
     if named:
         # Hydra skips what is not a regular file.
         return files.refusal(named[0], experiment=False) or f"{shown(named[0])}\n  Hydra does not find it"
-    there = sorted({f.stem for folder in folders for f in (folder / group).glob("*.yaml")}) if group else []
+    there = options_of(folders, group) if group else []
     where = _where(option, group, sources)
     if not there and group.startswith("experiment/"):
         return f"{where}\n  there is no config group '{group}'{_groups(group.rpartition('/')[2])}"

@@ -23,6 +23,14 @@ def conf_folder() -> Path:
     return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
 
 
+def options_of(folders: Iterable[Path], group: str) -> list[str]:
+    """The sorted options of a config group: its files in the folders, and for `target` the named slices of TPUs."""
+    from runner.config.slices import slices
+
+    files = {file.stem for folder in folders for file in (folder / group).glob("*.yaml")}
+    return sorted(files | (slices().keys() if group == "target" else set[str]()))
+
+
 class InvalidName(Exception):
     """A path does not name an experiment; the message says why."""
 

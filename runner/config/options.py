@@ -7,6 +7,7 @@ defaults list holds for it: the command line, sweeps, and experiments that build
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,12 +17,15 @@ from typing import Any, cast
 
 from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config import files, shape
+from runner.config.folders import conf_folder
+from runner.config.slices import Slice, slices
 from runner.untyped import is_list, leaves
 
 
@@ -60,12 +64,33 @@ class FileConfigSource(file_config_source.FileConfigSource):
         """
         return shape.is_group(config_path) and super().is_group(config_path)
 
+    def is_config(self, config_path: str) -> bool:
+        """Whether a folder holds an option; the runner's own holds the named slices of TPUs, without a file of each."""
+        return self._slice(config_path) is not None or super().is_config(config_path)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> builtins.list[str]:
+        """Return the options and groups of a group, for completion and messages."""
+        names = super().list(config_path, results_filter)
+        if config_path == "target" and self._is_own and results_filter is not ObjectType.GROUP:
+            names += slices().keys() - {*names}
+        return sorted(names)
+
+    @property
+    def _is_own(self) -> bool:
+        return Path(self.path).resolve() == conf_folder().resolve()
+
+    def _slice(self, config_path: str) -> Slice | None:
+        """The slice of TPUs that an option of `target` names."""
+        group, _, option = config_path.removesuffix(".yaml").rpartition("/")
+        return slices().get(option) if group == "target" and self._is_own else None
+
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the content of a file, with its options in the defaults list.
 
         Raises `ConfigCompositionException` for a group with two options; `config/composition.py` says which and where.
         """
-        result = super().load_config(config_path)
+        made = self._slice(config_path)
+        result = super().load_config(config_path) if made is None else self._made(made)
         if (record := _reading.get()) is not None:
             file = Path(self.path).resolve(), config_path
             record.files.add(file)
@@ -74,6 +99,12 @@ class FileConfigSource(file_config_source.FileConfigSource):
         if result.header.get("package") == "_global_" and isinstance(result.config, DictConfig):
             result.config = _expanded(result.config)
         return result
+
+    def _made(self, made: Slice) -> ConfigResult:
+        path = f"{self.scheme()}://{self.path}"
+        return ConfigResult(
+            config=OmegaConf.create(made.values), path=path, provider=self.provider, header={"package": None}
+        )
 
 
 def _reaches_hydra(config_path: str, result: ConfigResult) -> bool:

@@ -306,7 +306,7 @@ class ExperimentConfig:
     """Whether to profile each program, and report the time of each line and collective from the trace."""
     report: Flag = False
     """Whether to write the page `report.html` of the run; a sweep has one of its own too."""
-    explain: Annotated[bool, "boolean"] = False
+    explain: Flag = False
     """Whether the terminal shows the reason for each collective; the record always has it."""
     show: Annotated[Any, "names"] = "auto"
     """What to draw and print on the terminal: `auto`, `all`, `none`, or names of arrays and outputs."""

@@ -52,7 +52,7 @@ def root() -> Kind:
 
 @functools.cache
 def _kind(hint: Any) -> Kind:
-    if hint == Flag:
+    if hint in (Flag, bool):
         return Kind("flag")
     if hint == Layout:
         return Kind("list", form="spec", words=("auto",))

@@ -16,7 +16,6 @@ from runner.derivation.sharing import collectives
 from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
 from runner.graph.term import Apply, Name, Term, names
 from runner.language.operations import OPERATIONS
-from runner.language.printing import text
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
     if term is None or not sums or any(around(each, Name(name)) != around(sums[0], Name(name)) for each in sums):
         return None
     # A collective that another line needs too is sent in every step in any case.
-    standing = Counter(text(each) for line in body for each in _all_collectives(line))
-    if any(standing[text(each)] > 1 for each in sums):
+    standing = Counter(each for line in body for each in _all_collectives(line))
+    if any(standing[each] > 1 for each in sums):
         return None
     stripped = {**stripping.stripped, line.line: term}
     lines = (replace(w, term=stripped[w.line]) if isinstance(w, Written) and w.line in stripped else w for w in body)

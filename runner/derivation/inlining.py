@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.derivation.lines import Writing, Written
 from runner.graph.term import names, substituted
-from runner.language.printing import text
+from runner.language.printing import is_within
 
 _LONGEST = 96
 """The longest line, in characters, that inlining may produce."""
@@ -23,7 +23,7 @@ def inlined(lines: Sequence[Writing], moved: Collection[str]) -> list[Writing]:
         if not isinstance(reader, Written) or names(reader.term).count(name) > 1:
             continue
         term = substituted(reader.term, {name: line.term}.get)
-        if len(text(term)) <= _LONGEST:
+        if is_within(term, _LONGEST):
             left[readers[0]] = replace(reader, term=term)
             del left[at]
     return left

@@ -11,7 +11,6 @@ from runner.derivation.lines import Repeated, Writing, Written
 from runner.derivation.sharing import collectives, is_collective
 from runner.experiment.lines import Line
 from runner.graph.term import Lambda, Name, Term, mapped, names, substituted
-from runner.language.printing import text
 
 
 def hoisted(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
@@ -65,9 +64,9 @@ def _separated(loop: Repeated, fresh: Callable[[str], str]) -> tuple[list[Writin
     def named(line: Written, part: Term) -> Name:
         # Equal collectives of equal values share a line.
         versions = frozenset((name, last.get(name)) for name in names(part))
-        name = known.get((text(part), versions))
+        name = known.get((part, versions))
         if name is None:
-            name = known[text(part), versions] = fresh(f"{line.name}_once")
+            name = known[part, versions] = fresh(f"{line.name}_once")
             add(Written(replace(line.line, name=name), part))
         return Name(name)
 

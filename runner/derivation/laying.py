@@ -14,7 +14,6 @@ from runner.derivation.terms import built, constant, gathered
 from runner.derivation.values import DeviceValue, Unmade
 from runner.estimate.prices import Prices, Sending
 from runner.graph.term import Apply, Const, Group, Name, Term
-from runner.language.printing import text
 from runner.layout import Spec
 from runner.sharding import moves
 
@@ -71,27 +70,27 @@ class Layouts:
 
     def spend_once(self, term: Term, sendings: Sequence[Sending]) -> None:
         """Count the collectives of a term, unless its scope already has the same one."""
-        scope, collective = self.names.home(term), text(term)
-        if collective not in scope.collectives:
-            scope.collectives.add(collective)
-            scope.sent[collective] = tuple(sendings)
+        scope = self.names.home(term)
+        if term not in scope.collectives:
+            scope.collectives.add(term)
+            scope.sent[term] = tuple(sendings)
             self.spend(sendings, scope)
         else:
-            scope.again.add(collective)
+            scope.again.add(term)
 
     def unspend_only(self, terms: Sequence[Term]) -> tuple[Sending, ...] | None:
         """Take back collectives of one scope, which nothing else uses; returns what the first sends.
 
         Returns None, and takes nothing back, where something else uses one of them.
         """
-        scopes, collectives = [self.names.home(term) for term in terms], list(map(text, terms))
+        scopes = [self.names.home(term) for term in terms]
         scope = scopes[0]
-        if any(each is not scope for each in scopes) or scope.again & {*collectives}:
+        if any(each is not scope for each in scopes) or scope.again & {*terms}:
             return None
-        if len({*collectives}) < len(collectives) or not scope.collectives >= {*collectives}:
+        if len({*terms}) < len(terms) or not scope.collectives >= {*terms}:
             return None
-        sendings = [scope.sent.pop(collective) for collective in collectives]
-        scope.collectives -= {*collectives}
+        sendings = [scope.sent.pop(term) for term in terms]
+        scope.collectives -= {*terms}
         for each in sendings:
             for sending in each:
                 self.unspend(sending, scope)

@@ -41,9 +41,9 @@ class Scope:
     """The lines of a section or of a loop's body written so far.
 
     - `steps`: how often they run; `within`: the loop, None for a section.
-    - `collectives`: the texts of collectives already counted, until a name is bound again.
+    - `collectives`: those already counted, until a name is bound again.
     - `again`: those of them that occur more than once.
-    - `sent`: what each step sends, by the texts of the collectives.
+    - `sent`: what each step sends, by collective.
     - `changing`: the names whose value changes from step to step.
     - `kept`: the names that change in any case, since the loop carries, slices or stacks them.
     """
@@ -52,11 +52,11 @@ class Scope:
     within: Line | None = None
     lines: list[Writing] = field(default_factory=list[Writing])
     names: dict[str, Binding] = field(default_factory=dict[str, Binding])
-    collectives: set[str] = field(default_factory=set[str])
+    collectives: set[Term] = field(default_factory=set[Term])
     changing: set[str] = field(default_factory=set[str])
     kept: frozenset[str] = frozenset()
-    sent: dict[str, tuple[Sending, ...]] = field(default_factory=dict[str, tuple[Sending, ...]])
-    again: set[str] = field(default_factory=set[str])
+    sent: dict[Term, tuple[Sending, ...]] = field(default_factory=dict[Term, "tuple[Sending, ...]"])
+    again: set[Term] = field(default_factory=set[Term])
 
     def line(self, name: str) -> Line:
         """The line of this name in this scope."""

@@ -1,4 +1,4 @@
-"""Derived lines in; the section of the YAML that they are out, and back.
+"""Converts derived lines: to the section of the YAML that they are, and to data for another process and back.
 
 Imports nothing that derives: the process that writes the record does not.
 """
@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from runner.experiment.model import GRADIENTS, Experiment, Flat, Loop
-from runner.experiment.statements import read_statements
-from runner.language.check import VisibleNames
-from runner.sharding.plan import Derivation
+from runner.experiment.model import Experiment, Flat, Loop
+from runner.experiment.traced import TracedLine, TracedLines, TracedLoop
+from runner.experiment.traced_calls import section_lines
 
 
 def section(statements: Iterable[Flat]) -> dict[str, Any]:
@@ -34,10 +33,26 @@ def section(statements: Iterable[Flat]) -> dict[str, Any]:
     return lines
 
 
-def with_lines(experiment: Experiment, derivation: Derivation) -> Experiment:
-    """The experiment with lines that another process derived."""
-    scope = VisibleNames("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
-    if experiment.grad is not None:
-        scope.loops[GRADIENTS] = experiment.grad.wrt
-    statements = read_statements(derivation.per_device, ("derived",), scope, experiment.dims)
-    return replace(experiment, per_device=statements, check_vma=derivation.check_vma, automatic=())
+def as_data(statements: Iterable[Flat]) -> TracedLines:
+    """Convert statements to data that crosses to another process."""
+    return TracedLines((), _lines(statements), ())
+
+
+def _lines(statements: Iterable[Flat]) -> dict[str, TracedLine]:
+    return {
+        statement.name: _loop(statement) if isinstance(statement, Loop) else statement.expression.term
+        for statement in statements
+    }
+
+
+def _loop(loop: Loop[Flat]) -> TracedLoop:
+    carry, over = ({name: first.term for name, first in part} for part in (loop.carry, loop.over))
+    return TracedLoop(
+        loop.steps, _lines(loop.body), loop.index, carry, over, dict(loop.stack), loop.going,
+        unroll=loop.unroll, checkpoint=loop.checkpoint,
+    )  # fmt: skip
+
+
+def with_lines(experiment: Experiment, lines: TracedLines, *, check_vma: bool) -> Experiment:
+    """The experiment with lines that another process derived; `check_vma`: that of their `shard_map`."""
+    return replace(experiment, per_device=section_lines(lines, ("derived",)), check_vma=check_vma, automatic=())

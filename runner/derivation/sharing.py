@@ -9,13 +9,12 @@ from dataclasses import replace
 from runner.derivation.lines import Writing, Written
 from runner.graph.term import Lambda, Name, Term, children, mapped, names
 from runner.language.parts import called
-from runner.language.printing import text
 
 
 def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
     """Give each collective that occurs more than once in a section a line of its own."""
-    again = Counter(text(each) for line in lines if isinstance(line, Written) for each in collectives(line.term))
-    held: dict[str, tuple[str, frozenset[str]]] = {}
+    again = Counter(each for line in lines if isinstance(line, Written) for each in collectives(line.term))
+    held: dict[Term, tuple[str, frozenset[str]]] = {}
     left: list[Writing] = []
     for line in lines:
         if isinstance(line, Written):
@@ -28,25 +27,25 @@ def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writin
             for collective, (name, read) in held.items()
             if not gone & read and name not in gone
         }
-        if isinstance(line, Written) and isinstance(left[-1], Written) and again[text(line.term)] > 1:
-            held.setdefault(text(line.term), (line.name, frozenset(names(line.term))))
+        if isinstance(line, Written) and isinstance(left[-1], Written) and again[line.term] > 1:
+            held.setdefault(line.term, (line.name, frozenset(names(line.term))))
     return left
 
 
 def _of_one(
-    line: Written, again: Counter[str], held: dict[str, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
+    line: Written, again: Counter[Term], held: dict[Term, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
 ) -> Iterator[Written]:
     """Yield the new lines for collectives in a line that occur again, then the line itself."""
     made: list[Written] = []
 
     def visit(term: Term) -> Term:
-        collective = text(term) if is_collective(term) else ""
-        if collective in held:
-            return Name(held[collective][0])
-        if again[collective] > 1 and term is not line.term:
+        collective = is_collective(term)
+        if collective and term in held:
+            return Name(held[term][0])
+        if collective and again[term] > 1 and term is not line.term:
             name = fresh(f"{line.name}_shared")
             made.append(Written(replace(line.line, name=name), term))
-            held[collective] = name, frozenset(names(term))
+            held[term] = name, frozenset(names(term))
             return Name(name)
         return term if isinstance(term, Lambda) else mapped(term, visit)
 

@@ -26,7 +26,6 @@ from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Name, Term
 from runner.language import static
 from runner.language.parts import operator
-from runner.language.printing import text
 from runner.language.syntax import Expression, SyntaxFault
 from runner.layout import Layout, Parts, Spec, Typed
 from runner.sharding import moves
@@ -377,9 +376,9 @@ class Writer:
             if value.shape is None or not is_number(Typed(value.shape, value.dtype)):
                 continue
             accumulation = accumulated(scope.lines, name, lambda term: is_scalar(term, numbers))
-            if accumulation is None or any(text(each) not in scope.sent for each in accumulation.sums):
+            if accumulation is None or any(each not in scope.sent for each in accumulation.sums):
                 continue
-            for sent in (scope.sent.pop(text(each)) for each in accumulation.sums):
+            for sent in (scope.sent.pop(each) for each in accumulation.sums):
                 for each in sent:
                     self.layouts.unspend(each, scope)
             scope.lines = list(accumulation.body)

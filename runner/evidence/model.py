@@ -139,7 +139,14 @@ class ProfiledNode:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledCollective:
-    """The time of one collective; `executions` per run and device."""
+    """The time of one collective; `executions` per run and device.
+
+    - `exposed`: the part of `seconds`, or of the time from an asynchronous start to its completion, in which the device
+      computes nothing.
+    - `shortest_s`: the shortest time that a device is in one execution, `skew_s`: by how much the longest exceeds it,
+      which is how long the first device waits for the last one; by the median over the executions.
+    - `bus_bandwidth`: the bytes that a device sends on a ring, in a second of the shortest time: nccl-tests' `busbw`.
+    """
 
     instruction: str
     node: str | None
@@ -148,6 +155,28 @@ class ProfiledCollective:
     kind: str
     executions: int | None
     seconds: Seconds | None
+    exposed: Seconds | None = None
+    shortest_s: float | None = None
+    skew_s: float | None = None
+    bus_bandwidth: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledDevice:
+    """What a device does in a run, in seconds, by the median over the runs.
+
+    - `seconds`: from its first instruction to its last one: `computing`, `exposed` and `idle` add up to it in each run.
+    - `exposed`: communication while nothing is computed; `hidden`: communication during computation.
+    - `between`: from the end of a run to the start of the next one; null of a single run.
+    """
+
+    device: int
+    seconds: float
+    computing: float
+    exposed: float
+    hidden: float
+    idle: float
+    between: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +200,7 @@ class Profile:
     collectives: list[ProfiledCollective]
     unattributed: Unattributed | None
     unknown: list[str]
+    by_device: list[ProfiledDevice] = field(default_factory=list[ProfiledDevice])
 
 
 @dataclass(frozen=True, kw_only=True)

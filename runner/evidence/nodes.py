@@ -23,6 +23,9 @@ from runner.programs.names import Identifiers
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
 """The transformations with which JAX wraps a scope: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
 
+_TRANSPOSE = re.compile(r"(?:vmap\()*transpose\(")
+"""The beginning of a scope of a backward pass, which may be that of one element of a batch."""
+
 _FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
 """The name of a function in a name stack, which is not a line's, although a line may have the same name."""
 
@@ -82,7 +85,7 @@ def asked(stack: str) -> bool:
 
 def backward(stack: str) -> bool:
     """Whether a name stack belongs to a backward pass."""
-    return any(part.startswith("transpose(") for part in stack.split("/"))
+    return any(_TRANSPOSE.match(part) for part in stack.split("/"))
 
 
 def again(stack: str) -> bool:

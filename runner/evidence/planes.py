@@ -15,9 +15,10 @@ the annotation that the worker puts around it.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -70,7 +71,7 @@ class Event(NamedTuple):
     """One execution of one instruction, in nanoseconds: on its line from `start` to `end`, complete at `done`.
 
     `run` is -1 if its run is unknown; `instruction` is empty if the launching instruction is unknown; `name` then says
-    what was executed.
+    what was executed. `program` tells modules of one name apart, if the profiler does.
     """
 
     line: int
@@ -82,6 +83,7 @@ class Event(NamedTuple):
     name: str
     instruction: str
     module: str
+    program: str = ""
 
 
 _NUMBERS = 6
@@ -113,7 +115,9 @@ Profile = Capture | str
 def read(planes: Iterable[RecordedPlane]) -> Recorded:
     """The events of a trace: those of its devices, or those of the host where the host is the device."""
     planes = list(planes)
-    annotated = _windows(line for plane in planes if not _on_device(plane) for line in plane.lines)
+    annotated = functools.cache(
+        lambda: _windows(line for plane in planes if not _on_device(plane) for line in plane.lines)
+    )
     events: list[Event] = []
     unknown: list[str] = []
     numbers = itertools.count()
@@ -128,6 +132,37 @@ def read(planes: Iterable[RecordedPlane]) -> Recorded:
         if unended:
             unknown.append(f"the trace does not say when {unended} of {len(events)} events ended")
     return Recorded(tuple(events), tuple(unknown))
+
+
+def together(recordings: Sequence[Recorded]) -> Recorded:
+    """What several hosts recorded of one program, as one recording; their devices are numbered on."""
+    events: list[Event] = []
+    lines = devices = 0
+    for recorded in recordings:
+        events += [e._replace(line=e.line + lines, device=e.device + devices) for e in recorded.events]
+        lines = 1 + max((event.line for event in events), default=-1)
+        devices = 1 + max((event.device for event in events), default=-1)
+    return Recorded(tuple(events), tuple(dict.fromkeys(text for recorded in recordings for text in recorded.unknown)))
+
+
+def of_program(recorded: Recorded, module: str, program: str) -> Recorded:
+    """The events of one program, its runs numbered from 0 on each device.
+
+    What a device executes in these runs without a module, such as copies between buffers, is among them.
+    """
+    own = {(e.device, e.run) for e in recorded.events if (e.module, e.program) == (module, program)}
+    events = [
+        event
+        for event in recorded.events
+        if (event.module, event.program) == (module, program)
+        or (not event.module and event.run != _NOWHERE and (event.device, event.run) in own)
+    ]
+    runs: dict[int, set[int]] = {}
+    for event in events:
+        runs.setdefault(event.device, set()).add(event.run)
+    numbers = {device: {run: at for at, run in enumerate(sorted(there))} for device, there in runs.items()}
+    numbered = (e if e.run == _NOWHERE else e._replace(run=numbers[e.device][e.run]) for e in events)
+    return Recorded(tuple(numbered), recorded.unknown)
 
 
 def leave(path: Path, taken: Capture) -> Profiled:
@@ -184,10 +219,10 @@ def _inside(windows: Sequence[_Window], start: float) -> int:
 
 
 def _of_device(
-    lines: list[PlaneLine], device: int, annotated: Sequence[_Window], numbers: Iterator[int]
+    lines: list[PlaneLine], device: int, annotated: Callable[[], Sequence[_Window]], numbers: Iterator[int]
 ) -> list[Event]:
     modules = sorted(
-        _Window(event.start_ns, event.start_ns + event.duration_ns, event.name.partition("(")[0])
+        _Window(event.start_ns, event.start_ns + event.duration_ns, event.name)
         for line in lines
         if line.name == "XLA Modules"
         for event in line.events
@@ -201,12 +236,13 @@ def _of_device(
             stats = dict(event.stats)
             start, end = round(event.start_ns), round(event.start_ns + event.duration_ns)
             at = _inside(modules, event.start_ns)
-            module = str(stats.get("hlo_module") or (modules[at].name if at != _NOWHERE else ""))
-            run = at if modules else _inside(annotated, event.start_ns)
+            name, _, program = (modules[at].name if at != _NOWHERE else "").rstrip(")").partition("(")
+            module, program = str(stats.get("hlo_module") or name), program or str(stats.get("program_id") or "")
+            run = at if modules else _inside(annotated(), event.start_ns)
             instruction = str(stats.get("hlo_op") or "")
             if not instruction and not streams:
                 instruction = event.name.partition(" = ")[0].lstrip("%")
-            events.append(Event(number, device, run, start, end, end, event.name, instruction, module))
+            events.append(Event(number, device, run, start, end, end, event.name, instruction, module, program))
     return events
 
 
@@ -222,7 +258,8 @@ def _of_host(lines: Sequence[PlaneLine], numbers: Iterator[int]) -> tuple[list[E
                 start, end = round(event.start_ns), round(event.start_ns + event.duration_ns)
                 device, instruction = int(stats.get("device_ordinal", 0)), str(stats["hlo_op"])
                 module = str(stats.get("hlo_module", ""))
-                executed = Event(number, device, _NOWHERE, start, end, end, event.name, instruction, module)
+                program = str(stats.get("program_id", ""))
+                executed = Event(number, device, _NOWHERE, start, end, end, event.name, instruction, module, program)
                 executions.append((executed, stats.get("run_id"), stats.get("_p")))
             elif event.name.startswith(_END) and "_c" in stats:
                 ends[stats["_c"]] = round(event.start_ns)

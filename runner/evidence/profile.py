@@ -12,14 +12,16 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from runner.evidence import planes
+from runner.evidence import planes, timeline
 from runner.evidence.attribution import Attribution
 from runner.evidence.collectives import Collectives
 from runner.evidence.hlo import Instruction, Module
 from runner.evidence.model import Collective, Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
 from runner.evidence.nodes import OperationOrigin
-from runner.evidence.planes import Event
+from runner.evidence.planes import Event, Recorded
+from runner.evidence.timeline import Flight, Timeline, complete, with_runs
 from runner.executions import ends, text
+from runner.link.events import RunTimes
 
 _CALLS = ("while", "conditional", "call", "async-start")
 """Opcodes of instructions whose called computations execute as separate instructions."""
@@ -32,7 +34,7 @@ _NAMED = 5
 
 
 def read(taken: planes.Profile, module: Module, origins: Attribution, collectives: Collectives) -> Profile:
-    """The profile of a program."""
+    """The profile of a program that was profiled here, or the reason why there is none."""
     if isinstance(taken, str):
         return Profile(
             folder=None,
@@ -45,7 +47,18 @@ def read(taken: planes.Profile, module: Module, origins: Attribution, collective
             unattributed=None,
             unknown=[taken],
         )
-    return _PlaneReader(taken, module, origins, collectives).read()
+    return _PlaneReader(taken.recorded, module, origins, collectives).read(taken.folder, taken.runs, taken.run_s)
+
+
+def of_recorded(
+    recorded: Recorded, folder: str, module: Module, origins: Attribution, collectives: Collectives
+) -> Profile:
+    """The profile of a program that somebody else profiled; the runs are those that the recording has."""
+    entry = () if module.entry is None else frozenset(module.entry.instructions)
+    events, cut = complete(with_runs(recorded.events, entry), entry)
+    left_out = (f"{cut} of the runs began before the recording, or ended after it: left out",) if cut else ()
+    recorded = Recorded(tuple(events), (*recorded.unknown, *left_out))
+    return _PlaneReader(recorded, module, origins, collectives).read(folder)
 
 
 class _Times:
@@ -63,9 +76,8 @@ class _Times:
 
 
 class _PlaneReader:
-    def __init__(self, taken: planes.Capture, module: Module, origins: Attribution, collectives: Collectives) -> None:
-        self._taken = taken
-        self._events = taken.recorded.events
+    def __init__(self, recorded: Recorded, module: Module, origins: Attribution, collectives: Collectives) -> None:
+        self._events = recorded.events
         self._module = module
         self._origins = origins
         self._collectives = collectives
@@ -76,10 +88,12 @@ class _PlaneReader:
         }
         self._executed = sorted({(event.device, event.run) for event in self._events})
         self._runs_numbered = all(run >= 0 for _, run in self._executed)
-        self._unknown = list(taken.recorded.unknown)
-        self._runs = taken.runs
+        self._unknown = list(recorded.unknown)
+        around = [name for name, instruction in self._instructions.items() if instruction.opcode in _CALLS]
+        self._timeline = Timeline(self._events, collectives.carriers, frozenset(around))
 
-    def read(self) -> Profile:
+    def read(self, folder: str, runs: int | None = None, run_s: RunTimes | None = None) -> Profile:
+        """The profile; `runs`: how many there were, None if the recording alone says so."""
         everything, unattributed = _Times(), _Times()
         lines: dict[tuple[frozenset[str], bool], _Times] = defaultdict(_Times)
         order: dict[tuple[frozenset[str], bool], list[str]] = {}
@@ -104,12 +118,12 @@ class _PlaneReader:
                 continue
             unattributed.add(event, own)
             unnamed[event.instruction or event.name] += own
-        self._doubt(foreign)
+        self._doubt(foreign, runs)
         listed = [self._collective(entry, carried) for entry in self._collectives.entries]
         return Profile(
-            folder=self._taken.folder,
-            runs=self._runs,
-            run_s=self._taken.run_s,
+            folder=folder,
+            runs=len({run for _, run in self._executed}) if runs is None else runs,
+            run_s=run_s,
             devices=len({device for device, _ in self._executed}),
             seconds=self._seconds(everything),
             nodes=[
@@ -126,6 +140,7 @@ class _PlaneReader:
                 seconds=self._seconds(unattributed), instructions=[name for name, _ in unnamed.most_common()]
             ),
             unknown=list(dict.fromkeys(self._unknown)),
+            by_device=self._timeline.devices() if self._runs_numbered else [],
         )
 
     def _inside(self) -> dict[str, frozenset[str]]:
@@ -169,6 +184,9 @@ class _PlaneReader:
             also = self._also(name, entry)
             if also:
                 self._unknown.append(f"the time of {name} includes {', '.join(also)}, computed in the same fusion")
+        flights = self._timeline.flights.get(name, [])
+        spread = timeline.spread(flights) if self._runs_numbered else None
+        shortest, skew = spread or (None, None)
         return ProfiledCollective(
             instruction=name,
             node=entry.node,
@@ -177,7 +195,18 @@ class _PlaneReader:
             kind=entry.kind,
             executions=executions,
             seconds=None if times is None else self._seconds(times),
+            exposed=self._exposed(flights) if flights else None,
+            shortest_s=shortest,
+            skew_s=skew,
+            bus_bandwidth=entry.bytes_sent / shortest if entry.bytes_sent and shortest else None,
         )
+
+    def _exposed(self, flights: Sequence[Flight]) -> Seconds:
+        exposed = _Times()
+        for flight in flights:
+            exposed.total += flight.exposed
+            exposed.by_run[flight.place] += flight.exposed
+        return self._seconds(exposed)
 
     def _executions(self, times: _Times) -> int | None:
         """How often a collective ran in each run on each device; None if that differs or runs cannot be told apart."""
@@ -206,15 +235,17 @@ class _PlaneReader:
             total=times.total / 1e9,
         )
 
-    def _doubt(self, foreign: Iterable[str]) -> None:
+    def _doubt(self, foreign: Iterable[str], expected: int | None) -> None:
         """Record in which ways the trace is not as expected."""
         runs = len({run for _, run in self._executed})
         if not self._events:
             self._unknown.append("the trace shows no instruction")
         elif not self._runs_numbered:
             self._unknown.append("the trace does not tell the runs apart")
-        elif runs != self._runs:
-            self._unknown.append(f"the trace shows {runs} of {self._runs} runs")
+        elif expected is not None and runs != expected:
+            self._unknown.append(f"the trace shows {runs} of {expected} runs")
+        elif len(self._executed) != runs * len({device for device, _ in self._executed}):
+            self._unknown.append("the trace does not show every run on every device")
         names = list(foreign)
         if names:
             listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")

@@ -123,7 +123,11 @@ def of_traced(config: Mapping[str, Any], paths: Mapping[str, str], inside: Itera
     whole = {name: path for name, path in single.items() if name not in roots} | {**paths}
     patterns = apart(config)
     yield from (key for key in keys(config) if key[0] != "specs" and key[1] not in {*roots, *single, *patterns})
-    yield from (("constraints", path) for path in inside if any(fits(pattern, path) for pattern in patterns))
+    constraints = flattened(config.get("constraints") or {})
+    for path in inside:
+        # The first pattern that a path fits counts.
+        if next((pattern for pattern in constraints if fits(pattern, path)), None) in patterns:
+            yield "constraints", path
     for name, path in whole.items():
         root = path.partition("/")[0]
         beside = arrays[root].get("spec") if root in arrays else outputs.get(root)

@@ -30,6 +30,9 @@ from runner.untyped import is_mapping, is_sequence
 CALLED = "called.py"
 """The module in a run folder with the arguments of `runner.check`."""
 
+DEEPEST = 100
+"""The most levels of a tree: Python parses at most 200 nested parentheses, and a program writes several for each."""
+
 SETTINGS_OF_THE_RUN: Mapping[str, Any] = {
     "jax_disable_jit": False,
     "jax_transfer_guard": None,
@@ -85,6 +88,8 @@ class Imported:
       `constraints` that name them, by the same names.
     - `spelled`: how the user's source spells values and expressions of the lines.
     - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
+    - `added`: the lines of sums that JAX adds to a derivative for operands that do not vary over mesh axes, each with
+      the operand's name in the user's function, or an empty text.
     """
 
     call: str
@@ -96,6 +101,7 @@ class Imported:
     constraints: Mapping[str, str] = field(default_factory=dict[str, str])
     spelled: UserSpelling = field(default_factory=UserSpelling)
     rules: tuple[str, ...] = ()
+    added: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def text(self, parameters: Mapping[str, str]) -> str:
         """The expression that it returns, with these names for its parameters."""
@@ -192,6 +198,15 @@ def source_text(statements: Iterable[Statement], imports: Imports) -> SourceText
             spelled.setdefault(substituted(term, names.get), source)
     places = {str(line): frame for line, frame in frames(statements, imports).items()}
     return SourceText(spelled, places, imports.paths)
+
+
+def added_sums(statements: Iterable[Statement], imports: Imports) -> dict[str, str]:
+    """The lines of a section that are sums of JAX's own, each with the name of the operand that it sums for."""
+    return {
+        str(line): function.added[line.label]
+        for line, _, function in inside(statements, imports)
+        if line.label in function.added
+    }
 
 
 def constrained(statements: Iterable[Statement], imports: Imports) -> dict[str, str]:

@@ -474,6 +474,11 @@ class Experiment:
         return of_sections
 
     @cached_property
+    def added_sums(self) -> Mapping[Section, Mapping[str, str]]:
+        """The lines that are sums that JAX adds to derivatives, by section; each with its operand's name, if known."""
+        return {section: imported.added_sums(self.section(section), self.imports) for section in SECTIONS}
+
+    @cached_property
     def source_text(self) -> Mapping[Section, SourceText]:
         """How the user's Python spells values and expressions of each section's lines."""
         return {section: imported.source_text(self.section(section), self.imports) for section in SECTIONS}

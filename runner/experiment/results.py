@@ -9,7 +9,7 @@ from typing import Any
 from runner import dtypes
 from runner.experiment.forms import check, choices
 from runner.experiment.imported import Imports
-from runner.experiment.lines import enclosed
+from runner.experiment.lines import Line, enclosed
 from runner.experiment.model import (
     GRADIENTS,
     Array,
@@ -78,6 +78,8 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
         parts = name.split(".")
         # `ring.acc` is a value inside the line `ring`.
         given |= {".".join(parts[: count + 1]): name for count in range(len(parts))}
+    last: Invocation | None = None
+    given_by: frozenset[Line] = frozenset()
     for line, around in enclosed(statements) if given else ():
         call, outer = around[-1], around[-2:-1]
         name = given.get(str(line))
@@ -86,8 +88,10 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
         python = imports.functions.get(call.call.function)
         if python is None and key != ("outputs",):
             continue
+        if call is not last:
+            last, given_by = call, frozenset(give.line for give in call.gives)
         # The results of a branch do not exist before the choice.
-        if line in [give.line for give in call.gives] and not any(isinstance(statement, Choice) for statement in outer):
+        if line in given_by and not any(isinstance(statement, Choice) for statement in outer):
             continue
         gives = str(around[0].gives[0].line)
         frame = None if python is None else python.frames.get(line.label)

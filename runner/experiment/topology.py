@@ -14,28 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runner.config.slices import GENERATIONS
 from runner.faults import Key, invalid, nearest
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A generation of TPUs: the dimensions of its interconnect, and the JAX devices of a chip.
-
-    A chip of two cores is one device if both work as one (megacore), as on v5p and by default on v4.
-    """
-
-    dimensions: int
-    devices_per_chip: int = 1
-    options: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-GENERATIONS = {
-    "v4": Generation(3, options={"chip_config_name": "megacore"}),
-    "v5e": Generation(2),
-    "v5p": Generation(3),
-    "v6e": Generation(2),
-    "tpu7x": Generation(3, devices_per_chip=2),
-}
 
 LIBTPU_ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",

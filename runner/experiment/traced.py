@@ -1,7 +1,7 @@
-"""The lines of a function that a worker read from Python, as data: terms and loops in its own names, without text.
+"""Holds lines that a worker made, as data: terms and loops in their own names, without text.
 
-They cross from the worker that traced the function to the process that asked, as compact JSON: a name is a string, a
-number is itself, and any other term is a list that begins with what it is.
+They are those of a function that it read from Python, or those that it derived. They cross to the process that asked as
+compact JSON: a name is a string, a number is itself, and any other term is a list that begins with what it is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 from runner.graph.model import Region
+from runner.graph.source import Checkpoint
 from runner.graph.term import Apply, Const, Group, Lambda, Listed, Name, Slice, Spelled, Term
 from runner.layout import Spec
 
@@ -28,6 +29,7 @@ class TracedLoop:
     - `index`: the name of the step's number; a `while` and a `region` have none.
     - `carry`, `over`: the initial values, and what each step takes a slice of; `stack`: by the names of the stacked
       results, the names in the body.
+    - `unroll`: whether the step's number is a Python integer; `checkpoint`: what a step keeps for the backward pass.
     """
 
     steps: int | None
@@ -38,6 +40,8 @@ class TracedLoop:
     stack: Mapping[str, str] = field(default_factory=dict[str, str])
     going: str = ""
     region: Region | None = None
+    unroll: bool = False
+    checkpoint: Checkpoint | None = None
 
     @property
     def bound(self) -> Iterator[str]:
@@ -164,6 +168,9 @@ def _loop(loop: TracedLoop) -> dict[str, Any]:
     if (region := loop.region) is not None:
         specs = ([spec.json() for spec in each] for each in (region.in_specs, region.out_specs))
         of_region = {"region": [list(region.manual), *specs, region.check_vma]}
+    kept = loop.checkpoint
+    of_steps: dict[str, Any] = {"unroll": True} if loop.unroll else {}
+    of_steps |= {} if kept is None else {"checkpoint": [kept.policy, list(kept.names)]}
     return {
         "steps": loop.steps,
         "index": loop.index,
@@ -173,6 +180,7 @@ def _loop(loop: TracedLoop) -> dict[str, Any]:
         "going": loop.going,
         "body": _written_lines(loop.body),
         **of_region,
+        **of_steps,
     }
 
 
@@ -183,7 +191,11 @@ def _loop_of(loop: dict[str, Any]) -> TracedLoop:
         region = Region(tuple(manual), tuple(map(Spec.of, in_specs)), tuple(map(Spec.of, out_specs)), check_vma)
     carry, over = ({name: term_of(term) for name, term in loop[part].items()} for part in ("carry", "over"))
     body = _lines_of(loop["body"])
-    return TracedLoop(loop["steps"], body, loop["index"], carry, over, loop["stack"], loop["going"], region)
+    kept = Checkpoint(loop["checkpoint"][0], tuple(loop["checkpoint"][1])) if "checkpoint" in loop else None
+    unroll = loop.get("unroll", False)
+    return TracedLoop(
+        loop["steps"], body, loop["index"], carry, over, loop["stack"], loop["going"], region, unroll, kept
+    )
 
 
 def written(term: Term) -> Any:

@@ -1,6 +1,6 @@
-"""A call of a function that was read from Python in; its statements out.
+"""Makes statements of lines that a worker made: those of a call of a function read from Python, or of a section.
 
-The lines of such a function are right as they are: JAX has traced them, so nothing is checked.
+Such lines are right as they are: JAX has traced them, so nothing is checked.
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ def traced_invocation(
     return Invocation(call, lines, tuple(gives))
 
 
+def section_lines(lines: TracedLines, key: Key) -> tuple[Statement, ...]:
+    """The statements of a section whose lines are `lines`, at `key`."""
+    return _statements(lines.lines, ReadingFrame(), key, None, set())
+
+
 def _statements(
     lines: Mapping[str, TracedLine], frame: ReadingFrame, key: Key, within: Line | None, taken: set[str]
 ) -> tuple[Statement, ...]:
@@ -70,7 +75,7 @@ def _loop(loop: TracedLoop, line: Line, frame: ReadingFrame, key: Key, taken: se
     carry, over = (tuple((name, _expression(term)) for name, term in part.items()) for part in (loop.carry, loop.over))
     stack = tuple(loop.stack.items())
     return Loop(
-        line, loop.steps, loop.index, carry, body, unroll=False, over=over, stack=stack, region=loop.region,
+        line, loop.steps, loop.index, carry, body, loop.unroll, over, stack, loop.checkpoint, region=loop.region,
         going=loop.going,
     )  # fmt: skip
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from runner import codec
-from runner.explanation import dumps, estimating, modules, serialized
+from runner.explanation import dumps, estimating, modules, profiles, serialized
 from runner.explanation.dumps import DumpedModule
 from runner.explanation.model import SCHEMA, Explanation
-from runner.explanation.modules import NOTHING, Known, UnreadableModule
+from runner.explanation.modules import NOTHING, Known, ReadModule, UnreadableModule
 from runner.faults import nearest
 from runner.record import plain
 from runner.untyped import is_dict
@@ -30,12 +30,13 @@ _BEGIN = 100_000
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to explain: what is known besides, the module of a folder, hardware, and the folder of its file."""
+    """What to explain: what is known besides, the module of a folder, hardware, the folder of its file, a profile."""
 
     known: Known = NOTHING
     module: str | None = None
     hardware: str | None = None
     config_dir: Path | None = None
+    profile: Path | None = None
 
 
 class SeveralModules(UnreadableModule):
@@ -46,12 +47,42 @@ class SeveralModules(UnreadableModule):
         self.modules = there
 
 
-def explain(path: Path, wanted: Wanted = Wanted()) -> Explanation:
-    """The explanation of a file, or of a module in a folder of dumps.
+def explain(path: Path | None, wanted: Wanted = Wanted()) -> Explanation:
+    """The explanation of a file, of a module in a folder of dumps, or of a program in a profile.
+
+    - `path`: None if the profile has the module itself.
 
     Raises `UnreadableModule`, also for what is no file, `SeveralModules` for a folder of which none is chosen, and
     `meshes.InvalidMesh` and `estimating.InvalidHardware`.
     """
+    if wanted.profile is None and path is not None and not _has_modules(path) and profiles.is_profile(path):
+        path, wanted = None, replace(wanted, profile=path)
+    if wanted.profile is not None:
+        return _profiled(path, wanted.profile, wanted)
+    if path is None:
+        raise UnreadableModule("there is neither a file nor a profile")
+    taken = _taken(path, wanted)
+    return taken if isinstance(taken, Explanation) else _estimated(taken, wanted)
+
+
+def _profiled(path: Path | None, folder: Path, wanted: Wanted) -> Explanation:
+    """The explanation of a program in a profile, whose module is that of `path`, or the one that the profile has."""
+    recording = profiles.read(folder)
+    program = recording.chosen(wanted.module)
+    if path is None:
+        known = replace(wanted.known, platform=wanted.known.platform or recording.platform)
+        taken = modules.read(recording.text(program), str(folder), known)
+    else:
+        taken = _taken(path, replace(wanted, module=wanted.module or program.name))
+        if isinstance(taken, Explanation):
+            raise UnreadableModule(f"{path}: a saved explanation has no module to which the times could belong")
+        if wanted.module is None:
+            program = recording.chosen(taken.explanation.module)
+    return _estimated(replace(taken, explanation=profiles.profiled(taken, recording, program)), wanted)
+
+
+def _taken(path: Path, wanted: Wanted) -> ReadModule | Explanation:
+    """The module of a file or folder, or the explanation that was saved there."""
     file = _chosen(path, wanted.module) if path.is_dir() else path
     known = wanted.known
     if file.name.endswith(".pb"):
@@ -62,19 +93,26 @@ def explain(path: Path, wanted: Wanted = Wanted()) -> Explanation:
             return saved(text, str(file))
     if known.memory is None:
         known = replace(known, memory=dumps.memory(file), platform=known.platform or _platform(file))
-    taken = modules.read(text, str(file), known)
+    return modules.read(text, str(file), known)
+
+
+def _estimated(taken: ReadModule, wanted: Wanted) -> Explanation:
     if wanted.hardware is None:
         return taken.explanation
     return estimating.estimated(taken, wanted.hardware, folder=wanted.config_dir)
 
 
+def _has_modules(path: Path) -> bool:
+    return path.is_dir() and bool(_modules(path))
+
+
 def is_module(path: Path) -> bool:
-    """Whether a path is that of a module, of a saved explanation, or of a folder of dumps."""
+    """Whether a path is that of a module, of a saved explanation, of a profile, or of a folder of dumps."""
     if path.is_dir():
-        return bool(_modules(path))
+        return bool(_modules(path)) or profiles.is_profile(path)
     if not path.is_file():
         return False
-    if path.name.endswith(".hlo.pb"):
+    if path.name.endswith(".hlo.pb") or profiles.is_profile(path):
         return True
     with path.open("rb") as file:
         begin = file.read(_BEGIN).decode("utf-8", "replace")

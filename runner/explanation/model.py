@@ -10,7 +10,7 @@ from typing import Literal
 from runner import executions
 from runner.codec import ALWAYS, named
 from runner.estimate.model import Estimate
-from runner.evidence.model import Collective
+from runner.evidence.model import Collective, Profile
 from runner.executions import Count, Part
 from runner.layout import Spec
 
@@ -122,6 +122,14 @@ class ComputedLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedLayout:
+    """The global shape of an array, and its layout by Shardy's plan."""
+
+    shape: tuple[int, ...]
+    spec: Spec
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """What is known of one compiled module.
 
@@ -134,6 +142,8 @@ class Explanation:
     - `lines`: for each line by the name that the others use, its place; `sources`: the text of the user's files, as far
       as they are here.
     - `computed`: what each line computes; null without an entry computation.
+    - `profile`: the times that a profiler measured.
+    - `layouts`: by line, the layout of the last array that it computes, where the module was planned as lowered.
     - `notes`: what else a reader should know, such as state that changes its layout.
     """
 
@@ -157,6 +167,8 @@ class Explanation:
     arguments: list[Argument] = field(default_factory=list[Argument])
     computed: list[ComputedLine] | None = None
     estimate: Estimate | None = None
+    profile: Profile | None = None
+    layouts: Mapping[str, PlannedLayout] = field(default_factory=dict[str, PlannedLayout])
     notes: list[str] = field(default_factory=list[str])
 
     @property

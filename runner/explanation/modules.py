@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from runner.evidence import collectives, hlo, work
 from runner.evidence.collectives import Collectives
 from runner.evidence.hlo import Instruction, Module
+from runner.evidence.source_lines import IsUsers, is_users
 from runner.explanation import arguments, living, meshes, places
 from runner.explanation.model import (
     Argument,
@@ -45,6 +46,7 @@ class Known:
 
     - `mesh`: its axes and their sizes; `memory`: the compiler's figures.
     - `platform`, `device`: what it is compiled for; `versions`: of JAX and its libraries.
+    - `users`: which files are the user's.
     """
 
     mesh: Mapping[str, int] | None = None
@@ -52,6 +54,7 @@ class Known:
     platform: str | None = None
     device: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    users: IsUsers = is_users
 
 
 NOTHING = Known()
@@ -118,7 +121,7 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
     devices = module.partitions * module.replicas
     mesh = meshes.mesh_of(text, devices, known.mesh)
     grid = meshes.layout_mesh(mesh, devices)
-    lines = places.of_module(module)
+    lines = places.of_module(module, known.users)
     communication = collectives.read(module, lines, grid)
     computed = work.read(module, lines)
     head = HEAD.search(text)

@@ -103,9 +103,9 @@ class Places:
         return [self.name(at) for at in path]
 
 
-def of_module(module: Module) -> Places:
-    """The places of a module's lines."""
-    return Places(_files(module))
+def of_module(module: Module, users: IsUsers = is_users) -> Places:
+    """The places of a module's lines; `users`: which files are the user's."""
+    return Places(_files(module), users)
 
 
 def _files(module: Module) -> set[str]:

@@ -22,7 +22,10 @@ def sources(lines: Iterable[SourcePlace]) -> dict[str, str]:
     texts: dict[str, str] = {}
     left = _ALL
     for file in dict.fromkeys(place.file for place in lines if not place.library):
-        text = "" if "\0" in file else "".join(linecache.getlines(file))
+        if "\0" in file:
+            continue
+        linecache.checkcache(file)
+        text = "".join(linecache.getlines(file))
         if text and len(text) <= min(_LARGEST, left):
             texts[file] = text
             left -= len(text)

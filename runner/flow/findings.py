@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner import dtypes, executions
-from runner.checks import blame, known, oracles, registry, twins, unseen
+from runner.checks import blame, known, oracles, parting, registry, twins, unseen
 from runner.checks.context import Context
 from runner.checks.kind import Case, Needs
 from runner.checks.kinds import pinned, sections
@@ -30,7 +30,7 @@ from runner.flow.drawing import draw
 from runner.flow.recording import lines, output_of, shards
 from runner.graph.source import SECTIONS
 from runner.layout import Layout
-from runner.link.events import Devices, Finished, Profiled, Ran, Traced, Types
+from runner.link.events import Devices, Finished, Parted, Profiled, Ran, Traced, Types
 from runner.link.steps import Step, StepWork
 from runner.link.target import ProgramRun, program_run, read_gradients, traced_values
 from runner.record import record as records
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from runner.checks.diagnosis import Refused
     from runner.evidence import planes
     from runner.evidence.narrow import NarrowFloats
-    from runner.flow.twins import Twins
+    from runner.flow.reruns import Reruns
 
 
 class Findings:
@@ -59,10 +59,11 @@ class Findings:
         arrays: Arrays | None,
         record: Record,
         refused: Refused | None = None,
-        twins: Twins | None = None,
+        reruns: Reruns | None = None,
     ) -> None:
         self._refused = refused
-        self._twins = twins
+        self._reruns = reruns
+        self._unsharded: ProgramRun | str | None = None
         self._experiment = experiment
         self._arrays = arrays
         self._record = record
@@ -97,8 +98,9 @@ class Findings:
             self._leave_out(program, reason)
         if self._arrays is not None:
             memory.check_values(self._experiment, types.nodes)
-        if types.derivation is not None:
-            self._derived = with_lines(self._experiment.alone("graph"), types.derivation)
+        if types.derived is not None and types.derivation is not None:
+            bare, check_vma = self._experiment.alone("graph"), types.derivation.check_vma
+            self._derived = with_lines(bare, types.derived, check_vma=check_vma)
             record.derivation = types.derivation
         record.lines = lines(self._experiment, self._derived, types)
         released = pinned.released(self._experiment.values, record.overrides)
@@ -140,7 +142,7 @@ class Findings:
                 self._leave_out(step.program, finished.unsupported)
             case None if step.work is StepWork.RUN:
                 self._runs.append(ProgramRun(step.program, error=finished.error))
-            case None:
+            case Parted() | None:
                 pass
 
     def _leave_out(self, program: str, reason: str) -> None:
@@ -222,9 +224,10 @@ class Findings:
             checks = _checked(case, Needs.OTHERS, Needs.LINES, already=checks)
             if isinstance(checks.value, ValueVerdict) and checks.value.status == "failed":
                 blamed = of_interpreter and run.program.section == "per_device"
-                who = blame.INTERPRETER if blamed else blame.blame(context, values, run.program, alike=alike)
+                who = blame.INTERPRETER if blamed else self._blame(context, values, run.program, alike=alike)
                 of_functions = self._of_written(context, run)
-                verdict = replace(checks.value, diagnosis=of_functions or [who, *self._differs(run.program)])
+                others = [*checks.value.diagnosis, *self._differs(run.program)]
+                verdict = replace(checks.value, diagnosis=of_functions or [who, *others])
                 checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
             record.programs[run.program] = self._compiled(context, run, checks, folder)
@@ -266,10 +269,10 @@ class Findings:
         """The `value` verdicts, those that rounding does not decide as the programs' twins in float64 decide them."""
         verify = self._experiment.verify
         wanted = [program for program, verdict in values.items() if verify == "twin" or twins.doubtful(verdict)]
-        if not wanted or verify == "rounding" or self._twins is None:
+        if not wanted or verify == "rounding" or self._reruns is None:
             return dict(values)
         layouts = {name: context.layout(name) for name in context.outputs}
-        runs, gradients = self._twins(wanted, layouts, twins.needs_gradients(context))
+        runs, gradients = self._reruns.twins(wanted, layouts, gradient=twins.needs_gradients(context))
         decided = twins.Decided(context, gradients)
         of = {run.program: run for run in ran}
         judged = {
@@ -277,7 +280,39 @@ class Findings:
             for program, verdict in values.items()
         }
         context.proved = twins.proved(judged)
+        return judged | self._parted(
+            {program: verdict for program, verdict in judged.items() if parting.sought(verdict)}
+        )
+
+    def _parted(self, values: Mapping[Program, ValueVerdict]) -> dict[Program, ValueVerdict]:
+        """The `value` verdicts on programs that are wrong in their own dtypes alone, with the line where they part."""
+        if not values or self._reruns is None:
+            return {}
+        measured = self._reruns.parted(list(values))
+        judged: dict[Program, ValueVerdict] = {}
+        for program, verdict in values.items():
+            parted = measured[program]
+            if isinstance(parted, str):
+                sentence, place = f"where program and twin part is not known: {parted}", None
+            else:
+                place = parting.first(self._written(program), program, parted)
+                sentence = parting.sentence(place, parted)
+            judged[program] = replace(verdict, parting=place, diagnosis=[*verdict.diagnosis, sentence])
         return judged
+
+    def _blame(self, context: Context, values: Mapping[Program, ValueVerdict], program: Program, *, alike: bool) -> str:
+        """Which side is wrong where the `value` check of a program failed, in words."""
+
+        def agrees(names: Sequence[str]) -> bool | None:
+            if self._reruns is None:
+                return None
+            if self._unsharded is None:
+                self._unsharded = self._reruns.unsharded({name: shape for name, (shape, _) in context.outputs.items()})
+            if isinstance(self._unsharded, str) or self._unsharded.error is not None:
+                return None
+            return blame.agrees(context, self._unsharded, names)
+
+        return blame.blame(context, values, program, alike=alike, unsharded=agrees)
 
     def _of_written(self, context: Context, run: ProgramRun) -> list[str]:
         """What is wrong with the user's functions that contain a `shard_map`, which their references do not."""
@@ -297,10 +332,10 @@ class Findings:
         of_program = (program.whole, program.section) == (traced.whole, traced.section)
         return [first.text] if first and of_program else []
 
-    def _written(self, run: ProgramRun) -> Experiment:
+    def _written(self, program: Program) -> Experiment:
         """The experiment that a program was written from: with the derived lines, if it was `derived`."""
-        derived = self._derived if run.program is Program.DERIVED else None
-        return derived or self._experiment.run_by(run.program)
+        derived = self._derived if program is Program.DERIVED else None
+        return derived or self._experiment.run_by(program)
 
     def _lines(self) -> tuple[Experiment, Floats] | None:
         """The experiment with the derived lines, and their dtypes; None if there are none."""
@@ -311,7 +346,7 @@ class Findings:
     def _compiled(self, context: Context, run: ProgramRun, checks: Checks, folder: Path) -> CompiledProgram:
         """The record of a program, with the evidence and what `expect` says of it."""
         profiled = self._profiles.get(run.program)
-        written, ran = self._written(run), run.ran
+        written, ran = self._written(run.program), run.ran
         gathered = gather(
             written, run.program, folder, ran.stderr, ran.unreadable, profiled, ran.reshards, ran.device_ids,
             self._narrow(run),
@@ -369,7 +404,7 @@ class Findings:
         ):
             return {}
         section = Program.DERIVED if run.program is Program.DERIVED else run.program.lines
-        return narrow(self._written(run), run.program.lines, self._context.floats.get(section, {}))
+        return narrow(self._written(run.program), run.program.lines, self._context.floats.get(section, {}))
 
     def _explained(self, run: ProgramRun, listed: list[Collective] | None) -> list[Collective] | None:
         """The collectives with their reasons; on one device there are none."""
@@ -378,7 +413,7 @@ class Findings:
         derived = self._record.derivation if run.program is Program.DERIVED else None
         compiled = run.ran.compilation
         return explained(
-            self._written(run), run.program, listed, compiled.plan, derived and derived.plan, compiled.lowered
+            self._written(run.program), run.program, listed, compiled.plan, derived and derived.plan, compiled.lowered
         )
 
     def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:

@@ -36,12 +36,13 @@ def traced(
     *,
     values: bool = True,
     apart: Collection[str] = (),
+    tell: Callable[[str], None] = lambda shown: None,
 ) -> Mapping[str, Any]:
     """The configuration with the lines of the functions that it imports, if it does; files are left in `into`.
 
     The other keys are validated before any of the user's code runs; `meanwhile` is called while it runs. `values`:
     whether the values of trees are needed, or only their shapes, which take no memory. `apart`: the patterns of
-    `constraints` for which each value inside a call gets a key of its own. Raises
+    `constraints` for which each value inside a call gets a key of its own. `tell` receives what takes time. Raises
     `InvalidExperiment` for what cannot be imported or read, and `UnreadFunctions`.
     """
     if not imports(config):
@@ -59,7 +60,7 @@ def traced(
     assert folder is not None
     task = {**job(experiment, into, folder, str(into)), "definition": whole}
     task |= {"trace": "values" if values else "shapes", "apart": sorted(apart)}
-    events = workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout)
+    events = workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout, tell=tell)
     meanwhile()
     outcome: Mapping[str, Any] | InvalidExperiment | UnreadFunctions
     outcome = UnreadFunctions("the worker reported nothing about the functions")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from runner.layout import Parts, Typed
 from runner.link.order import kind
 from runner.link.target import value_types_of
 from runner.link.workers import Workers
+from runner.planning import clock
 from runner.planning.costs import costs_the_same
 from runner.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
 from runner.record import files
@@ -101,10 +101,10 @@ def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sourc
         return _planned(config, folder, sources, workers, request, request.seconds)
     # If time is minimised, it matters which links an axis uses.
     shapes = auto.shapes(config, alike=request.least != "time")
-    until = time.perf_counter() + request.seconds
+    until = clock.now() + request.seconds
     best, each, first = None, list[OfShape](), None
     for number, shape in enumerate(shapes):
-        left = until - time.perf_counter()
+        left = until - clock.now()
         if number and left < 0:
             each += [OfShape(shape=tuple(other), error="there was no time left") for other in shapes[number:]]
             break

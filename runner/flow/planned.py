@@ -84,9 +84,12 @@ def finished(
         planning = replace(planning, request=replace(planning.request, candidates=0))
     ranked = flow.ranked(planning, folder, sources, overrides, workers)
     plan = FinishedPlan(ranked.planning, planning, ranked, refused)
-    layouts.leave(folder, plan.planning, tried=codec.plain(ranked.tried), rounds=codec.plain(ranked.rounds))
+    more = {"without_gain": ranked.without_gain} if ranked.without_gain else {}
+    layouts.leave(folder, plan.planning, tried=codec.plain(ranked.tried), rounds=codec.plain(ranked.rounds), **more)
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
     definition = layouts.expecting(plan.planning, layouts.filled(plan.planning, plan.best))
+    if plan.own and plan.own[0].written is not None:
+        definition = {**definition, "program": [plan.own[0].programs[0].program]}
     written = layouts.anywhere(definition, sources)
     files.write_text(folder / EXPERIMENT, text(written, plan.planning, plan.own[0].programs[0] if plan.own else None))
     if config.get("report") is True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import regular
 from runner.experiment import effort
-from runner.experiment.auto import PlanRequest
+from runner.experiment.auto import Least, PlanRequest
 from runner.experiment.patterns import fits
 from runner.experiment.program import Program
 from runner.experiment.reader import read
@@ -23,6 +24,7 @@ from runner.layout import Spec
 from runner.link.workers import Workers
 from runner.planning.plan import Candidate, NoPlan, Wanted, plan
 from runner.record.model import CompiledProgram, ProgramRecord, Record, Status
+from runner.show.planned import gains_nothing
 from runner.untyped import is_list, is_mapping
 from runner.words import long_text
 
@@ -37,8 +39,8 @@ _PROGRAMS = (Program.AUTO, Program.CONSTRAINT)
 class Compiled:
     """The results of one program of a candidate.
 
-    - `status`, `error`: of its run; `bytes_sent`, `seconds`, `memory_bytes`: from the compiled module, per device;
-      None if unknown.
+    - `status`, `error`: of its run; `bytes_sent`, `seconds`, `memory_bytes`, `flops`: from the compiled module, per
+      device; None if unknown.
     """
 
     program: str
@@ -47,19 +49,21 @@ class Compiled:
     bytes_sent: int | None = None
     seconds: float | None = None
     memory_bytes: int | None = None
+    flops: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
     """A candidate, the folder of its run, and the results of its programs, the best first.
 
-    `by_hand`: the file with the layouts of a competitor.
+    `by_hand`: the file with the layouts of a competitor; `written`: how the plan is written otherwise than first.
     """
 
     candidate: Candidate
     folder: str
     programs: tuple[Compiled, ...]
     by_hand: str | None = None
+    written: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,32 @@ class Ranked:
     """The tried candidates, the best first; the plan with the best one; the plans within the memory limit.
 
     `smallest`: if nothing is within the limit, the candidate that needs the least memory as compiled, and its bytes.
+    `simplest`: the layouts that were open, all replicated, as compiled; None where the plan is what the model said.
     """
 
     planning: Planning
     tried: tuple[Tried, ...]
     rounds: tuple[Round, ...]
     smallest: tuple[Tried, int] | None
+    simplest: Compiled | None = None
+
+    @property
+    def without_gain(self) -> str | None:
+        """A sentence if the best candidate is no better, as compiled, than the simplest layouts; else None.
+
+        Simpler layouts with which a device computes more are no competitors.
+        """
+        mine = next((attempt.programs[0] for attempt in self.tried if attempt.by_hand is None), None)
+        request, simplest = self.planning.request, self.simplest
+        if mine is None or simplest is None or (simplest.flops or 0.0) > _MORE * (mine.flops or 0.0):
+            return None
+        if simplest.status != "passed" or _rank(mine, request) < _rank(simplest, request):
+            return None
+        return gains_nothing(request.least, _measure(mine, request.least), _measure(simplest, request.least))
+
+
+_MORE = 1.01
+"""How many times what the model says a compiled program may cost and still be the plan."""
 
 
 def too_large(planning: Planning) -> str | None:
@@ -127,11 +151,70 @@ def ranked(
             break
         planning = _again(planning, limit)
         plannings.append(planning)
+    simplest = None
+    if (best := _best(tried, request)) is not None and not _reached(best, request):
+        attempt = functools.partial(_tried, sources=sources, overrides=overrides, workers=workers)
+        tried += _written_otherwise(planning, best, tried, folder, attempt)
+        best = _best(tried, request) or best
+        if not _reached(best, request):
+            simplest = _simplest(planning, folder, attempt)
     tried.sort(key=lambda attempt: _rank(attempt.programs[0], request))
     first = next((attempt.candidate for attempt in tried if attempt.by_hand is None), None)
     # The last plan may not be the best one as compiled.
     planning = next((each for each in plannings if first and _same_programs(each, each.plan.best, first)), plannings[0])
-    return Ranked(planning, tuple(tried), tuple(rounds), _smallest(tried, request))
+    return Ranked(planning, tuple(tried), tuple(rounds), _smallest(tried, request), simplest)
+
+
+# One plan, written in several ways: the compiler lays out what a program leaves open.
+
+
+def _best(tried: Sequence[Tried], request: PlanRequest) -> Tried | None:
+    """Return the best compiled candidate that is not written by hand, if one passed, or needs too much memory."""
+    own = [attempt for attempt in tried if attempt.by_hand is None and _is_of_limit(attempt.programs[0])]
+    return min(own, key=lambda attempt: _rank(attempt.programs[0], request), default=None)
+
+
+def _reached(attempt: Tried, request: PlanRequest) -> bool:
+    """Return whether a candidate is within the limit and costs, as compiled, what the model says, or is unknown."""
+    compiled, candidate = attempt.programs[0], attempt.candidate
+    if compiled.status != "passed" or exceeds(compiled, request):
+        return False
+    cost = _measure(compiled, request.least)
+    planned = {"bytes": candidate.sent, "time": candidate.cost, "memory": candidate.needed}[request.least]
+    return cost is None or cost <= _MORE * planned
+
+
+def _written_otherwise(
+    planning: Planning, best: Tried, tried: Sequence[Tried], folder: Path, attempt: Callable[..., Tried]
+) -> Iterator[Tried]:
+    """Yield the best candidate written in other ways, until one costs what the model says.
+
+    They are the arrays' layouts alone; lines laid out as the products in them; the derived lines of one device.
+    """
+    candidate, number = best.candidate, sum(each.by_hand is None for each in tried)
+    known = {compiled.program for compiled in best.programs}
+    as_products = replace(candidate, constraints={**candidate.constraints, **candidate.products})
+    ways = [
+        (Program.AUTO, candidate, "without the layouts of lines"),
+        (Program.CONSTRAINT, as_products, "lines as the products in them"),
+        (Program.DERIVED, candidate, "by the lines of one device"),
+    ]
+    for program, written, words in ways:
+        if program.value in known and written == candidate:
+            continue
+        number += 1
+        own = attempt(planning, written, folder / f"candidate_{number}", programs=(program.value,))
+        own = replace(own, written=words)
+        yield own
+        if _reached(own, planning.request):
+            return
+
+
+def _simplest(planning: Planning, folder: Path, attempt: Callable[..., Tried]) -> Compiled:
+    """Return the simplest layouts as compiled: what was open is replicated, and lines are left to the compiler."""
+    best = planning.plan.best
+    bare = replace(best, layouts={key: Spec([()] * len(spec)) for key, spec in best.layouts.items()}, constraints={})
+    return attempt(planning, bare, folder / "simplest", programs=(Program.AUTO.value,)).programs[0]
 
 
 def _candidates(planning: Planning) -> list[Candidate]:
@@ -211,8 +294,9 @@ def _tried(
     sources: Callable[[], Sources],
     overrides: Sequence[str],
     workers: Workers,
+    programs: Sequence[str] = (),
 ) -> Tried:
-    programs = [program.value for program in _programs(planning)]
+    programs = list(programs) or [program.value for program in _programs(planning)]
     own.mkdir()
     record = run({**filled(planning, candidate), "program": programs}, own, sources, overrides, workers)
     return Tried(candidate=candidate, folder=own.name, programs=_came_to(record, planning.request))
@@ -227,7 +311,7 @@ def _came_to(record: Record, request: PlanRequest) -> tuple[Compiled, ...]:
 
 def as_compiled(name: str, program: ProgramRecord) -> Compiled:
     """Return what a plan's program sends, takes and needs as compiled; None for what is not known."""
-    compiled = Compiled(program=name, status=program.status, error=program.error)
+    compiled = Compiled(program=str(name), status=program.status, error=program.error)
     if not isinstance(program, CompiledProgram):
         return compiled
     # A module whose collectives cannot be read has an estimate of its computation alone.
@@ -237,6 +321,7 @@ def as_compiled(name: str, program: ProgramRecord) -> Compiled:
         bytes_sent=program.bytes_sent,
         seconds=estimate.seconds if estimate else None,
         memory_bytes=program.memory.needed_bytes if program.memory else None,
+        flops=program.cost.flops if program.cost else None,
     )
 
 
@@ -246,10 +331,13 @@ def _rank(compiled: Compiled, request: PlanRequest) -> tuple[bool, bool, float]:
     Those that exceed the limit are sorted by the memory that they need.
     """
     over = exceeds(compiled, request)
-    value = {"bytes": compiled.bytes_sent, "time": compiled.seconds, "memory": compiled.memory_bytes}[
-        "memory" if over else request.least
-    ]
+    value = _measure(compiled, "memory" if over else request.least)
     return compiled.status != "passed", over, float("inf") if value is None else float(value)
+
+
+def _measure(compiled: Compiled, least: Least) -> float | None:
+    """Return the quantity to minimise, as compiled."""
+    return {"bytes": compiled.bytes_sent, "time": compiled.seconds, "memory": compiled.memory_bytes}[least]
 
 
 def exceeds(compiled: Compiled, request: PlanRequest) -> bool:

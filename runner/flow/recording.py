@@ -13,7 +13,7 @@ from runner import codec, dtypes
 from runner.experiment.model import Experiment, Flat, Line, Node, expressions
 from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.graph.source import SECTIONS, Frame
-from runner.graph.term import Apply, Term, name_of, within
+from runner.graph.term import Apply, Group, Term, characters, name_of, within
 from runner.language.parts import called
 from runner.language.syntax import Expression
 from runner.layout import Typed
@@ -152,12 +152,21 @@ def _line(
         line=str(line),
         source=source.of(expression.term) if python else None,
         variable=source.name(line.name) if python else None,
-        expression=expression.text,
+        expression=_text(expression),
         reads=_read(within(expression.term), scope),
         sent=_read(given, scope),
         shape=None if shape is None else list(shape),
         dtype=dtype,
     )
+
+
+def _text(expression: Expression) -> str:
+    """The text of a line; of one of the results that a function returns together, its part of their text."""
+    whole, part = expression.whole, expression.term
+    if not isinstance(whole, Group) or part.at is None:
+        return expression.text
+    start, end = characters(expression.text, part.at)
+    return expression.text[start:end]
 
 
 def _read(terms: Iterable[Term], scope: Mapping[str, str]) -> list[str]:

@@ -203,7 +203,8 @@ class Running:
             return config
         with self.progress:
             self.progress.tell("the functions")
-            return functions.traced(config, self.folder / trees, self.sources, self.workers, _preload)
+            tell = self.progress.tell_part
+            return functions.traced(config, self.folder / trees, self.sources, self.workers, _preload, tell=tell)
 
     def _elsewhere(self, *, dims: Mapping[str, int], **keys: Any) -> Experiment:
         """The experiment at other sizes, at which its functions are traced again."""
@@ -248,7 +249,10 @@ class Running:
             self.progress.tell("the types")
             task = job(experiment, folder, data_folder, left_here, steps)
             processes = experiment.target.processes
-            events = self.workers.submit(task, kind(experiment), experiment.timeout, processes, at_once=at_once)
+            tell = self.progress.tell_part
+            events = self.workers.submit(
+                task, kind(experiment), experiment.timeout, processes, at_once=at_once, tell=tell
+            )
             return _Job(experiment, folder, data_folder, Path(left_here), arrays, steps, events, stack.pop_all())
 
     def _heard(self, job: _Job, record: Record) -> Findings:
@@ -256,14 +260,14 @@ class Running:
         from runner.flow import dimensions, naming, reasons, revising, untyped_output
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
-        from runner.flow.twins import asker
+        from runner.flow.reruns import Reruns
         from runner.link.events import Died, Finished, FunctionsRead, Invalid, Log, Started, Types, ValuesTyped
 
         experiment, arrays = job.experiment, job.arrays
         with job.open, closing(job.events) as events:
             refused = revising.refusals(experiment, self.workers, job.data_folder)
-            twins = asker(experiment, self.workers, job.folder, job.data_folder)
-            findings = Findings(experiment, arrays, record, refused, twins)
+            reruns = Reruns(experiment, self.workers, job.folder, job.data_folder)
+            findings = Findings(experiment, arrays, record, refused, reruns)
             fitting = dimensions.fitting(experiment)
             _log.info("%s: %s", experiment.name, "; ".join(map(str, job.steps)))
             for event in events:
@@ -337,7 +341,7 @@ class Running:
 
 def _preload() -> None:
     """Import what the results of most runs need, while the worker is busy."""
-    for name in ("dimensions", "findings", "modes", "naming", "reasons", "revising", "twins", "untyped_output"):
+    for name in ("dimensions", "findings", "modes", "naming", "reasons", "reruns", "revising", "untyped_output"):
         importlib.import_module(f"runner.flow.{name}")
 
 

@@ -129,6 +129,8 @@ def characters(text: str, at: Span | None) -> Span:
     """Convert a half-open span of UTF-8 bytes of `text` to one of characters; None gives the whole text."""
     if at is None:
         return 0, len(text)
+    if text.isascii():
+        return at[0], max(at[1], at[0] + 1)
     start, end = (len(text.encode()[:column].decode(errors="ignore")) for column in at)
     return start, max(end, start + 1)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from runner import codec
+from runner.experiment.traced import TracedLines
 from runner.faults import Fault
 from runner.layout import Spec, Typed
 from runner.link.steps import Spare, Step
@@ -244,6 +245,35 @@ class GradientFile:
     error: str | None = None
 
 
+@dataclass(kw_only=True)
+class EquationError:
+    """How far an equation of a program is from the same equation in float64 on the same operands.
+
+    - `number`: its place among the program's equations, from 1 on.
+    - `stack`: its name stack, which ends in its `primitive`; `places`: its files and lines, the innermost first.
+    - `dtype`: that of its results that rounds most; bool if none is a float.
+    - `error`: the largest distance of an element, infinite if null; `scale`: the largest element; `spread`: what a move
+      of the operands by one unit in the last place changes.
+    """
+
+    number: int
+    primitive: str
+    stack: str
+    places: list[tuple[str, int]]
+    dtype: str
+    error: float | None
+    scale: float
+    spread: float
+
+
+@dataclass(kw_only=True)
+class Parted:
+    """The equations of a program that were measured beside float64, in their order; `of`: how many it has."""
+
+    of: int
+    equations: list[EquationError]
+
+
 # The events.
 
 
@@ -279,7 +309,8 @@ class Types:
     - `outputs`, `nodes`: shapes and dtypes of the outputs, and of every line of each section.
     - `floats`: the dtypes in the expressions of each section, and of `derived`, of floats that are neither float32 nor
       complex64, and of values of a weak type (`weak int32`).
-    - `derivation`: the lines derived from the graph; null if none were asked for, or there are none.
+    - `derived`: the lines derived from the graph, `derivation`: what is recorded of them; null if none were asked for,
+      or there are none.
     - `advice`: suggestions that would make the experiment cheaper, a sentence each.
     """
 
@@ -291,6 +322,7 @@ class Types:
     jax: str
     jaxlib: str
     gradient: GradientFile | None = None
+    derived: TracedLines | None = None
     derivation: Derivation | None = None
     unwritten: dict[str, str] = field(default_factory=dict[str, str])
     advice: list[str] = field(default_factory=list[str])
@@ -308,7 +340,7 @@ class Finished:
     """A step of the job ended: with its result, with an `error`, or as `unsupported` by JAX after all."""
 
     step: Step
-    result: Ran | Traced | Profiled | None = None
+    result: Ran | Traced | Profiled | Parted | None = None
     error: str | None = None
     unsupported: str | None = None
 
@@ -351,11 +383,13 @@ class Done:
 class Phase:
     """The worker's current activity, in a step or before the first one: `compiling auto`.
 
-    `spare`: the part of the job that is running, if the job can do without it.
+    - `spare`: the part of the job that is running, if the job can do without it.
+    - `shown`: the words for a line of progress: `XLA is compiling`; empty if the activity is short.
     """
 
     doing: str
     spare: Spare | None = None
+    shown: str = ""
 
 
 @dataclass(kw_only=True)

@@ -16,6 +16,7 @@ class StepWork(StrEnum):
     TRACE = "trace"
     PROFILE = "profile"
     TWIN = "twin"
+    PARTING = "parting"
 
 
 class Spare(StrEnum):
@@ -27,7 +28,10 @@ class Spare(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """A program is compiled and run; or its trace, its profile or its twin in float64 is taken."""
+    """A program is compiled and run; or its trace, its profile or its twin in float64 is taken.
+
+    `parting` measures each of its equations beside float64.
+    """
 
     program: Program
     work: StepWork = StepWork.RUN

@@ -39,6 +39,8 @@ class _Ticket:
 
     job: dict[str, Any]
     timeout: float
+    tell: Callable[[str], None]
+    """Receives the words for a line of progress on what takes time."""
     left: list[Step] = field(init=False)
     sent: bool = False
     first: bool = True
@@ -116,16 +118,23 @@ class Workers:
         """How the process of the latest job was started; None before one, or for several together."""
 
     def submit(
-        self, job: dict[str, Any], kind: str, timeout: float, processes: int = 1, *, at_once: bool = False
+        self,
+        job: dict[str, Any],
+        kind: str,
+        timeout: float,
+        processes: int = 1,
+        *,
+        at_once: bool = False,
+        tell: Callable[[str], None] = lambda shown: None,
     ) -> Generator[Event, None, None]:
         """Submit a job; return its events, which must be read job by job, in the order of `submit`.
 
         A process that sends nothing for `timeout` seconds is ended. A program that ends its process yields a `finished`
         event with an `error`. The last event is `log`, with the worker's output. `processes` is the number of processes
         that do the job together. A job with `at_once` may be read before the waiting ones: an idle process does it, or
-        a new one.
+        a new one. `tell` receives, for a line of progress, what a process does that takes time.
         """
-        line, ticket = self._line(kind, processes, at_once=at_once), _Ticket(job, timeout)
+        line, ticket = self._line(kind, processes, at_once=at_once), _Ticket(job, timeout, tell)
         line.waiting.append(ticket)
         self._send(line)
         return self._events(line, ticket)
@@ -163,7 +172,9 @@ class Workers:
 
     def aside(self, kind: str) -> Workers:
         """Workers for jobs of that kind that need not wait for others: these, or new ones, which end when these do."""
-        if not self.of_cluster and not any(line.waiting for line in self._lines if line.kind in (None, kind)):
+        busy = any(line.waiting for line in self._lines if line.kind in (None, kind))
+        # Those that were needed once have what they compiled.
+        if self._aside is None and not self.of_cluster and not busy:
             return self
         if self._aside is None:
             self._aside = Workers(start=self._start)
@@ -283,6 +294,7 @@ def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generat
         if isinstance(event, Phase):
             # Not a result, so the time limit is not reset.
             phase, doing, spare = event.doing, event.doing, event.spare
+            ticket.tell(event.shown)
             continue
         since = time.monotonic()
         if event is not None:

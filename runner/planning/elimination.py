@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.planning import clock
 from runner.planning.network import Choice, Costs, Network
 
 LARGEST = 20_000_000
@@ -131,6 +132,7 @@ def _eliminate(network: Network) -> tuple[list[_Bucket], int]:
         others = tuple(sorted({v for table in mine for v in table.over} - {variable}))
         joint = np.zeros((1,) * (len(others) + 1))
         for table in sorted(mine, key=lambda table: table.costs.size):
+            clock.count(math.prod(sizes[v] for v in (variable, *others)))
             part = _first(table, variable).spread((variable, *others))
             # Large tables are added in place.
             if np.broadcast_shapes(joint.shape, part.shape) == joint.shape:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from runner.planning import clock
 from runner.planning.costs import costs_more, costs_the_same
 from runner.planning.network import Choice, Costs, Network, Table
 from runner.planning.solving import Solver
@@ -21,7 +21,7 @@ def front(networks: Sequence[Network], until: float) -> list[Choice]:
     """The choices found on the Pareto front, sorted by their costs, so that the first costs least in `networks[0]`.
 
     The networks have the same variables and choices, each with one kind of cost. Bisection over weightings of each two
-    of them finds the points, so those in a concave part of the front are missed. The search ends when the clock reaches
+    of them finds the points, so those in a concave part of the front are missed. The search ends when the work reaches
     `until`.
     """
     choices = [_best(networks, [at == number for at in range(len(networks))], until) for number in range(len(networks))]
@@ -36,7 +36,7 @@ def _between(
     """Yield choices below the line between two choices, found with weights that make the two cost the same."""
     queue = [ends]
     for _ in range(most):
-        if not queue or time.perf_counter() > until:
+        if not queue or clock.now() > until:
             return
         first, second = queue.pop(0)
         (a, b), costs = pair, [[networks[at].cost(choice) for at in pair] for choice in (first, second)]
@@ -56,7 +56,7 @@ def _between(
 def _best(networks: Sequence[Network], weights: Sequence[float], until: float) -> Choice:
     """The best choice for some weights, found in half of the time left, so that others have time too."""
     whole = weighted(networks, weights)
-    now = time.perf_counter()
+    now = clock.now()
     solver = Solver(whole.pairs, [len(costs) for costs in whole.alone])
     return solver.solved(whole, now + (until - now) / 2).choice
 

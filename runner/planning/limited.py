@@ -9,14 +9,13 @@ between them HiGHS gets the limit itself, and the values that the bound does not
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from runner.planning import program
+from runner.planning import clock, program
 from runner.planning.memory import Memory
 from runner.planning.network import Costs, Network, Numbers, Table, restricted
 from runner.planning.solving import Solution, Solver
@@ -100,7 +99,7 @@ class _Search:
 
     def at(self, prices: Costs | None, share: float) -> _Met:
         """Solve at the prices of the whole limit at each step, in a share of the time left."""
-        now = time.perf_counter()
+        now = clock.now()
         network = self._network
         if prices is not None:
             network = network.plus(self._memory.priced(prices / self._limit))
@@ -125,7 +124,7 @@ class _Search:
         """Whether the best choice within the limit is proved, or there is no time left."""
         best = self._best
         proved = best is not None and replace(best.solution, bound=self._bound).proved
-        return proved or time.perf_counter() > self._until
+        return proved or clock.now() > self._until
 
     @property
     def _ended(self) -> bool:
@@ -195,7 +194,7 @@ class _Search:
         small = restricted(self._network, kept)
         steps = list(dict.fromkeys(int(met.profile.argmax()) for met in self._met if met.needed > self._limit))
         while not self._proved_or_late:
-            left = self._until - time.perf_counter()
+            left = self._until - clock.now()
             choice, bound = program.programmed(small, left, [self._row(step, kept) for step in steps])
             if whole:
                 best = self._best

@@ -8,12 +8,12 @@ reaches the bound of the linear programming relaxation, or nearly so, with sweep
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from runner.planning import clock
 from runner.planning.network import Choice, Costs, Network, Numbers, greedy, trivial_bound
 from runner.planning.reduction import Reduced
 
@@ -82,7 +82,7 @@ class Messages:
         return fewer
 
     def passed(self, network: Network, sweeps: int, until: float) -> Passed:
-        """Pass messages until the gap is closed, `sweeps` are done, or the clock reaches `until`."""
+        """Pass messages until the gap is closed, `sweeps` are done, or the work counted reaches `until`."""
         for (a, b), costs in network.pairs.items():
             self._costs[a, b], self._costs[b, a] = costs, costs.T
         choice = greedy(network)
@@ -113,6 +113,7 @@ class Messages:
 
     def _sent(self, variable: int, other: int, gathered: Costs) -> float:
         """Update the message from a variable to another; returns the minimum that is subtracted from it."""
+        clock.count(self._costs[variable, other].size)
         along = self._share[variable] * gathered - self._messages[other, variable]
         message = _least(self._costs[variable, other] + along[:, None], axis=0)
         least = float(_least(message))
@@ -127,7 +128,7 @@ class Messages:
         """
         choice = [0] * len(network.alone)
         for variable, alone in enumerate(network.alone):
-            if time.perf_counter() > until:
+            if clock.now() > until:
                 return None
             gathered = self._gathered(network, variable)
             # Here all chains through the variable have messages from both ends, so this excess holds for each choice.
@@ -147,7 +148,7 @@ class Messages:
         """Sweep backwards, and return the bound that this proves; None if time is up."""
         bound = 0.0
         for variable in reversed(range(len(network.alone))):
-            if time.perf_counter() > until:
+            if clock.now() > until:
                 return None
             gathered = self._gathered(network, variable)
             least = float(_least(gathered))

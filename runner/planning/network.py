@@ -53,6 +53,11 @@ class Network:
         return sum(costs.size for costs in self.pairs.values())
 
     @property
+    def distinct(self) -> int:
+        """The number of entries of all tables, those that pairs share counted once."""
+        return sum(table.costs.size for table in dict.fromkeys(self.tables.values()))
+
+    @property
     def largest(self) -> float:
         """The largest cost of a pair."""
         return max((float(table.costs.max()) for table in dict.fromkeys(self.tables.values())), default=0.0)

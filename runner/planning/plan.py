@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +12,7 @@ from runner.estimate.prices import SCATTERED, Bytes, EstimatedSeconds, Prices
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
+from runner.planning import clock
 from runner.planning.costs import costs_more, costs_the_same
 from runner.planning.front import front, undominated
 from runner.planning.limited import TooLittleMemory, limited
@@ -83,8 +83,9 @@ class Split:
 class Candidate:
     """Layouts by key, and their costs.
 
-    - `constraints`: the layouts of lines, by name; `sent`: the bytes that a device sends; `held`: the bytes that it
-      holds of arrays and outputs; `needed`: the most bytes that it needs at a time, values in between included.
+    - `constraints`: the layouts of lines, by name; `products`: where the product in a line, such as `x + h @ w`, lies
+      otherwise than the line, its layout; `sent`: the bytes that a device sends; `held`: the bytes that it holds of
+      arrays and outputs; `needed`: the most bytes that it needs at a time, values in between included.
     - `costs`: on a front, each of the costs that are to be small.
     """
 
@@ -95,6 +96,7 @@ class Candidate:
     held: float
     needed: float
     costs: Mapping[str, float] = field(default_factory=dict[str, float])
+    products: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +178,9 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
 _SEARCHED = 0.9
 """The share of the time limit after which the search ends; runners-up and the costs of each line take the rest."""
 
+_BUILT = 10
+"""How much longer it takes to make an entry of a table than to read it."""
+
 _RESERVED = 0.25
 """The share of the time limit that the search has in any case, also where the tables alone take longer."""
 
@@ -184,16 +189,17 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
     if experiment.regions:
         raise NotDerived(f"the shard_map in {listed(experiment.regions)} has its layouts in in_specs and out_specs")
-    began = time.perf_counter()
+    began = clock.now()
     every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
     graph = layable(experiment, types, wanted.free)
     divided = any(each.divided for each in every.values())
     of = {least: Tables(experiment.mesh, graph, prices, divided=divided) for least, prices in every.items()}
     networks = {least: each.network for least, each in of.items()}
+    clock.count(_BUILT * sum(network.distinct for network in networks.values()), len(graph.operations))
     tables, network = of[wanted.least], networks[wanted.least]
     memory = Memory(tables)
     solver = Solver(network.pairs, [len(costs) for costs in network.alone], graph.free.values())
-    now = time.perf_counter()
+    now = clock.now()
     until = max(began + _SEARCHED * wanted.seconds, now + _RESERVED * wanted.seconds)
     try:
         best = limited(solver, network, memory, wanted.memory, now + (until - now) / len(every))
@@ -201,7 +207,7 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
         raise NoPlan(str(error), error.least) from None
     solution, priced, unlimited = best.solution, best.priced, best.unlimited
     others = _others(tables, memory, solver, priced, solution.choice, wanted)
-    while others.better is not None and time.perf_counter() < until:
+    while others.better is not None and clock.now() < until:
         cost = network.cost(others.better)
         solution = replace(solution, choice=others.better, cost=cost, bound=min(solution.bound, cost))
         others = _others(tables, memory, solver, priced, solution.choice, wanted)
@@ -340,7 +346,24 @@ def _candidate(tables: Tables, memory: Memory, choice: Choice) -> Candidate:
         sent=sum(each.sending.sent * each.times for each in tables.sendings(choice)),
         held=held(tables, choice),
         needed=memory.needed(choice),
+        products=dict(_products(tables, choice, constraints)),
     )
+
+
+def _products(tables: Tables, choice: Choice, constraints: Mapping[str, Spec]) -> Iterator[tuple[str, Spec]]:
+    """Yield the layout of the last product of each line that has its shape and lies otherwise than it."""
+    tensors, lying = tables.layable.tensors, tables.lying
+    last: dict[str, int] = {}
+    for operation in tables.layable.operations:
+        if operation.work.flops and operation.results:
+            last[operation.line] = operation.results[0]
+    for name, spec in constraints.items():
+        product = last.get(name)
+        if product is None or tensors[product].shape != tensors[tables.layable.named[name]].shape:
+            continue
+        own = lying[product].spec(choice[product])
+        if own != spec:
+            yield name, own
 
 
 def _lines(tables: Tables, choice: Choice) -> tuple[LineCost, ...]:

@@ -8,12 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.planning import clock
 from runner.planning.costs import EQUAL
 from runner.planning.network import Choice, Costs, Network, Table
 
 LARGEST = 1_000_000
 """The most entries of all pairs in a network for HiGHS; more would take hours."""
 
+
+_NODES = 20
+"""The nodes of its tree that HiGHS examines in a second, in networks as large as these."""
+
+_ENTRY = 2e-5
+"""The seconds of its first linear program for an entry of the tables."""
+
+_BUSY = 10
+"""How much longer HiGHS may take by the clock than its nodes take on a processor with nothing else to do."""
 
 _INFEASIBLE = 2
 """SciPy's status of a program without any solution."""
@@ -22,10 +32,11 @@ _INFEASIBLE = 2
 def programmed(
     network: Network, seconds: float, shares: Sequence[Mapping[tuple[int, ...], Table]] = ()
 ) -> tuple[Choice | None, float]:
-    """The best choice that HiGHS finds in time, None if it finds none, and its lower bound on the cost.
+    """The best choice that HiGHS finds, None if it finds none, and its lower bound on the cost.
 
-    `shares`: for each limit the share of it that values of variables, and of pairs of the network, take; a choice takes
-    at most 1 of each. Without any choice within the limits the bound is infinite.
+    - `seconds`: the work that it may do, as the nodes of its tree that take so long.
+    - `shares`: for each limit the share of it that values of variables, and of pairs of the network, take; a choice
+      takes at most 1 of each. Without any choice within the limits the bound is infinite.
     """
     # SciPy is slow to import and rarely needed.
     import scipy.optimize as optimize  # pyright: ignore[reportMissingTypeStubs]
@@ -79,8 +90,13 @@ def programmed(
         integrality=integral,
         bounds=optimize.Bounds(np.zeros(len(flat)), there.astype(float)),  # pyright: ignore[reportArgumentType]
         constraints=optimize.LinearConstraint(matrix.tocsr(), least, wanted),  # pyright: ignore[reportArgumentType]
-        options={"time_limit": seconds, "mip_rel_gap": EQUAL},
+        options={
+            "node_limit": max(1, int(seconds * _NODES)),
+            "time_limit": _BUSY * seconds,
+            "mip_rel_gap": EQUAL,
+        },
     )
+    clock.spend(min(seconds, _ENTRY * len(flat) + int(result.mip_node_count or 0) / _NODES))
     bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale
     if result.x is None:
         return None, np.inf if result.status == _INFEASIBLE else bound

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from runner.planning import elimination, program
+from runner.planning import clock, elimination, program
 from runner.planning.costs import costs_more
 from runner.planning.messages import Messages, Passed
 from runner.planning.network import Choice, Costs, Network, Numbers, restricted
@@ -229,7 +228,7 @@ def _improved(network: Network, messages: Messages, passed: Passed, best: Soluti
     while True:
         before, best = best, _joined(best, passed)
         best = _searched(network, passed, _narrowed(network, passed, best, until), until)
-        if _close(best) or time.perf_counter() > until:
+        if _close(best) or clock.now() > until:
             return best
         stays = before is not None and best.cost >= before.cost
         if before is not None and stays and best.bound - before.bound <= _PROGRESS * (best.cost - before.bound):
@@ -253,10 +252,10 @@ def _narrowed(network: Network, passed: Passed, best: Solution, until: float) ->
     Tables are as large as the time until `until` allows, and quick ones if that is infinite.
     """
     for _ in range(_ROUNDS):
-        if _close(best) or time.perf_counter() > until or not passed.sweeps:
+        if _close(best) or clock.now() > until or not passed.sweeps:
             break
         kept = _below(network, passed, best)
-        entries = 0 if math.isinf(until) else int((until - time.perf_counter()) * _RATE)
+        entries = 0 if math.isinf(until) else int((until - clock.now()) * _RATE)
         exact = _fits(network, kept, min(elimination.LARGEST, max(_QUICK, entries)))
         if not exact:
             kept = _closest(network, passed, best, best.cost, _QUICK)
@@ -286,7 +285,7 @@ def _searched(network: Network, passed: Passed, best: Solution, until: float) ->
     moves = [moved for many in (1, 2) for moved in itertools.combinations(axes, many)] if len(axes) > 2 else []
     failed = 0
     for moved in itertools.cycle(moves):
-        if failed == len(moves) or _close(best) or time.perf_counter() > until:
+        if failed == len(moves) or _close(best) or clock.now() > until:
             break
         failed += 1
         others = [axis for axis in axes if axis not in moved]
@@ -301,7 +300,7 @@ def _searched(network: Network, passed: Passed, best: Solution, until: float) ->
 
 def _programmed(network: Network, passed: Passed, best: Solution, until: float) -> Solution:
     """Improve a solution by HiGHS in the time left, if the rest of the network is small enough."""
-    left = until - time.perf_counter()
+    left = until - clock.now()
     kept = _below(network, passed, best)
     small = restricted(network, kept)
     if left < 1.0 or small.entries > program.LARGEST:

@@ -39,7 +39,7 @@ class Occupied(Exception):
 
 
 _NAMES = re.compile(
-    "|".join(map(re.escape, PICTURES)) + r"|result\.json|runner\.log|worker\.log|report\.html|report\.vl\.json"
+    "|".join(map(re.escape, PICTURES)) + r"|result\.json|runner\.log|worker\.log|report\.html"
     r"|called\.(py|pkl)|trees(_verification)?/[^/]+\.npy"
     r"|mutants\.json|plan\.json|(program|trace|twin)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
     r"|results\.(csv|jsonl)|sweep\.json|multirun\.yaml|optimization_results\.yaml"

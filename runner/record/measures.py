@@ -157,7 +157,7 @@ def _measured(program: CompiledProgram) -> dict[str, float | None]:
 
 def _accuracy(program: CompiledProgram) -> float | None:
     value = program.checks.value
-    return max(value.accuracies.values(), default=None) if isinstance(value, ValueVerdict) else None
+    return value.accuracy if isinstance(value, ValueVerdict) else None
 
 
 def _memory_is(program: CompiledProgram) -> Literal["peak", "sum"] | None:

@@ -121,6 +121,7 @@ class _Tried:
     folder: str
     programs: tuple[_Compiled, ...]
     by_hand: str | None = None
+    written: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +157,7 @@ class PlanFile:
     shapes: tuple[_Shape, ...] = ()
     tried: tuple[_Tried, ...] = ()
     rounds: tuple[_Round, ...] = ()
+    without_gain: str | None = None
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -76,7 +76,10 @@ class Measure:
 class TwinOutput(OutputVerdict):
     """How an output of the twin, the same program in float64, compares with the oracle; `reason` if it was not run.
 
-    Fields as in `ValueOutput`. `ties`: the elements that depend on decisions that float64's rounding can change.
+    Fields as in `ValueOutput`.
+
+    - `ties`: the elements that depend on decisions that float64's rounding can change.
+    - `shared`: whether an earlier twin's compilation was used, as at points of a sweep that differ in dtypes alone.
     """
 
     max_abs_error: float = 0.0
@@ -86,6 +89,27 @@ class TwinOutput(OutputVerdict):
     of: int = 0
     devices: list[int] = field(default_factory=list[int])
     ties: int = 0
+    shared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parting:
+    """The first equation of a program whose result rounding does not explain, where its twin in float64 is right.
+
+    - `line`: the line of the file; null if JAX does not say. `primitive`: JAX's primitive.
+    - `gradient`: whether it is in the backward pass.
+    - `error`: its largest error on the operands that it had, as a share of its largest element, or of one element of an
+      integer; `rounding`: what rounding explains; both null if the error is infinite.
+    - `number`, `of`: its place among the program's equations, from 1 on.
+    """
+
+    line: str | None
+    primitive: str
+    gradient: bool
+    error: float | None
+    rounding: float | None
+    number: int
+    of: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +220,10 @@ class SectionsVerdict(Judged):
 
 @dataclass(frozen=True, kw_only=True)
 class ValueVerdict(Verdict):
-    """`value`: the largest errors, tolerances and power of its `outputs`; `accepted`: the outputs that may be weak."""
+    """`value`: the largest errors, tolerances and power of its `outputs`; `accepted`: the outputs that may be weak.
+
+    `parting`: where a program that is wrong in its own dtypes alone and its twin part; null if no equation shows it.
+    """
 
     max_abs_error: float
     max_rel_error: float
@@ -205,6 +232,7 @@ class ValueVerdict(Verdict):
     outputs: dict[str, ValueOutput | OutputVerdict]
     power: float | None
     accepted: list[str] = field(default_factory=list[str])
+    parting: Parting | None = None
 
     @property
     def compared(self) -> dict[str, ValueOutput]:
@@ -217,6 +245,11 @@ class ValueVerdict(Verdict):
         compared = self.compared.items()
         unmeasured = {name: float("inf") for name, output in compared if output.wrong and output.accuracy is None}
         return {name: output.accuracy for name, output in compared if output.accuracy is not None} | unmeasured
+
+    @property
+    def accuracy(self) -> float | None:
+        """The largest of them; None if no output rounds."""
+        return max(self.accuracies.values(), default=None)
 
     def lines(self) -> list[str]:
         """Return the error of each output that failed, then the reasons."""

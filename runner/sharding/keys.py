@@ -21,7 +21,8 @@ class KeyedArray:
 class LayoutKeys:
     """What the reader of a plan needs of the file, or the process, that a module comes from.
 
-    - `keys`: all keys that set layouts, in their order; `arrays`, `outputs`: by name.
+    - `keys`: the keys that set layouts, in their order; those of constraints may be missing. `arrays`, `outputs`: by
+      name.
     - `constraint`: the key that constrains one of these lines to a layout, or to any; None if none does.
     - `results`: for each line inside calls the names of the calls' results, the innermost call first.
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from runner import executions
-from runner.explanation.model import Explanation, PlacedCollective
+from runner.explanation.model import Explanation, PlacedCollective, PlannedLayout
 from runner.printable import printable
 from runner.words import bytes_text
 
@@ -26,6 +26,10 @@ _COLLECTIVES = 16
 
 _BYTES = 7
 _BAR = 4
+_LAYOUT = 14
+"""The most columns of a layout; there are none in less than `_WIDE` columns."""
+
+_WIDE = 100
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _DEFINITION = re.compile(r"\s*(async def|def|class) ")
 _NEAR = 2
@@ -58,18 +62,20 @@ class MarginEntry:
 class AnnotatedLine:
     """A line of a file: its collectives, and its share of the work, between 0 and 1.
 
-    - `share`: of the estimated time, where there is an estimate, else of the operations in products.
+    - `layout`: that of what it computes, where it is known.
+    - `share`: of the measured time, else of the estimated time, else of the operations in products.
     """
 
     number: int
     text: str
     entries: list[MarginEntry] = field(default_factory=list[MarginEntry])
     share: float = 0.0
+    layout: PlannedLayout | None = None
 
     @property
     def marked(self) -> bool:
         """Whether its margin says anything."""
-        return bool(self.entries) or self.share >= _SHOWN
+        return bool(self.entries) or self.share >= _SHOWN or (self.layout is not None and bool(self.layout.spec.axes))
 
 
 _SHOWN = 0.005
@@ -90,11 +96,12 @@ def files(explanation: Explanation) -> list[AnnotatedFile]:
     marked: dict[str, dict[int, AnnotatedLine]] = {}
     shares = _shares(explanation)
     entries = _entries(explanation)
-    for name in dict.fromkeys([*entries, *shares]):
+    for name in dict.fromkeys([*entries, *shares, *explanation.layouts]):
         place = explanation.lines.get(name)
         if place is None:
             continue
-        line = AnnotatedLine(place.line, "", entries.get(name, []), shares.get(name, 0.0))
+        layout = explanation.layouts.get(name)
+        line = AnnotatedLine(place.line, "", entries.get(name, []), shares.get(name, 0.0), layout)
         if line.marked:
             marked.setdefault(place.file, {})[place.line] = line
     return [
@@ -127,9 +134,12 @@ def _entry(kind: str, over: str, gradient: bool, alike: Sequence[PlacedCollectiv
 
 
 def _shares(explanation: Explanation) -> dict[str, float]:
-    """The share of each line in the time, or else in the operations, of all."""
+    """The share of each line in what `share_of` names."""
     weights: dict[str, float] = {}
-    if explanation.estimate is not None:
+    if explanation.profile is not None:
+        entries = [*explanation.profile.nodes, *explanation.profile.collectives]
+        parts = [(entry.nodes, entry.seconds.total) for entry in entries if entry.seconds is not None]
+    elif explanation.estimate is not None:
         parts = [(line.nodes, line.seconds or 0.0) for line in explanation.estimate.lines]
         parts += [(entry.nodes, (entry.seconds or 0.0) - entry.hidden) for entry in explanation.estimate.collectives]
     else:
@@ -139,6 +149,13 @@ def _shares(explanation: Explanation) -> dict[str, float]:
             weights[nodes[0]] = weights.get(nodes[0], 0.0) + weight
     whole = sum(weights.values())
     return {name: weight / whole for name, weight in weights.items()} if whole else {}
+
+
+def share_of(explanation: Explanation) -> str:
+    """What the bars of lines are shares of."""
+    if explanation.profile is not None:
+        return "measured time"
+    return "estimated time" if explanation.estimate is not None else "operations in products"
 
 
 def _folded(marked: dict[int, AnnotatedLine], text: Sequence[str]) -> list[AnnotatedLine | None]:
@@ -187,24 +204,34 @@ def _around(number: int, text: Sequence[str]) -> Iterator[int]:
 def text_of(explanation: Explanation, width: int = 100) -> list[str]:
     """The annotated source as lines of at most `width` columns."""
     lines: list[str] = []
-    of = "estimated time" if explanation.estimate is not None else "flops"
     shown = files(explanation)
+    known = [line.layout for file in shown for line in file.lines if line is not None and line.layout is not None]
+    laid = min(max(map(len, map(compact, known)), default=0), _LAYOUT) if width >= _WIDE else 0
     for file in shown:
         lines += ["", file.name if file.here else f"{file.name} (not on this machine)"]
         digits = max((len(str(line.number)) for line in file.lines if line is not None), default=1)
         for line in file.lines:
-            lines += [f"{'⋮':>{digits}}"] if line is None else _rows(line, digits, width)
+            lines += [f"{'⋮':>{digits}}"] if line is None else _rows(line, digits, width, laid)
     if not shown:
         return ["no line of a file is known"]
     kinds = dict.fromkeys(entry.kind for entry in explanation.moving)
     named = [f"{SHORT[kind]} {kind}" for kind in kinds if kind in SHORT]
-    legend = f"runs × collective over axes, bytes that a device sends, the line's share of the {of}: "
+    legend = (
+        f"runs × collective over axes, bytes that a device sends, the line's share of the {share_of(explanation)}: "
+    )
     legend += ", ".join([*named, f"{BACKWARD} backward"])
+    if laid:
+        legend += "; then the layout of what it computes, by Shardy's plan: the axes of each dimension"
     return [*lines[1:], "", *textwrap.wrap(legend, width)]
 
 
-def _rows(line: AnnotatedLine, digits: int, width: int) -> Iterator[str]:
-    left = digits + 1 + _COLLECTIVES + 1 + _BYTES + 1 + _BAR + 3
+def compact(layout: PlannedLayout) -> str:
+    """The mesh axes of each dimension, a dot for none: `data,·,model`."""
+    return ",".join("+".join(axes) or "·" for axes in layout.spec.padded(len(layout.shape)))
+
+
+def _rows(line: AnnotatedLine, digits: int, width: int, laid: int) -> Iterator[str]:
+    left = digits + 1 + _COLLECTIVES + 1 + _BYTES + 1 + _BAR + 3 + (laid + 1 if laid else 0)
     source = _cut(printable(line.text.expandtabs(4)), max(width - left, 10))
     entries: Sequence[MarginEntry | None] = line.entries or [None]
     for at, entry in enumerate(entries):
@@ -212,7 +239,9 @@ def _rows(line: AnnotatedLine, digits: int, width: int) -> Iterator[str]:
         what = "" if entry is None else _cut(entry.text, _COLLECTIVES)
         sent = "" if entry is None else "?" if entry.sent is None else bytes_text(entry.sent)
         bar = _bar(line.share) if at == 0 else " " * _BAR
-        margin = f"{number:>{digits}} {what:<{_COLLECTIVES}} {sent:>{_BYTES}} {bar} │ "
+        layout = compact(line.layout) if at == 0 and line.layout is not None else ""
+        lies = f" {_cut(layout, laid):<{laid}}" if laid else ""
+        margin = f"{number:>{digits}} {what:<{_COLLECTIVES}} {sent:>{_BYTES}} {bar}{lies} │ "
         yield (margin + (source if at == 0 else "")).rstrip()
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner import executions
-from runner.evidence.model import Collective
+from runner.evidence.model import Collective, Profile
 from runner.evidence.words import NOBODY, because
 from runner.executions import Count, Part, Range
 from runner.explanation.dumps import DumpedModule
 from runner.explanation.model import Buffer, Explanation, PlacedCollective
-from runner.show import estimates
+from runner.show import estimates, measured
 from runner.show.console import print_table, say
 from runner.show.table import Table, Texts
-from runner.words import bytes_text, listed
+from runner.words import bytes_text, listed, time_text
 
 COLLECTIVES = ("collective", "line", "over", "of", "runs", "in → out per device", "sends in all", "how")
 BUFFERS = ("bytes", "what", "name", "array", "line")
@@ -39,10 +39,12 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
         say(line)
     for line in reasons(explanation):
         say(line)
+    if explanation.profile is not None:
+        _measured(explanation, explanation.profile, complete=complete)
     rows = lines(explanation)
     if rows:
         say()
-        _table(LINES, rows, most)
+        _table(line_columns(explanation), rows, most)
     say()
     for line in memory(explanation):
         say(line)
@@ -61,6 +63,22 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
         say()
     for line in below:
         say(line)
+
+
+def _measured(explanation: Explanation, profile: Profile, *, complete: bool) -> None:
+    say()
+    for line in measured.head(profile):
+        say(line)
+    rows = measured_collectives(explanation)
+    if rows:
+        _table(measured.COLLECTIVES, rows, None if complete else SHOWN)
+    if complete:
+        print_table(Table(measured.DEVICES, measured.devices(profile)))
+
+
+def measured_collectives(explanation: Explanation) -> list[tuple[str, ...]]:
+    """The rows under `measured.COLLECTIVES`."""
+    return measured.collectives(explanation, lambda entry: (entry.kind, line_of(entry), _over(entry)))
 
 
 def modules(there: Sequence[DumpedModule]) -> None:
@@ -125,11 +143,15 @@ def _alike(entry: PlacedCollective) -> tuple[str, ...]:
     return (
         entry.kind,
         line_of(entry),
-        "groups along no axis" if entry.axes is None else ", ".join(entry.axes) or NOBODY,
+        _over(entry),
         ", ".join(taken) or "–",
         f"{' → '.join(sizes)} {entry.dtype}",
         _how(entry),
     )
+
+
+def _over(entry: Collective) -> str:
+    return "groups along no axis" if entry.axes is None else ", ".join(entry.axes) or NOBODY
 
 
 def line_of(entry: PlacedCollective) -> str:
@@ -194,7 +216,8 @@ def lines(explanation: Explanation) -> list[tuple[str, ...]]:
         for node in line.nodes[:1]:
             flops[node] = flops.get(node, 0.0) + line.flops
             moved[node] = moved.get(node, 0.0) + line.bytes
-    names = [name for name in {**counts, **flops} if name in explanation.lines]
+    times = line_times(explanation)
+    names = [name for name in {**counts, **flops, **times} if name in explanation.lines]
     places = explanation.lines
     ordered = sorted(names, key=lambda name: (places[name].file, places[name].line))
     return [
@@ -204,9 +227,26 @@ def lines(explanation: Explanation) -> list[tuple[str, ...]]:
             _bytes(sent[name]) if name in sent else "–",
             f"{flops[name]:.3g}" if flops.get(name) else "–",
             bytes_text(round(moved[name])) if moved.get(name) else "–",
+            *([time_text(times[name]) if name in times else "–"] if explanation.profile is not None else []),
         )
         for name in ordered
     ]
+
+
+def line_columns(explanation: Explanation) -> tuple[str, ...]:
+    """The names above the rows of `lines`."""
+    return (*LINES, "measured") if explanation.profile is not None else LINES
+
+
+def line_times(explanation: Explanation) -> dict[str, float]:
+    """The measured seconds of each line on one device in a run, with its collectives; none without a profile."""
+    times: dict[str, float] = {}
+    profile = explanation.profile
+    entries = [] if profile is None else [*profile.nodes, *profile.collectives]
+    for entry in entries:
+        if entry.nodes and entry.seconds is not None and entry.seconds.median:
+            times[entry.nodes[0]] = times.get(entry.nodes[0], 0.0) + entry.seconds.median
+    return times
 
 
 def memory(explanation: Explanation) -> list[str]:

@@ -51,6 +51,16 @@ def show(plan: LayoutPlan, labels: Mapping[str, str], request: PlanRequest) -> N
         print()
 
 
+def gains_nothing(least: str, compiled: float | None, simplest: float | None) -> str:
+    """Say that a plan is no better, as compiled, than replicating what was open; the measures are those of a device."""
+    mine, theirs = amount(compiled, least), amount(simplest, least)
+    what = {"bytes": "a device sends", "time": "a step takes", "memory": "a device needs"}[least]
+    return (
+        f"as compiled the plan gains nothing: {what} {mine}, and {theirs} with all that is auto replicated and no "
+        "layout of a line; take that, unless the plan's arrays have to be smaller"
+    )
+
+
 def show_table(shown: Texts) -> None:
     """Print a table within the terminal, or within 100 columns."""
     show_lines(table.lines(shown, room() or PLAIN))

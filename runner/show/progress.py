@@ -88,18 +88,24 @@ class Progress(_ProgressLine):
         super().__init__(every)
         self._title = title
         self._what = ""
+        self._part = ""
 
     def tell(self, what: str) -> None:
         """Set the current activity."""
-        self._what = what
+        self._what, self._part = what, ""
+
+    def tell_part(self, part: str) -> None:
+        """Set what is being done of the current activity."""
+        self._part = part
 
     def news(self) -> object:
         """The current activity: elapsed seconds alone are not news."""
-        return self._what
+        return self._what, self._part
 
     def text(self) -> str:
         """The current activity and its duration."""
-        return f"{self._title}: {self._what}, {self.seconds:.0f} s"
+        what = f"{self._what}: {self._part}" if self._part else self._what
+        return f"{self._title}: {what}, {self.seconds:.0f} s"
 
 
 class Quiet(Progress):

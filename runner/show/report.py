@@ -33,7 +33,7 @@ from runner.show import refused, summary, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.status import FAULTS, LOOKS, WARNING, look
 from runner.show.table import StatusCell, Table, status_cell
-from runner.words import listed
+from runner.words import accuracy_text, listed
 
 
 def listing(folders: Sequence[Path]) -> None:
@@ -95,6 +95,8 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
     if record.programs:
         _programs(record)
         _collectives(record, complete=complete)
+        if complete or record.explain:
+            _source(record, folder)
         _modes(record)
         _profiles(record)
         _estimates(record, complete=complete)
@@ -146,15 +148,26 @@ def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
 def programs(record: Record) -> Table[StatusCell]:
     """Return the table of programs, with their checks, measured values, and times; a check that failed stands first."""
     rows: list[list[StatusCell]] = []
-    columns = _checks(record)
+    columns, accurate = _checks(record), _beyond_rounding(record)
     for at, (program, result) in enumerate(record.programs.items()):
         row = [StatusCell(program), status_cell(result.status), *(cells[at] for _, cells in columns)]
-        row += map(StatusCell, _measured(result.checks))
+        error, power = _measured(result.checks)
+        row += map(StatusCell, (error, *([accuracy_text(_accuracy(result.checks))] if accurate else []), power))
         timing = result.timing if isinstance(result, CompiledProgram) else None
         row.append(StatusCell(f"{timing.compile_s * 1e3:.0f} ms" if timing else "–"))
         row.append(StatusCell(_run_time(timing) if timing else "–"))
         rows.append(row)
-    return Table(("program", "status", *(name for name, _ in columns), *_MEASURED, "compile", "run"), rows)
+    measured = ("largest error", *(["accuracy"] if accurate else []), "notices")
+    return Table(("program", "status", *(name for name, _ in columns), *measured, "compile", "run"), rows)
+
+
+def _beyond_rounding(record: Record) -> bool:
+    """Whether an output of a program is off by more than rounding was measured to cause: then accuracy has a column."""
+    return any((_accuracy(result.checks) or 0.0) > 1 for result in record.programs.values())
+
+
+def _accuracy(checks: Checks) -> float | None:
+    return max((each.accuracy for each in _compared(checks).values() if each.accuracy is not None), default=None)
 
 
 def _checks(record: Record) -> list[tuple[str, list[StatusCell]]]:
@@ -202,9 +215,8 @@ def _programs(record: Record) -> None:
         absent.show(record, record.target)
 
 
-_MEASURED = ("largest error", "notices")
-
 _LEGEND = {
+    "accuracy": "accuracy: the largest error in units of the measured rounding; beyond the tolerance a twin decides",
     "notices": "notices: the smallest error of an output that would fail, as a share of its root mean square",
     "derivation": "derivation: whether the derived lines compute what the graph does",
     "known": "known: wrong as expect.wrong says",
@@ -217,7 +229,7 @@ def legend(record: Record) -> str:
     there = {"notices": True} if any(_compared(each.checks) for each in record.programs.values()) else {}
     names = {name for each in record.programs.values() for name, _ in each.checks.named()}
     known = any(each.status == "known" for each in record.programs.values())
-    shown = {**there, "derivation": "derivation" in names, "known": known}
+    shown = {**there, "accuracy": _beyond_rounding(record), "derivation": "derivation" in names, "known": known}
     return "; ".join(_LEGEND[word] for word, is_there in shown.items() if is_there)
 
 
@@ -232,7 +244,7 @@ def _measured(checks: Checks) -> tuple[str, str]:
     if not outputs:
         return "–", "–"
     worst = max(outputs, key=lambda name: _badness(outputs[name]))
-    error = f"{outputs[worst].max_abs_error:.1e} in {worst}{_by_twin(outputs[worst])}"
+    error = f"{outputs[worst].max_abs_error:.1e} in {worst}"
     powers = {name: output.power for name, output in outputs.items() if output.power is not None}
     if not powers:
         return error, "–"
@@ -241,13 +253,6 @@ def _measured(checks: Checks) -> tuple[str, str]:
     exactly = "all but undecided" if outputs[bluntest].undecided else "anything"
     power = f"{powers[bluntest]:.1e} rms" if powers[bluntest] else exactly
     return error, power if bluntest == worst else f"{power} in {bluntest}"
-
-
-def _by_twin(output: ValueOutput) -> str:
-    """How far an output is off that its twin proves to be right."""
-    if output.status != "passed" or not output.wrong or output.accuracy is None:
-        return ""
-    return f", {output.accuracy:.2g} × rounding"
 
 
 def _badness(output: ValueOutput) -> tuple[int, float, float]:
@@ -318,6 +323,22 @@ def _collectives(record: Record, *, complete: bool) -> None:
             say(f"{program}: the compiler warns: {warning.kind}{of}: {warning.text}", WARNING)
             if warning.reshard is not None:
                 say(f"  {collectives.way(warning.reshard)}")
+
+
+def _source(record: Record, folder: Path) -> None:
+    """Print the source of Python functions with its collectives in the margin, once for all programs alike in it."""
+    from runner.explanation import runs
+    from runner.show import annotated
+
+    explained = runs.explained(record, folder)
+    for group in explained:
+        if len(explained) > 1:
+            say(f"{', '.join(group.names)}:", "bold")
+        width = min(room() or PLAIN, PLAIN)
+        show_lines([[(line, "")] for line in annotated.text_of(group.explanation, width)])
+        for file in group.changed:
+            say(f"{file} has changed since the run: only the lines that the record has are shown", WARNING)
+        say()
 
 
 def _modes(record: Record) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from runner.record.measures import MEASURES, Best, Row
 from runner.record.model import STATUSES
 from runner.show.console import print_table, say
 from runner.show.table import StatusCell, Table, status_cell
-from runner.words import bytes_text, time_text
+from runner.words import accuracy_text, bytes_text, time_text
 
 HEADINGS = {
     "bytes_sent": "sent",
@@ -72,7 +73,9 @@ def table(rows: Sequence[Row]) -> Table[StatusCell]:
     measured = [name for name in MEASURES if name != "estimate_s" or any(row.measures.get(name) for row in rows)]
     on = {row.hardware for row in rows if row.hardware}
     heads = {**HEADINGS, "estimate_s": f"estimate on {next(iter(on))}"} if len(on) == 1 else HEADINGS
-    head += [heads[name] for name in measured] + (["message"] if failed else [])
+    # As in the table of a run, it is shown where an error exceeds the measured rounding.
+    accurate = any(row.accuracy is not None and 1 < row.accuracy < math.inf for row in rows)
+    head += (["accuracy"] if accurate else []) + [heads[name] for name in measured] + (["message"] if failed else [])
     lines: list[list[StatusCell]] = []
     for row in rows:
         texts = [str(row.point), *([row.experiment or "–"] if experiments else [])]
@@ -81,6 +84,7 @@ def table(rows: Sequence[Row]) -> Table[StatusCell]:
         cells.append(status_cell(row.status))
         equal = "" if row.same_as is None else f" (as point {row.same_as})"
         cells.append(StatusCell(f"{collectives_text(row.collectives)}{equal}"))
+        cells += [StatusCell(accuracy_text(row.accuracy))] if accurate else []
         cells += [StatusCell(_measured(row, name, named=len(on) > 1)) for name in measured]
         lines.append([*cells, *([StatusCell(brief(row.error))] if failed else [])])
     return Table(head, lines)

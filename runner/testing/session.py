@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.config.folders import conf_folder, is_there
+from runner.config.folders import conf_folder, is_there, options_of
 
 if TYPE_CHECKING:
     from runner.config.compose import Configuration
@@ -93,7 +93,7 @@ class Session:
             return
         from runner.faults import nearest
 
-        there = sorted({f.stem for base in (conf_folder(), *self.folders) for f in (base / "target").glob("*.yaml")})
+        there = options_of((conf_folder(), *self.folders), "target")
         for target in self.targets:
             if target not in there:
                 hint = nearest(target, there) or f"; there are {', '.join(there)}"

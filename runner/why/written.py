@@ -16,7 +16,7 @@ from runner.sharding.plan import AskedCollective, Planned
 from runner.why import needs
 from runner.why.matching import Matching
 from runner.why.needs import Need
-from runner.words import bytes_text, listed
+from runner.words import bytes_text, listed, varying
 
 _TRANSPOSED = {
     "all-gather": "reduce-scatter", "reduce-scatter": "all-gather", "all-to-all": "all-to-all",
@@ -41,6 +41,7 @@ class ProgramLines:
         self._derived_by = derived_by and _by_line(derived_by, experiment)
         self._known = needs.keys_of(experiment, program)
         section = experiment.lines(program.lines)
+        self._added = experiment.added_sums[program.lines]
         self._lines = {str(line): (line, expression) for line, expression in expressions(section)}
 
     def reason(self, compiled: Collective) -> Reason:
@@ -172,6 +173,14 @@ class ProgramLines:
         transposed = [call for line in compiled.nodes for call in self._calls(line, _TRANSPOSED.get(compiled.kind, ""))]
         keys, lines = self._keys(compiled.nodes, self._program.lines), self._known.all_named(compiled.nodes)
         axes = set(compiled.axes or ())
+        sums = [line for line in compiled.nodes if line in self._added]
+        if sums:
+            return self._added_sum(compiled, sums, keys)
+        own = [call for line in compiled.nodes for call in self._calls(line, compiled.kind)]
+        if own and self._experiment.grad is None:
+            # A derivative that the user's function takes has lines of its own.
+            text = f"in the backward pass {lines} asks for it: {', '.join(dict.fromkeys(own))}"
+            return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
         same = [
             array.name
             for array in self._experiment.arrays
@@ -191,12 +200,22 @@ class ProgramLines:
         if compiled.kind == "all-reduce" and compiled.nodes:
             text = f"JAX sums the cotangents of values replicated over {listed(compiled.axes or [])}, in {lines}"
             return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
-        own = [call for line in compiled.nodes for call in self._calls(line, compiled.kind)]
-        if own:
-            # A derivative that the user's function takes has lines of its own.
-            text = f"the derivative of {lines} asks for it: {', '.join(dict.fromkeys(own))}"
-            return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
         return unexplained("JAX's differentiation adds it in a line without a collective of this kind")
+
+    def _added_sum(self, compiled: Collective, sums: Sequence[str], keys: list[str]) -> Reason:
+        """The reason of a sum that JAX adds to a derivative which the user's function takes."""
+        of = sorted({self._added[line] for line in sums} - {""})
+        axes = listed(compiled.axes or [])
+        what = (
+            f"the cotangents of {listed(of)}, which {'are' if len(of) > 1 else 'is'}" if of else "cotangents of values"
+        )
+        text = f"JAX adds it to the derivative, where it sums {what} replicated over {axes}"
+        text += f", in {self._known.all_named(sums)}"
+        rest = [line for line in compiled.nodes if line not in sums]
+        text += f", and merges it with one of {self._known.all_named(rest)}" if rest else ""
+        cast = varying(of[0] if len(of) == 1 else "x", compiled.axes or ())
+        text += f"; with {cast} before the derivative each device keeps its own"
+        return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
 
     # The lines.
 

@@ -97,7 +97,7 @@ def compile_program(program: Program, function: Any, operands: Any, *, of_user: 
 
     Raises `Deadlock` for a collective of these that not all devices may reach.
     """
-    phases.tell(f"{program} was compiled")
+    phases.tell(f"{program} was compiled", "XLA is compiling")
     captured = CapturedStderr()
     start = time.perf_counter()
     module = _lower(program, function, operands, of_user=of_user)

@@ -15,11 +15,10 @@ from jax.sharding import NamedSharding
 from runner.derivation.derive import TRIES, Derived, Typing, derive, settled
 from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import NotDerived
-from runner.derivation.section import section
 from runner.derivation.writer import Hints
 from runner.estimate.prices import BYTES, EstimatedSeconds, Prices, permuted
 from runner.evidence.hlo import Metadata
-from runner.experiment.model import Experiment
+from runner.experiment.model import Experiment, Flat
 from runner.graph.model import Equation, Operand, Ref
 from runner.language.syntax import SyntaxFault
 from runner.layout import Parts, Spec, Typed
@@ -238,7 +237,7 @@ def _accepted(
         return f"a derived line would be {fault}"
     if known is not None and experiment.grad is None and not _less(every[0].cost, known.derived.cost):
         return "it costs no less"
-    tried: list[dict[str, Any]] = []
+    tried: list[tuple[Flat, ...]] = []
     alike: Typing | None = None
     for typing in TRIES:
         if typing == alike:
@@ -247,10 +246,9 @@ def _accepted(
         if known is not None and derivation.statements == known.derived.statements:
             return "it is the same"
         alike = None if derivation.spread else replace(typing, spread=False)
-        lines = section(derivation.statements)
-        if typing.check_vma and lines in tried:
+        if typing.check_vma and derivation.statements in tried:
             continue
-        tried.append(lines)
+        tried.append(derivation.statements)
         written, floats = derivation.experiment(experiment), Floats()
         reason = judge.refused(written, floats)
         if reason is None:

@@ -57,7 +57,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     compiled.leave(program, folder)
     if program.on_mesh:
         processes.wait()
-    phases.tell(f"{program} was running: it takes longer, or hangs in a collective")
+    phases.tell(f"{program} was running: it takes longer, or hangs in a collective", "running")
     compiled_at = time.perf_counter()
 
     given = _Operands(tuple(operands), _donated(experiment, program))

@@ -16,9 +16,10 @@ import jax
 from jax.sharding import NamedSharding
 
 from runner.evidence.hlo import Metadata
-from runner.explanation import estimating, meshes, modules, reasons
+from runner.explanation import estimating, laid, meshes, modules, profiles, reasons
 from runner.explanation.model import Argument, Explanation
 from runner.explanation.modules import Known, ReadModule, UnreadableModule
+from runner.explanation.profiles import Recording
 from runner.layout import Spec
 from runner.link.events import Memory
 from runner.sharding.keys import LayoutKeys
@@ -41,17 +42,25 @@ class Staged:
 
 
 def explained(
-    step: Any, arguments: Sequence[Any], mesh: Mapping[str, int] | None = None, hardware: str | None = None
+    step: Any,
+    arguments: Sequence[Any],
+    mesh: Mapping[str, int] | None = None,
+    hardware: str | None = None,
+    recording: Recording | None = None,
 ) -> Explanation:
     """The explanation of a step: a function, jitted or not, with its arguments, a `Lowered` or a `Compiled`.
 
     - `hardware`: the file of the hardware for an estimate; None: that of the step's devices, if there is one.
+    - `recording`: a profile in which the step ran.
 
     Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, `estimating.InvalidHardware`, and
     what JAX raises when it lowers and compiles.
     """
     taken = staged(step, arguments)
     module = read(taken, mesh)
+    if recording is not None:
+        program = recording.chosen(module.explanation.module)
+        module = replace(module, explanation=profiles.profiled(module, recording, program))
     name = hardware or estimating.hardware_of(module.explanation.device)
     explanation = module.explanation
     if name is not None:
@@ -164,6 +173,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
         return name if name in arrays else None
 
     planned = plan.read(step.lowered, keys, plan.ModuleNames(where, array, tuple(outputs)))
+    explanation = replace(explanation, layouts=laid.layouts(planned.operations))
     return reasons.explained(module, explanation, planned.summary(), arrays)
 
 

@@ -32,7 +32,7 @@ from runner import codec, dtypes
 from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
-from runner.experiment.imported import CALLED, KEY, Imported, Imports, skeleton
+from runner.experiment.imported import CALLED, DEEPEST, KEY, Imported, Imports, skeleton
 from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
@@ -62,6 +62,7 @@ from runner.worker import (
     versions,
 )
 from runner.worker.jaxprs import CannotRead
+from runner.worker.layouts import of_results
 from runner.worker.raising import text_of
 from runner.worker.setting import Setting
 from runner.worker.specs import partition
@@ -193,6 +194,7 @@ def traced(
 
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
+    versions.keep_lines_of_backward_rules()
     return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
 
 
@@ -474,6 +476,7 @@ class _FunctionReader:
                     values = calls.block_until_ready(calls.tree.leaves(make()))
             except _RAISED as error:
                 raise self._raised(error, "making the tree", key, expression) from None
+        _require_shallow(shapes, expression, key)
         tree = self._tree(name, shapes, call)
         for i, (leaf, struct) in enumerate(zip(tree.leaves, calls.tree.leaves(shapes), strict=True)):
             made: dict[str, Any] = {"shape": list(struct.shape), "dtype": self._dtype(struct, leaf, key)}
@@ -876,7 +879,7 @@ class _FunctionReader:
 
     def _called(self, section: Section, call: PythonCall, key: Key, line: str) -> tuple[str, _Tree]:
         """The call of the experiment's function that replaces a call of Python, and the tree of its results."""
-        phases.tell(f"{call.function} was traced")
+        phases.tell(f"{call.function} was traced", f"JAX is tracing {call.function}")
         space = self._space()
         reads = [name for name in call.names if name in self.trees or name in self.values or name in self.arrays]
         self._known(call, {**space, **dict.fromkeys(reads)}, key)
@@ -964,6 +967,7 @@ class _FunctionReader:
         self.called |= {call.function, *lines.called} - {""}
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
+        _require_shallow(gives, call.text, key)
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
             self.compilable[line] = _Compilable(in_space(space), self._typed(structs, layouts, how), how, gives)
         text, tree = self._function(call, own, reads, structs, lines, gives, where)
@@ -1136,7 +1140,7 @@ class _FunctionReader:
         constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
         self.imported[own] = Imported(
             call.function, returned, traced, lines.frames, lines.differentiated, lines.marked, constraints,
-            lines.spelled, lines.rules,
+            lines.spelled, lines.rules, lines.added,
         )  # fmt: skip
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
@@ -1361,7 +1365,7 @@ class _FunctionReader:
         if self.probe.target.topology is not None and not made.how.explicit:
             # The compiled module says what its compiler chose; nothing runs that a layout here would matter to.
             return {leaf: [] if entries is None else entries for leaf, entries in asked.items()}
-        phases.tell("the layouts of results were asked for")
+        phases.tell("the layouts of results were asked for", "XLA is compiling, which chooses the layouts of results")
         mesh = self._mesh(made.how.explicit)
         shardings = [
             None if entries is None else NamedSharding(mesh, PartitionSpec(*map(_entry, entries)))
@@ -1379,10 +1383,7 @@ class _FunctionReader:
                     layouts = {a.name: a.layout.spec for a in read({**skeleton(self.definition), **alone}).arrays}
                     given = [NamedSharding(mesh, partition(layouts[operand])) for operand in made.structs]
                     jitted = calls.jit(made.function, in_shardings=given, out_shardings=shardings)
-                    compiled = jitted.lower(*made.structs.values()).compile()
-                    # A result that depends on no array is on a single device and has no PartitionSpec.
-                    of_results = calls.tree.leaves(compiled.output_shardings)
-                    specs = [getattr(sharding, "spec", PartitionSpec()) for sharding in of_results]
+                    specs = of_results(jitted.lower(*made.structs.values()))
         except _RAISED as error:
             raise self._raised(error, f"compiling '{name}'", key) from None
         chosen = dict(zip(tree.leaves, map(_entries, specs), strict=True))
@@ -1400,6 +1401,13 @@ class _FunctionReader:
         if not isinstance(show, list):
             return [*self.trees[show].leaves] if show in self.trees else show
         return self._leaves(cast("list[str]", show))
+
+
+def _require_shallow(tree: Any, text: str, key: Key) -> None:
+    """Raise `InvalidExperiment` for a tree of so many levels that Python would not parse a program with it."""
+    if max((len(path) for path, _ in calls.tree_util.tree_flatten_with_path(tree)[0]), default=0) > DEEPEST:
+        message = f"{text} gives a tree of more than {DEEPEST} levels, for which no program can be written"
+        raise InvalidExperiment(Fault(key, f"{message}; return its leaves in a list", text, 0, len(text)))
 
 
 class _Standing:

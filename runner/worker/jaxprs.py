@@ -34,7 +34,7 @@ from runner.language.parts import at_index, axes_of
 from runner.language.printing import is_within
 from runner.layout import Mesh, Spec
 from runner.words import quoted
-from runner.worker import calls
+from runner.worker import addressed, calls
 from runner.worker.marks import marked, unmarked
 from runner.worker.primitives import (
     LIBRARY,
@@ -60,6 +60,7 @@ from runner.worker.versions import (
     UserFrame,
     Var,
     abstract_mesh,
+    asks_for_collective,
     expanded,
     implementation,
     is_own,
@@ -87,6 +88,7 @@ class FunctionLines:
     - `marked`: the paths of the values that were asked for, by the names of their lines.
     - `spelled`: how the user's source spells values and expressions of the lines.
     - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
+    - `added`: the lines of sums that JAX adds for operands that do not vary, each with the operand's name, if known.
     """
 
     lines: Mapping[str, TracedLine]
@@ -98,6 +100,7 @@ class FunctionLines:
     marked: Mapping[str, str] = field(default_factory=dict[str, str])
     spelled: UserSpelling = field(default_factory=UserSpelling)
     rules: tuple[str, ...] = ()
+    added: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def traced(self, parameters: Iterable[str]) -> TracedLines:
         """The lines with the names of the operands; the captured arrays come behind them."""
@@ -196,7 +199,8 @@ def _lines(
     closed = calls.make_jaxpr(function)(*types)
     if marks is not None:
         closed = marked(closed, marks)
-    body = _Body(reader, {}, {}, references, follows=follows, outermost=True)
+    typed = tuple(zip(operands, types, strict=True)) if follows else ()
+    body = _Body(reader, {}, {}, references, follows=follows, outermost=True, operands=typed)
     body.know(closed.jaxpr.constvars, closed.consts)
     body.known.update((variable, Name(name)) for variable, name in zip(closed.jaxpr.invars, operands, strict=True))
     ends = body.run(closed.jaxpr)
@@ -211,6 +215,7 @@ def _lines(
     return FunctionLines(
         body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked,
         UserSpelling({canonical_term(term): source for term, source in reader.spelled.items()}), tuple(reader.rules),
+        reader.added,
     )  # fmt: skip
 
 
@@ -245,6 +250,8 @@ class _Reader:
     """The places of the user's functions with a derivative of their own."""
     unread: bool = False
     """Whether the user's values that nothing reads have lines too."""
+    added: dict[str, str] = field(default_factory=dict[str, str])
+    """The lines of sums that JAX adds, each with the name of the operand whose cotangents it sums, if it is known."""
 
     def __post_init__(self) -> None:
         self.taken |= {*OPERATIONS, *CONSTANTS, *keyword.kwlist, "grad"}
@@ -322,10 +329,14 @@ class _Body:
     """Whether the lines are those of the traced function itself."""
     loop: UserFrame | None = None
     """The call that makes a loop of these lines."""
+    operands: tuple[tuple[str, Any], ...] = ()
+    """The names and types of the operands of the innermost device function."""
 
     def inside(self, lines: dict[str, TracedLine]) -> _Body:
         """An empty body nested in this one."""
-        return _Body(self.reader, lines, {}, self.references, self.frame, self.mapped, self.follows)
+        return _Body(
+            self.reader, lines, {}, self.references, self.frame, self.mapped, self.follows, operands=self.operands
+        )
 
     def know(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Bind the arrays that a jaxpr captures."""
@@ -348,17 +359,20 @@ class _Body:
             self.frame = frame or self.frame
             results = self._equation(equation, [reads[v] > 0 for v in equation.outvars])
             single = len(equation.outvars) == 1
+            added = equation.primitive.name == "psum_invariant" and not asks_for_collective(equation.source_info)
             for variable, term in zip(equation.outvars, results, strict=True):
                 if not reads[variable]:
                     continue
                 at = reader_of.get(variable)
-                inline = single and reads[variable] == 1 and at is not None and frames[at] == frame
+                inline = single and not added and reads[variable] == 1 and at is not None and frames[at] == frame
                 inline = inline and at is not None and equations[at].primitive.name not in _HAS_BODY
                 inline = inline and is_within(term, _LONGEST)
                 short = isinstance(term, Name | Const)
                 known = self.known[variable] = term if inline or short else self.named(term, self._wish(equation))
                 if isinstance(known, Name) and self._counts(equation):
                     self.reader.frames.pop(known.name, None)
+                if added and isinstance(known, Name):
+                    self.reader.added[known.name] = self._replicated(equation, variable.aval)
                 if (source := sources.get(variable)) is not None:
                     self._spell(term, known, source)
         return [self.term(v) if kept else Const(0) for v, kept in zip(jaxpr.outvars, wanted, strict=True)]
@@ -369,6 +383,21 @@ class _Body:
             return False
         aval = equation.outvars[0].aval
         return not aval.shape and aval.dtype.kind in "iu" and user_frame(equation.source_info) in (None, self.loop)
+
+    def _replicated(self, equation: Any, aval: Any) -> str:
+        """The operand of the device function whose cotangents a sum adds up; empty if several may be that.
+
+        It does not vary over the sum's axes, and has the sum's shape, before which a `vmap` may put dimensions.
+        """
+        axes = over_axes(equation.primitive.name, equation.params)
+        candidates = [
+            name
+            for name, operand in self.operands
+            if not axes & varying_axes(operand)
+            and operand.dtype == aval.dtype
+            and operand.shape == aval.shape[len(aval.shape) - len(operand.shape) :]
+        ]
+        return candidates[0] if len(candidates) == 1 else ""
 
     def _spell(self, term: Term, known: Term, source: SourceOf) -> None:
         """Note how the source spells an expression, and the line that has its value, if there is one."""
@@ -515,6 +544,9 @@ class _Body:
         operands = [self.term(v) for v in equation.invars]
         if self.follows:
             self._follow(equation, operands)
+        sizes = {} if self.reader.mesh is None else self.reader.mesh.sizes
+        if (fault := addressed.fault(equation.primitive.name, equation.params, sizes)) is not None:
+            raise self._cannot(fault)
         application = Application(
             equation.primitive.name,
             equation.params,
@@ -787,7 +819,8 @@ class _Body:
         manual = tuple(axis for axis in params["mesh"].axis_names if axis in params["newly_manual_axes"])
         read = self.live(jaxpr, tuple(wanted)).inputs
         name = self.reader.fresh(self._loop_name("shard_map"))
-        inside = replace(self.inside({}), follows=params["check_vma"])
+        named = tuple((name, v.aval) for name, v in zip(_parameters(jaxpr), jaxpr.invars, strict=True) if name)
+        inside = replace(self.inside({}), follows=params["check_vma"], operands=named)
         over: dict[str, Term] = {}
         in_specs: list[Any] = []
         inputs = zip(jaxpr.invars, equation.invars, params["in_specs"], _parameters(jaxpr), read, strict=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jaxlib.version
 
+from runner.derivation.section import as_data
 from runner.experiment import data, naming
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
@@ -129,7 +130,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         return
     steps = [step for step in steps if step.supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is StepWork.RUN]
-    twins = [step.program for step in steps if step.work is StepWork.TWIN]
+    twins = [step.program for step in steps if step.work in (StepWork.TWIN, StepWork.PARTING)]
     phases.tell("the programs were written")
     written = _Written({program.value: reason for program, reason in types.unwritten.items()})
     traced = any(step.work is StepWork.TRACE for step in steps)
@@ -205,7 +206,7 @@ def _source_name(step: Step) -> str:
     match step.work:
         case StepWork.TRACE:
             return StepWork.TRACE
-        case StepWork.TWIN:
+        case StepWork.TWIN | StepWork.PARTING:
             return _twin(step.program)
         case StepWork.RUN | StepWork.PROFILE:
             return step.program
@@ -258,6 +259,7 @@ def _types_event(types: InferredTypes, target: Devices) -> events.Types:
         target=target,
         jax=jax.__version__,
         jaxlib=jaxlib.version.__version__,
+        derived=None if types.derived is None else as_data(types.derived.lines("per_device")),
         derivation=types.derivation,
         advice=[_of_gathered(*gathered) for gathered in types.repairs.gathered.items()],
     )
@@ -320,6 +322,8 @@ class _Doing:
                 return self._take_profile(step)
             case StepWork.TWIN:
                 return self._take_twin(step)
+            case StepWork.PARTING:
+                return self._measure(step)
 
     def _run(self, program: Program) -> Ran:
         module = self.modules[program]
@@ -332,14 +336,16 @@ class _Doing:
                 self.executions[program] = execution
             del execution
         if _probe(program) in self.modules:
-            phases.tell(f"{program} was compiled once more, for the layouts of its values")
+            phases.tell(
+                f"{program} was compiled once more, for the layouts of its values", "XLA is compiling once more"
+            )
             devices = self.absent.devices if self.absent else None
             ran.compilation = replace(
                 ran.compilation,
                 layouts=layouts(self._written(program), program, self.modules[_probe(program)], devices),
             )
         if _keeping(program) in self.modules:
-            phases.tell(f"{program} was compiled once more, without rematerialization")
+            phases.tell(f"{program} was compiled once more, without rematerialization", "XLA is compiling once more")
             devices = self.absent.devices if self.absent else None
             kept = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
             ran.compilation = replace(ran.compilation, keeping_all=kept)
@@ -365,6 +371,19 @@ class _Doing:
             return Finished(step=step, result=twin.take(self._written(step.program), step.program, module, self.arrays))
         except module.CannotWiden as refused:
             return Finished(step=step, unsupported=f"it has {refused}")
+
+    def _measure(self, step: Step) -> Finished:
+        """Measure the equations of a program beside float64."""
+        from runner.worker import parting, twin
+
+        phases.tell(f"the equations of {step.program} were measured in float64")
+        try:
+            function, operands, _ = twin.placed(
+                self._written(step.program), step.program, self.modules[_twin(step.program)]
+            )
+            return Finished(step=step, result=parting.measured(function, operands))
+        except parting.TooLarge as refused:
+            return Finished(step=step, unsupported=str(refused))
 
     def _take_profile(self, step: Step) -> Finished:
         phases.tell(f"the profile of {step.program} was taken")

@@ -23,12 +23,12 @@ def report_to(emit: Emit, without: Mapping[str, str]) -> None:
     _emit, _without = emit, {Spare(part): how for part, how in without.items()}
 
 
-def tell(doing: str) -> None:
-    """Report the current phase: `auto was running`."""
+def tell(doing: str, shown: str = "") -> None:
+    """Report the current phase: `auto was running`; `shown` is what a line of progress says of it: `running`."""
     global _doing
     _doing = doing
     if _emit is not None:
-        _emit(Phase(doing=doing))
+        _emit(Phase(doing=doing, shown=shown))
 
 
 def spared(part: Spare, compute: Callable[[], T]) -> T | str:

@@ -125,6 +125,16 @@ _ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert",
 """Operations whose result is their operand, or a part of it."""
 
 
+def is_split(operation: Any, split: set[Any]) -> bool:
+    """Whether Shardy lays out an operation's results for each reader: a constant, or a scalar broadcast.
+
+    Its pass `sdy-constant-or-scalar-splitter` does that; `split` are the values known to be so.
+    """
+    if operation.name == "stablehlo.broadcast_in_dim" and shape_of(operation.operands[0]) == ():
+        return True
+    return not operation.regions and split.issuperset(operation.operands)
+
+
 @dataclass(frozen=True)
 class _KnownValue:
     """What is known of a value: its array or line, and the names of its dimensions.
@@ -158,6 +168,9 @@ class _PlanReader(Places):
         self._layouts: dict[Any, Spec] = {}
         self._known: dict[Any, _KnownValue] = {}
         self._numbers: dict[Any, int] = {}
+        # Values that Shardy lays out for each of their readers, and those of them that have a reader.
+        self._split: set[Any] = set()
+        self._read: set[Any] = set()
         self._inputs: list[str] = []
         self._last: list[Any] = []
 
@@ -216,6 +229,7 @@ class _PlanReader(Places):
             for result in operation.results:
                 self._layouts[result] = self._replicated(result)
                 self._known[result] = _KnownValue("a constant")
+                self._split.add(result)
             return False
         if name == "return":
             self._last = list(operation.operands)
@@ -255,6 +269,8 @@ class _PlanReader(Places):
         operands = tuple(self._operand(operand) for operand in operation.operands)
         operand_nodes = [self._nodes(operand) for operand in operation.operands]
         self._lie(operation, layouts)
+        if is_split(operation, self._split):
+            self._split.update(operation.results)
         where = self._place_of(operation, metadata.op_name)
         of = line or (known_operands[0].of if known_operands and name in _ALONG else name)
         for at, result in enumerate(operation.results):
@@ -297,10 +313,16 @@ class _PlanReader(Places):
         return self._numbers[value]
 
     def _nodes(self, value: Any, *, made: bool = False) -> RegionNodes:
-        """The nodes of a value where it is `made` or read; each reader of a value with a fixed layout has its own."""
+        """The nodes of a value where it is `made` or read.
+
+        Each reader of a value with a fixed layout has its own, and so has each further one of a value that is split.
+        """
         known, spec = self._of(value), self._layouts.get(value) or self._replicated(value)
         asked = [*([known.fixed] if known.fixed else []), *known.asked]
         fixed = known.fixed is not None or any(spec == whole for _, whole in known.asked)
+        if not made and value in self._split:
+            fixed |= value in self._read
+            self._read.add(value)
         number = self._regions.number() if fixed and not made else self._number_of(value)
         nodes = self._regions.nodes(number, spec)
         for key, whole in (*asked, *known.met):

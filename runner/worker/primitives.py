@@ -1152,7 +1152,12 @@ def _unwrapped(application: Application) -> Term:
 
 def over_axes(name: str, params: Mapping[str, Any]) -> frozenset[str]:
     """The mesh axes of a collective; empty for other primitives."""
-    return frozenset(_axis_names(params)) if name in _OVER_AXES else frozenset()
+    return frozenset(named_axes(name, params))
+
+
+def named_axes(name: str, params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The mesh axes of a collective as it names them; empty for other primitives."""
+    return _axis_names(params) if name in _OVER_AXES else ()
 
 
 def _axis_names(params: Mapping[str, Any]) -> tuple[str, ...]:

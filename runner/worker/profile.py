@@ -6,14 +6,13 @@ import os
 import shutil
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 
-from runner.evidence import planes
+from runner.evidence import planes, xspace
 from runner.experiment.program import Program
 from runner.link.events import Profiled, RunTimes
 
@@ -38,7 +37,7 @@ def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path,
     try:
         times = _record(taken, run, runs)
         (path,) = taken.glob("plugins/profile/*/*.xplane.pb")
-        recorded = _read(path)
+        recorded = planes.read(xspace.read(path.read_bytes()))
         # An earlier run may have used the folder.
         shutil.rmtree(kept, ignore_errors=True)
         os.rename(taken, kept)
@@ -66,11 +65,3 @@ def _record(folder: Path, run: Callable[[], Any], runs: int) -> list[float]:
     finally:
         jax.profiler.stop_trace()
     return times
-
-
-def _read(path: Path) -> planes.Recorded:
-    with warnings.catch_warnings():
-        # jaxlib's types have no __module__. From Python 3.12 on that is a warning; if warnings are errors, jaxlib
-        # aborts the process.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return planes.read(cast("Any", jax.profiler).ProfileData.from_file(os.fspath(path)).planes)

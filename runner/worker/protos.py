@@ -1,5 +1,6 @@
 """`python -m runner.worker.protos FILE`: a module that XLA serialized in; its text on standard output out.
 
+`-` is standard input.
 It runs in a process of its own, since a broken file may end it.
 """
 
@@ -63,7 +64,7 @@ def text_of(data: bytes) -> str:
 def main(path: str) -> int:
     """Print the text. Returns 0; 1 with a sentence on standard error if there is none."""
     try:
-        text = text_of(Path(path).read_bytes())
+        text = text_of(sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes())
     except (OSError, ValueError) as error:
         print(f"shardproof: {error}", file=sys.stderr)
         return 1

@@ -35,6 +35,8 @@ class Regions:
         self._keys: dict[RegionNode, dict[str, None]] = {}
         self._hints: dict[RegionNode, dict[str, None]] = {}
         self._moved: list[tuple[RegionNode, RegionNode]] = []
+        self._before: dict[RegionNode, list[RegionNode]] | None = None
+        """What `_moved` has, by the tops of the nodes after; None until it is asked for."""
         self._numbers = 0
 
     def number(self) -> int:
@@ -80,6 +82,7 @@ class Regions:
             if axis not in kept
         }
         for along, kept in zip(after, before, strict=False):
+            self._before = None
             self._moved += [(node, gone[axis]) for axis, node in along.items() if axis not in kept and axis in gone]
 
     def compute(self, rule: str | None, operands: Sequence[RegionNodes], results: Sequence[RegionNodes]) -> None:
@@ -100,7 +103,7 @@ class Regions:
             for axis, node in along.items():
                 keys = self._keys_of(node, set())
                 if keys:
-                    by_axis[axis] = sorted(keys, key=self._order.__getitem__)
+                    by_axis[axis] = sorted(keys, key=lambda key: (self._order.get(key, len(self._order)), key))
         return by_axis
 
     def _keys_of(self, node: RegionNode, visited: set[RegionNode]) -> set[str]:
@@ -108,15 +111,22 @@ class Regions:
         keys = set(self._keys.get(top) or self._hints.get(top) or ())
         if not keys and top not in visited:
             visited.add(top)
-            for moved, before in self._moved:
-                if self._top(moved) == top:
-                    keys |= self._keys_of(before, visited)
+            for before in self._moves().get(top, ()):
+                keys |= self._keys_of(before, visited)
         return keys
+
+    def _moves(self) -> Mapping[RegionNode, Sequence[RegionNode]]:
+        if self._before is None:
+            self._before = {}
+            for moved, before in self._moved:
+                self._before.setdefault(self._top(moved), []).append(before)
+        return self._before
 
     def _join(self, left: RegionNode, right: RegionNode) -> None:
         above, below = self._top(left), self._top(right)
         if above == below:
             return
+        self._before = None
         self._above[below] = above
         for known in (self._keys, self._hints):
             if below in known:

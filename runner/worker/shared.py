@@ -53,6 +53,26 @@ def compiled(
     return kept.function, kept.compiled
 
 
+_twins: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
+
+
+def twin(lowered: Any, device_ids: Sequence[int]) -> tuple[Any, bool]:
+    """The compilation of a lowered twin, and whether it is an earlier one's.
+
+    The twins of programs that differ in their dtypes alone are lowered to the same text.
+    """
+    key = lowered.as_text(), tuple(device_ids)
+    compiled = _twins.get(key)
+    if compiled is not None:
+        _twins.move_to_end(key)
+        return compiled, True
+    _twins[key] = compiled = lowered.compile()
+    if len(_twins) > _MOST:
+        _twins.popitem(last=False)
+    return compiled, False
+
+
 def forget() -> None:
     """Drop all compilations, since the devices will change."""
     _kept.clear()
+    _twins.clear()

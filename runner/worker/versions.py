@@ -55,6 +55,9 @@ PLANNED = (
 )
 """Shardy's passes that insert collectives; the pipeline of the propagation takes no options."""
 
+PROPAGATED = "builtin.module(sdy-propagation-pipeline)"
+"""Shardy's passes that choose layouts."""
+
 ORIGINATING = (
     "builtin.module(sdy-import-pipeline,sdy-import-func-calls,sdy-user-priority-propagate{debug-sharding-origins=true})"
 )
@@ -187,6 +190,12 @@ def _user_frame(traceback: Any) -> UserFrame | None:
     return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column, caller)
 
 
+def user_places(source: Any) -> list[tuple[str, int]]:
+    """The files and lines of the user's code that an equation comes from, those of the innermost call first."""
+    frames: list[Any] = list(importlib.import_module("jax._src.source_info_util").user_frames(source.traceback))
+    return [(frame.file_name, frame.start_line) for frame in frames]
+
+
 def forget_frames() -> None:
     """Drop the cached frames, since the user's files may have changed."""
     _user_frame.cache_clear()
@@ -203,6 +212,47 @@ def leave_out_own_frames() -> None:
     private.register_inclusion(f"{_SHIPPED}{os.sep}")
 
 
+@functools.cache
+def keep_lines_of_backward_rules() -> None:
+    """Give the operations of a `custom_vjp`'s backward rule the rule's own lines, not that of the function's call.
+
+    JAX evaluates the rule in the context of the call's equation, of which only the traceback is left out here. The
+    context is private.
+    """
+    functions: Any = jax.custom_vjp
+    of_call = functions.__call__
+
+    def call(function: Any, *arguments: Any, **named: Any) -> Any:
+        if function.bwd and not hasattr(function.bwd, "shardproof_rule"):
+            function.bwd = _with_own_lines(function.bwd)
+        return of_call(function, *arguments, **named)
+
+    functions.__call__ = call
+
+
+def _with_own_lines(rule: Callable[..., Any]) -> Callable[..., Any]:
+    private: Any = importlib.import_module("jax._src.source_info_util")
+    holder = private._source_info_context
+
+    @functools.wraps(rule)
+    def evaluated(*arguments: Any, **named: Any) -> Any:
+        around = holder.context
+        holder.context = private.SourceInfo(None, around.name_stack)
+        try:
+            return rule(*arguments, **named)
+        finally:
+            holder.context = around
+
+    cast("Any", evaluated).shardproof_rule = rule
+    return evaluated
+
+
+def asks_for_collective(source: Any) -> bool:
+    """Whether an equation comes from a call of JAX's functions of collectives and casts: `psum`, `pcast`, …"""
+    return any(frame.file_name.endswith(_PARALLEL) for frame in source.traceback.frames) if source.traceback else False
+
+
+_PARALLEL = os.path.join("jax", "_src", "lax", "parallel.py")
 _HOUSE = str(Path(__file__).parents[1])
 _SHIPPED = str(conf_folder())
 

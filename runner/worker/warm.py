@@ -30,6 +30,7 @@ _simulated: int | None = None
 def prepare(experiment: Experiment) -> None:
     """Configure JAX for a job, before lowering the graph asks for a device."""
     versions.leave_out_own_frames()
+    versions.keep_lines_of_backward_rules()
     now = _config.values
     for name, value in _own().items():
         if now[name] != value:

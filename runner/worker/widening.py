@@ -26,9 +26,23 @@ class CannotWiden(Exception):
     """A function does what has another meaning in float64, or one that cannot be read: the message says what."""
 
 
-def widened(
-    function: Any, operands: Sequence[Any], exact: Iterable[float] = ()
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+class InFloat64:
+    """A function that is traced and compiled with 64 bits."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._jitted = _jax.jit(function)
+
+    def __call__(self, *arrays: Any) -> Any:
+        with _jax.enable_x64(True):
+            return self._jitted(*arrays)
+
+    def lowered(self, *arrays: Any) -> Any:
+        """The function as it is lowered for some operands."""
+        with _jax.enable_x64(True):
+            return self._jitted.lower(*arrays)
+
+
+def widened(function: Any, operands: Sequence[Any], exact: Iterable[float] = ()) -> tuple[InFloat64, tuple[Any, ...]]:
     """Return a function in float64, compiled when it is called, and its operands, widened where they lie.
 
     A literal in the function's jaxpr has been rounded. It gets back the digits of the number in `exact` that rounds to
@@ -47,18 +61,12 @@ def widened(
         if rounded - digits.keys():
             quotients = [a / b for a in given for b in given if b]
             digits = _by_rounded(quotients) | digits
-        wide = _Widening(digits).parameter(narrow)
+        wide = Widening(digits).parameter(narrow)
 
     def evaluate(*arrays: Any) -> Any:
         return _core.eval_jaxpr(wide.jaxpr, wide.consts, *arrays)
 
-    jitted = _jax.jit(evaluate)
-
-    def in_float64(*arrays: Any) -> Any:
-        with _jax.enable_x64(True):
-            return jitted(*arrays)
-
-    return in_float64, wide_operands
+    return InFloat64(evaluate), wide_operands
 
 
 def _traced_wide(function: Any, operands: Sequence[Any]) -> list[float]:
@@ -107,11 +115,11 @@ def _literals(jaxpr: Any) -> Iterator[np.ndarray]:
     """Every literal and constant of a jaxpr that is a float."""
     body = jaxpr.jaxpr if isinstance(jaxpr, _CLOSED) else jaxpr
     for value in jaxpr.consts if isinstance(jaxpr, _CLOSED) else ():
-        if hasattr(value, "dtype") and _is_inexact(value.dtype):
+        if hasattr(value, "dtype") and is_inexact(value.dtype):
             yield np.asarray(value)
     for equation in body.eqns:
         for operand in equation.invars:
-            if isinstance(operand, _core.Literal) and _is_inexact(operand.aval.dtype):
+            if isinstance(operand, _core.Literal) and is_inexact(operand.aval.dtype):
                 yield np.asarray(operand.val, operand.aval.dtype)
         for inner in _inner(equation.params):
             yield from _literals(inner)
@@ -130,7 +138,7 @@ def _inner(value: Any) -> Iterator[Any]:
 
 def _placed(operand: Any) -> Any:
     """An operand, widened on the devices that have it."""
-    if not _is_narrow(operand.dtype):
+    if not is_narrow(operand.dtype):
         return operand
     with _jax.enable_x64(True):
         if not isinstance(operand, jax.Array):
@@ -139,22 +147,25 @@ def _placed(operand: Any) -> Any:
         return _jax.make_array_from_single_device_arrays(operand.shape, operand.sharding, parts)
 
 
-def _is_inexact(dtype: Any) -> bool:
+def is_inexact(dtype: Any) -> bool:
+    """Whether numbers of a dtype may be rounded."""
     return not _jax.dtypes.issubdtype(dtype, _jax.dtypes.extended) and _jax.numpy.issubdtype(dtype, np.inexact)
 
 
-def _is_narrow(dtype: Any) -> bool:
-    return dtype != _jax.dtypes.float0 and _is_inexact(dtype) and dtype not in (np.float64, np.complex128)
+def is_narrow(dtype: Any) -> bool:
+    """Whether a dtype is widened."""
+    return dtype != _jax.dtypes.float0 and is_inexact(dtype) and dtype not in (np.float64, np.complex128)
 
 
-def _wide_dtype(dtype: Any) -> Any:
-    if not _is_narrow(dtype):
+def wide_dtype(dtype: Any) -> Any:
+    """The dtype that takes the place of another."""
+    if not is_narrow(dtype):
         return dtype
     return np.dtype(np.complex128 if _jax.numpy.issubdtype(dtype, np.complexfloating) else np.float64)
 
 
 def _wide_value(value: Any) -> np.ndarray:
-    return np.asarray(value).astype(_wide_dtype(value.dtype))
+    return np.asarray(value).astype(wide_dtype(value.dtype))
 
 
 _REFUSED = {
@@ -171,17 +182,17 @@ _REFUSED = {
 _OF_OWN_DTYPE = ("random_gamma", "rng_uniform")
 """The primitives whose random numbers depend on the dtype in which they are drawn."""
 
-_DRAWS = "_uniform"
+DRAWS = "_uniform"
 """The function of `jax.random` whose numbers depend on the dtype; the others are computed from its numbers."""
 
-_BOUNDED_DRAWS = "_truncated_normal"
+BOUNDED_DRAWS = "_truncated_normal"
 """The function of `jax.random` that takes the next number of a dtype, to bound what it has drawn."""
 
-_NORMAL_DRAWS = "_normal_real"
+NORMAL_DRAWS = "_normal_real"
 """The function of `jax.random` that computes the inverse error function of a number that it draws."""
 
 
-class _Widening:
+class Widening:
     """Rewrites the jaxprs of one function; one that is used several times is rewritten once."""
 
     def __init__(self, exact: Mapping[tuple[str, float], float]) -> None:
@@ -197,7 +208,7 @@ class _Widening:
     def constant(self, value: Any) -> Any:
         """A number or an array of numbers, with the digits that it had before it was rounded, if they are known."""
         dtype = getattr(value, "dtype", None)
-        if dtype is None or not _is_narrow(dtype):
+        if dtype is None or not is_narrow(dtype):
             return value
         wide = _wide_value(value)
         if wide.dtype.kind == "c" or wide.size > _MANY:
@@ -214,7 +225,7 @@ class _Widening:
         if isinstance(value, _core.ShapedArray):
             return _wide_type(value)
         if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.inexact)):
-            return _wide_dtype(np.dtype(cast("Any", value)))
+            return wide_dtype(np.dtype(cast("Any", value)))
         if isinstance(value, dict):
             return {name: self.parameter(part, within) for name, part in cast("Any", value).items()}
         if not isinstance(value, (list, tuple)):
@@ -226,7 +237,7 @@ class _Widening:
 
 def _wide_type(kind: Any) -> Any:
     if isinstance(kind, _core.ShapedArray):
-        return kind.update(dtype=_wide_dtype(kind.dtype)) if _is_narrow(kind.dtype) else kind
+        return kind.update(dtype=wide_dtype(kind.dtype)) if is_narrow(kind.dtype) else kind
     if isinstance(kind, _core.AbstractToken):
         return kind
     raise CannotWiden(f"a value of type {kind}")
@@ -241,7 +252,7 @@ def _keeps_all(equation: Any) -> bool:
 class _Body:
     """Rewrites the equations of one jaxpr, with wider variables in the place of its own."""
 
-    def __init__(self, widening: _Widening, within: str) -> None:
+    def __init__(self, widening: Widening, within: str) -> None:
         self._widening = widening
         self._within = within
         self._wide: dict[Any, Any] = {}
@@ -264,7 +275,7 @@ class _Body:
     def _operand(self, operand: Any) -> Any:
         if not isinstance(operand, _core.Literal):
             return self._variable(operand)
-        if not _is_narrow(operand.aval.dtype):
+        if not is_narrow(operand.aval.dtype):
             return operand
         value = self._widening.constant(np.asarray(operand.val, operand.aval.dtype))
         return _core.Literal(value[()], _wide_type(operand.aval))
@@ -274,9 +285,9 @@ class _Body:
         called = params.get("name", "") if name in ("jit", "pjit") else ""
         if name in ("debug_callback", "debug_print"):
             return
-        if called == _DRAWS or name in _OF_OWN_DTYPE or (name == "nextafter" and self._within == _BOUNDED_DRAWS):
+        if called == DRAWS or name in _OF_OWN_DTYPE or (name == "nextafter" and self._within == BOUNDED_DRAWS):
             self._keep(equation)
-        elif name == "bitcast_convert_type" and any(_is_narrow(v.aval.dtype) for v in equation.invars):
+        elif name == "bitcast_convert_type" and any(is_narrow(v.aval.dtype) for v in equation.invars):
             raise CannotWiden("the bits of a float (bitcast_convert_type)")
         elif name == "bitcast_convert_type":
             self._keep(equation)
@@ -285,7 +296,7 @@ class _Body:
             self._add(equation, params={"exponent_bits": 11, "mantissa_bits": 52})
         elif name in _REFUSED:
             raise CannotWiden(_REFUSED[name])
-        elif name == "erf_inv" and self._within == _NORMAL_DRAWS:
+        elif name == "erf_inv" and self._within == NORMAL_DRAWS:
             self._invert(equation)
         else:
             self._add(equation, params=self._widening.parameter(params, called))
@@ -300,13 +311,13 @@ class _Body:
         results = [_core.Var(result.aval) for result in equation.outvars]
         self._equations.append(equation.replace(invars=operands, outvars=results))
         for result, variable in zip(results, equation.outvars, strict=True):
-            if _is_narrow(variable.aval.dtype):
+            if is_narrow(variable.aval.dtype):
                 self._convert(equation, result, self._variable(variable))
             else:
                 self._wide[variable] = result
 
     def _rounded(self, equation: Any, operand: Any) -> Any:
-        if isinstance(operand, _core.Literal) or not _is_narrow(operand.aval.dtype):
+        if isinstance(operand, _core.Literal) or not is_narrow(operand.aval.dtype):
             return operand if isinstance(operand, _core.Literal) else self._variable(operand)
         rounded = _core.Var(operand.aval)
         self._convert(equation, self._variable(operand), rounded)

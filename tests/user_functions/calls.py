@@ -84,3 +84,21 @@ def step(x: Any, scale: float = 2.0) -> Any:
 
 def wrapped(x: Any) -> Any:
     return 2 * decorated(x)
+
+
+@functools.cache
+def frequencies(size: int) -> Any:
+    return jnp.exp(-jnp.arange(size) / size)
+
+
+class Table:
+    @functools.lru_cache(maxsize=4)  # noqa: B019
+    def cosines(self, size: int) -> dict[str, Any]:
+        return {"cosines": jnp.cos(jnp.arange(size))}
+
+
+TABLE = Table()
+
+
+def rotated(x: Any) -> Any:
+    return x * frequencies(x.shape[-1]) + TABLE.cosines(x.shape[-1])["cosines"]

@@ -125,6 +125,11 @@ def together(outputs: Mapping[str, ValueOutput | OutputVerdict], diagnosis: Sequ
     )
 
 
+def revised(verdict: ValueVerdict, outputs: Mapping[str, ValueOutput | OutputVerdict]) -> ValueVerdict:
+    """Return the verdict with other verdicts on its outputs."""
+    return replace(together(outputs, verdict.diagnosis), note=verdict.note, parting=verdict.parting)
+
+
 def _worst(statuses: list[Outcome]) -> Outcome:
     # Without outputs, nothing ran.
     order: tuple[Outcome, ...] = ("failed", "weak", "known", "passed", "not_run")
@@ -293,7 +298,7 @@ def _differences(
 
 def _excused(context: Context, verdict: ValueVerdict, wrong: frozenset[str]) -> ValueVerdict:
     outputs = {name: _known(context, name, output, wrong) for name, output in verdict.outputs.items()}
-    return replace(together(outputs, verdict.diagnosis), note=verdict.note)
+    return revised(verdict, outputs)
 
 
 def _known(

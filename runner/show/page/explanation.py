@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner import codec
+from runner.evidence.model import Profile
 from runner.explanation.model import Explanation
 from runner.layout import spec_text
-from runner.show import estimates, explained
+from runner.show import estimates, explained, measured
 from runner.show.page import annotated, frame
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, grid, joined, table, tag
@@ -32,13 +33,20 @@ def fragment(explanation: Explanation) -> str:
 
 def _parts(explanation: Explanation) -> Iterator[Part]:
     yield Part("collectives", "Collectives", _collectives(explanation))
+    if explanation.profile is not None:
+        yield Part("measured", "Measured", _measured(explanation, explanation.profile))
     marked = annotated.source(explanation)
     if marked:
         yield Part("source", "Source", marked)
     rows = explained.lines(explanation)
     if rows:
         caption = "What each source line communicates, computes and moves on one device in a run"
-        yield Part("lines", "Source lines", table(caption, Table(explained.LINES, rows, right=frozenset({1, 2, 3, 4}))))
+        columns = explained.line_columns(explanation)
+        yield Part(
+            "lines",
+            "Source lines",
+            table(caption, Table(columns, rows, right=frozenset({1, 2, 3, 4, 5}))),
+        )
     yield Part("memory", "Memory", _memory(explanation))
     if explanation.estimate is not None:
         estimate = {"": explanation.estimate}
@@ -60,6 +68,18 @@ def _collectives(explanation: Explanation) -> list[Inside]:
     reasons = explained.reasons(explanation)
     if reasons:
         shown.append(tag("details", tag("summary", "Why"), tag("ul", [tag("li", reason) for reason in reasons])))
+    return shown
+
+
+def _measured(explanation: Explanation, profile: Profile) -> list[Inside]:
+    shown: list[Inside] = [tag("p", line) for line in measured.head(profile)]
+    rows = explained.measured_collectives(explanation)
+    if rows:
+        caption = "The time of each collective in a run, the bandwidth that it reaches, and how long devices wait"
+        shown.append(table(caption, Table(measured.COLLECTIVES, rows, right=frozenset(range(3, 9)))))
+    if profile.by_device:
+        each = grid(Table(measured.DEVICES, measured.devices(profile), right=frozenset(range(7))))
+        shown.append(tag("details", tag("summary", "Device by device"), each))
     return shown
 
 

@@ -1,15 +1,18 @@
-"""A record in; its graph with collectives on the edges, the table of collectives, and Shardy's plan, out."""
+"""Draws what a run communicates: a table, the user's source or the graph with its collectives, and Shardy's plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
 
 from runner.evidence.model import Collective
 from runner.experiment.program import Program
+from runner.explanation import runs
+from runner.explanation.runs import ExplainedPrograms
 from runner.record.model import Record
 from runner.record.readable import lines_of, readable
 from runner.show import collectives
-from runner.show.page import drawing, graph, layouts
+from runner.show.page import annotated, drawing, graph, layouts
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, table, tag
 from runner.show.page.verdicts import callout
@@ -20,12 +23,19 @@ _LINES = 120
 """Sections with more lines are not drawn."""
 
 
-def parts(record: Record) -> Iterator[Part]:
-    """Return the sections of the collectives and of the graph that the record has data for."""
+def parts(record: Record, folder: Path) -> Iterator[Part]:
+    """Return the sections of the collectives, of the source and of the graph that the record has data for.
+
+    The source of Python functions, annotated, takes the place of their graph.
+    """
     inside = list(_collectives(readable(record)))
     if inside:
         yield Part("collectives", "Collectives", inside)
-    drawn = list(_graphs(record))
+    explained = runs.explained(readable(record), folder)
+    sources = list(_sources(explained))
+    if sources:
+        yield Part("source", "Source", sources)
+    drawn = list(_graphs(record, {name for group in explained for name in group.names}))
     if drawn:
         yield Part("graph", "Graph", drawn)
 
@@ -42,8 +52,17 @@ _KEY = (
 )
 
 
-def _graphs(record: Record) -> Iterator[Inside]:
-    """Return one drawing for all programs with equal graphs and collectives."""
+def _sources(explained: Sequence[ExplainedPrograms]) -> Iterator[Inside]:
+    """Return the annotated source, once for all programs that do the same at the same lines."""
+    for group in explained:
+        yield tag("h3", listed(group.names)) if len(explained) > 1 else None
+        yield from annotated.source(group.explanation)
+        for file in group.changed:
+            yield tag("p", f"{file} has changed since the run: only the lines that the record has are shown.")
+
+
+def _graphs(record: Record, sourced: Container[str]) -> Iterator[Inside]:
+    """Return one drawing for all programs with equal graphs and collectives, if not `sourced` already."""
     outputs = layouts.names(record.pictures) if record.pictures else {}
     groups: dict[tuple[str, ...], list[str]] = {}
     drawn: dict[tuple[str, ...], graph.GraphDrawing] = {}
@@ -51,7 +70,7 @@ def _graphs(record: Record) -> Iterator[Inside]:
     large: dict[int, list[str]] = {}
     for name, program in record.compiled.items():
         lines = record.lines.get(lines_of(name, record.lines))
-        if not Program(name).on_mesh or program.collectives is None or not lines:
+        if name in sourced or not Program(name).on_mesh or program.collectives is None or not lines:
             continue
         if len(lines) > _LINES:
             large.setdefault(len(lines), []).append(name)

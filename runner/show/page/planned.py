@@ -103,6 +103,8 @@ def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: b
     sent, held, needed = (amount(best.get(key), "bytes") for key in ("sent", "held", "needed"))
     lead = f"By the model {bound}: a device sends {sent}, holds {held} of arrays and outputs, and needs {needed}."
     inside: list[Inside] = [_take(whole, link, ran=ran), tag("p", lead, class_="lead")]
+    if whole.get("without_gain"):
+        inside.insert(0, tag("p", f"{whole['without_gain'].capitalize()}.", class_="lead"))
     if plan.get("parallelism"):
         inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
     head = ("key", "layout", "next best", "costs more by", "since")
@@ -214,6 +216,7 @@ def _tried(whole: Mapping[str, Any], link: Callable[[str], str] | None) -> Marku
     for each, text in zip(tried, layouts, strict=True):
         name: Inside = each.get("by_hand") or each["folder"]
         name = tag("a", name, href=link(each["folder"])) if link else name
+        text = " ".join(filter(None, (text, each.get("written"))))
         head = name, _wide(text), amount(each["candidate"]["cost"], least)
         for number, program in enumerate(each["programs"]):
             values = [amount(program.get(key), unit) for key, unit in columns.values()]

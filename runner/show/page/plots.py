@@ -1,4 +1,4 @@
-"""The rows of a sweep in; the data of its charts out, which a page draws and `vega.py` specifies."""
+"""The rows of a sweep in; the data of its charts out, which a page draws."""
 
 from __future__ import annotations
 

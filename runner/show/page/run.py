@@ -38,7 +38,7 @@ def page(record: Record, folder: Path, way: str = "") -> str:
     """Return the page; `way` is the path from the page to the files in `folder` and ends in a slash."""
     parts: list[Part | None] = [
         verdicts.part(readable(record)),
-        *moves.parts(record),
+        *moves.parts(record, folder),
         estimated.part(record),
         *layouts.parts(readable(record)),
         sources.part(record, folder, way),

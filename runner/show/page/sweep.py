@@ -30,11 +30,10 @@ def page(
     name: str,
     sweep: MeasuredSweep,
     notes: Sequence[str] = (),
-    exported: str | None = None,
     commands: Sequence[Command] = (),
     plan: Part | None = None,
 ) -> str:
-    """Return the page; `notes` are remarks on how it was made, `exported` is the Vega-Lite file beside it.
+    """Return the page; `notes` are remarks on how it was made.
 
     - `commands`: those of its sweeps; without any, the points are single runs.
     - `plan`: the section of the plan whose candidates the points are; it has the answer.
@@ -50,8 +49,6 @@ def page(
         _unknown(sweep, notes),
     ]
     foot: list[Inside] = ["Made by shardproof from the records of the points."]
-    if exported:
-        foot += [" The same data with its charts: ", tag("a", exported, href=exported), " (Vega-Lite)."]
     return document(
         f"{name}: {kind}", _head(name, sweep, commands, kind), [part for part in parts if part], flat(sweep), foot
     )

@@ -11,6 +11,7 @@ from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, badge, table, tag
 from runner.show.status import LOOKS, look
 from runner.show.table import StatusCell, Table
+from runner.words import accuracy_text
 
 
 def part(record: Record) -> Part:
@@ -80,8 +81,8 @@ def _outputs(record: Record) -> Markup | None:
     if not rows:
         return None
     head = (
-        "output", "of", "status", "against", "largest error", "allowed", "share used", "rounding", "wrong", "notices",
-        "undecided", "the whole",
+        "output", "of", "status", "against", "largest error", "allowed", "share used", "rounding", "accuracy", "wrong",
+        "notices", "undecided", "the whole",
     )  # fmt: skip
     summary = tag("summary", "What was measured for each output")
     return tag(
@@ -96,7 +97,7 @@ def _measures(record: Record) -> Iterator[list[Inside]]:
         error, wrong = f"{output.max_abs_error:.2e}", f"{output.wrong} of {output.of}"
         undecided = str(output.undecided.count) if output.undecided else "–"
         yield [
-            name, "per_device", badge(output.status), "graph", error, allowed, "–", "–", wrong, "–", undecided,
+            name, "per_device", badge(output.status), "graph", error, allowed, "–", "–", "–", wrong, "–", undecided,
             output.reason or "–",
         ]  # fmt: skip
     for program, result in record.programs.items():
@@ -107,7 +108,7 @@ def _measures(record: Record) -> Iterator[list[Inside]]:
 
 def _measured(output: OutputVerdict) -> list[Inside]:
     if not isinstance(output, ValueOutput):
-        return [*("–" for _ in range(8)), output.reason or "–"]
+        return [*("–" for _ in range(9)), output.reason or "–"]
     whole = ", ".join(f"{name} {m.found:.1e} in {m.least:.1e} … {m.most:.1e}" for name, m in output.whole.items())
     notes = [
         whole,
@@ -120,6 +121,7 @@ def _measured(output: OutputVerdict) -> list[Inside]:
         f"{output.atol:.1e} + {output.rtol:.1e}·|x|",
         f"{output.share:.1%}",
         f"{output.rounding:.1e}",
+        accuracy_text(output.accuracy),
         f"{output.wrong} of {output.of}",
         "not known" if output.power is None else f"{output.power:.1e} rms",
         str(output.undecided.count) if output.undecided else "–",

@@ -1,0 +1,74 @@
+"""Takes the errors of a program's equations beside float64; says at which line the program and its twin part."""
+
+from __future__ import annotations
+
+from runner import dtypes
+from runner.checks.compare import of_bytes
+from runner.checks.twins import BOUND
+from runner.evidence.hlo import Metadata
+from runner.evidence.nodes import Origins, backward
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.link.events import EquationError, Parted
+from runner.record.verdicts import Parting, ValueOutput, ValueVerdict
+
+
+def sought(verdict: ValueVerdict) -> bool:
+    """Whether a program is wrong in its own dtypes alone: then its line is worth knowing."""
+    return any(map(_alone, verdict.compared.values()))
+
+
+def _alone(output: ValueOutput) -> bool:
+    return output.status == "failed" and output.twin is not None and output.twin.status == "passed"
+
+
+def first(experiment: Experiment, program: Program, parted: Parted) -> Parting | None:
+    """Return the first equation that differs from float64 by more than rounding can; None if none does.
+
+    `experiment` is the one that the program was written from.
+    """
+    for equation in parted.equations:
+        allowed = _allowed(equation)
+        if equation.error is not None and equation.error <= allowed:
+            continue
+        metadata = Metadata(equation.stack, tuple((file, line) for file, line in equation.places))
+        origins = Origins(experiment, program.lines).of(metadata)
+        share = equation.scale or 1.0
+        frames = experiment.given_frames[program.lines]
+        return Parting(
+            line=str(frames.get(origins[0].node) or origins[0].node) if origins else None,
+            primitive=equation.primitive,
+            gradient=backward(equation.stack),
+            error=None if equation.error is None else equation.error / share,
+            rounding=None if equation.error is None else allowed / share,
+            number=equation.number,
+            of=parted.of,
+        )
+    return None
+
+
+def _allowed(equation: EquationError) -> float:
+    """What rounding does to the result of an equation at most."""
+    kind = dtypes.dtype(equation.dtype)
+    if kind.exact:
+        return 0.0
+    return of_bytes(equation.dtype, BOUND) * (equation.spread + kind.eps * equation.scale)
+
+
+def sentence(parting: Parting | None, parted: Parted) -> str:
+    """Return in words where a program and its twin part."""
+    if parting is None:
+        left_out = parted.of - len(parted.equations)
+        others = f" ({left_out} have no meaning in float64)" if left_out else ""
+        return (
+            f"no equation shows where program and twin part{others}: returned one by one, each is right to rounding, "
+            "so what is wrong shows only where the compiler joins them, or the errors of many add up"
+        )
+    where = f"line {parting.line}" if parting.line else "a line that JAX does not name"
+    where += ", in the backward pass" if parting.gradient else ""
+    by = "an infinite error"
+    if parting.error is not None and parting.rounding is not None:
+        by = f"an error of {parting.error:.2g} of its largest element, where rounding explains {parting.rounding:.1g}"
+    return (
+        f"program and twin part at {where}: {parting.primitive} has {by}; the equations before it are right to rounding"
+    )

@@ -1,0 +1,32 @@
+"""Functions of one device that take derivatives: JAX adds sums, or a rule of the user's own asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tests.user_functions import copies
+
+
+def energy(p: Any, s: Any) -> Any:
+    return jnp.sum(jnp.tanh(p * s))
+
+
+def per_sample(p: Any, xs: Any) -> Any:
+    return jax.vmap(jax.grad(energy), in_axes=(None, 0))(p, xs)
+
+
+def per_sample_of_its_own(p: Any, xs: Any) -> Any:
+    p = jax.lax.pcast(p, "d", to="varying")
+    return jax.vmap(jax.grad(energy), in_axes=(None, 0))(p, xs)
+
+
+def parallel_loss(x: Any, w: Any) -> Any:
+    h = jnp.tanh(copies.entering(x) @ w)
+    return jnp.sum(h**2)
+
+
+def with_a_rule(x: Any, w: Any) -> Any:
+    return jax.grad(parallel_loss)(x, w)

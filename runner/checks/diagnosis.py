@@ -238,6 +238,9 @@ _LITERALS = 4.0
 element: 1 / 96 is rounded in the function, where the reference divides by 96.
 """
 
+_MOVING = ("collective", "update")
+"""The kinds of removals of what moves data: an edit that does the work of one is another program."""
+
 _REMOVED = 32
 """The largest number of parts that are left out of an edited program, to see whether they have an effect there."""
 
@@ -247,7 +250,7 @@ _MOST_IDLE = 1
 A softmax is the same whatever it is shifted by.
 """
 
-_SPECULATIVE = 2.5
+_SPECULATIVE = 3.75
 """The rank from which on an edit is unlikely."""
 
 _INDICES = 0.5
@@ -362,15 +365,14 @@ class Trial:
     def pointless(self, edit: Edit) -> float:
         """The penalty in rank of an edit for what it makes pointless: nobody writes lines without an effect.
 
-        Those are the equations on which no result depends any more; and the collectives, terms and factors that may be
-        left out of the edited program, though they may not be left out of the unedited one. It is infinite if
+        Those are the equations on which no result depends any more; and the collectives, updates, terms and factors
+        that may be left out of the edited program, though not of the unedited one. It is infinite if
         a collective is put in that makes others pointless: with a gather no ring is needed, but that is another
         program.
         """
         gone = self._changed.gone(edit, self._context.experiment.results)
         idle = [removal for removal in self._near(edit) if self._is_idle(edit, removal)]
-        collectives = gone.collectives + sum(removal.kind == "collective" for removal in idle)
-        if edit.kind == "collective" and collectives:
+        if edit.kind == "collective" and (gone.collectives or any(removal.kind in _MOVING for removal in idle)):
             return math.inf
         lines = {removal.line for removal in idle if not self._is_idle_unedited(removal)}
         unlikely = edit.rank >= _SPECULATIVE and len(lines) > _MOST_IDLE
@@ -386,7 +388,7 @@ class Trial:
             if edited.isdisjoint(statement.line for _, statement in removal.changed.edited)
         )
         # Collectives first, since an edit that does the work of one is the least likely of all.
-        ordered = sorted(apart, key=lambda each: (each.kind != "collective", abs(self._order[each.line] - at)))
+        ordered = sorted(apart, key=lambda each: (each.kind not in _MOVING, abs(self._order[each.line] - at)))
         return ordered[:_REMOVED]
 
     @cached_property

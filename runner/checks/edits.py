@@ -219,13 +219,16 @@ class EditSite:
         before = self.before.get(part.name)
         return before is None or before.frame is None or before.frame.caller != self.frame.caller
 
-    def lacking(self, what: str, part: Term, new: Term) -> Callable[[], str]:
-        """Return the message that something is missing, and the line as it reads once `new` replaces `part`."""
+    def lacking(self, what: str, part: Term, new: Term, *, later: bool = False) -> Callable[[], str]:
+        """Return the message that something is missing, and the line as it reads once `new` replaces `part`.
+
+        With `later` it may as well be missing from the whole line, and so from a statement that passes the value on.
+        """
 
         def message() -> str:
             edited = self.text(swapped(self.term, part, new))
             if self.frame is not None:
-                passing = passed_on(self.frame) if part is self.term else None
+                passing = passed_on(self.frame) if later or part is self.term else None
                 there = self.frame if passing is None else f"{self.frame}, or in {passing}"
                 return f"{what} is left out in {there}: with {edited} it equals the graph"
             return f"{what} is left out: with {self.named}: {edited} it equals the graph"
@@ -297,6 +300,11 @@ class Edits:
         rank += site.penalty + 0.25 * (len(site.path) > 1)
         message = site.of_call(old, message)
         return Edit(site.name, site.frame, kind, rank, message, lambda: self._change(site, old, new), self)
+
+    def readers(self, site: EditSite) -> list[str]:
+        """The other lines of the user's file that read the value of a line."""
+        reading = (other for other in self.sites if Name(site.label) in [*within(other.term)])
+        return list(dict.fromkeys(str(other.frame) for other in reading if other.frame not in (None, site.frame)))
 
     @property
     def another_step(self) -> Iterator[tuple[EditSite, Term]]:
@@ -420,7 +428,7 @@ class Copies:
         if len(group) < _STEPS or label in around:
             return None
         before, last = group[-2].term, group[-1].term
-        pairs = {Same(part): other for part, other in _aligned(last, before)}
+        pairs = dict(_aligned(last, before))
         missing = list[bool]()
 
         def moved(part: Term) -> Term:
@@ -432,7 +440,7 @@ class Copies:
                     missing.append(term is None)
                     return part if term is None else term
                 case Const(value=int() as value) if not isinstance(value, bool):
-                    other = pairs.get(Same(part), part)
+                    other = pairs[Same(part)]
                     return Const(2 * value - other.value) if isinstance(other, Const) else part  # type: ignore[operator]
                 case _:
                     return mapped(part, moved)

@@ -104,7 +104,7 @@ def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
                 # After a ring either may put blocks into the order that the ring should have given them.
                 continue
             article = "an" if collective[0] in "ai" else "a"
-            mend = site.lacking(f"{article} {collective} over {over}", part, new)
+            mend = site.lacking(f"{article} {collective} over {over}", part, new, later=True)
             likely = (collective == meant if meant else does == "sum") or (unmoved and does == "permute")
             rank = (0.0 if likely else _UNLIKELIER.get(does, 5.0)) - (0.5 if bare else 0.0)
             rank += 0.0 if meant or bare else 1.5 if whole else 3.0

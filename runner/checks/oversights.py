@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator as python
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.checks.edits import Edit, Edits, EditSite, named_by
-from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, mapped, within
+from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, mapped, names, within
 from runner.language.operators import COMPARISONS
 from runner.language.parts import at_index, called, operator, parts, plus, with_argument
 
@@ -26,6 +28,9 @@ _CONFUSED: Mapping[str, tuple[str, ...]] = {
     "floor_divide": ("remainder",),
 }  # fmt: skip
 """The operators that are taken for each other, besides an operator and its inverse."""
+
+_UNPACKED = re.compile(r"\w+(, *\w+)+ *=[^=]")
+"""A statement that gives several values names."""
 
 _REDUCTIONS = ("sum", "mean", "max", "min")
 
@@ -77,15 +82,32 @@ class _Proposal:
 
         def message() -> str:
             shown, after = self.site.text(old), self.site.text(new)
-            return f"{self.site.named}: {shown} {what}: with {after} it equals the graph"
+            return f"{self.site.named}: {shown} {what}: with {after} it equals the graph{self._elsewhere(kind)}"
 
         return self.edits.edit(self.site, old, new, kind, message, rank)
 
+    def _elsewhere(self, kind: str) -> str:
+        """The other line at which the same mistake may be: one that reads a wrong value of several, or gives them."""
+        frame = self.site.frame
+        if frame is None:
+            return ""
+        if kind == "window" and _UNPACKED.match(frame.text):
+            readers = self.edits.readers(self.site)
+            return f"; or another of its values is meant in {readers[0]}" if len(readers) == 1 else ""
+        if kind == "exchange":
+            given = {self.site.before[name].frame for name in names(self.term) if name in self.site.before}
+            several = [before for before in given if before is not None and _UNPACKED.match(before.text)]
+            return f"; or {several[0]} gives them in the other order" if len(several) == 1 else ""
+        return ""
 
-_FOLDED: Mapping[str, Callable[..., float]] = {
-    "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
-    "divide": lambda a, b: a / b, "power": lambda a, b: a**b, "sqrt": math.sqrt, "rsqrt": lambda a: 1 / math.sqrt(a),
-    "negative": lambda a: -a,
+
+def _rsqrt(x: float) -> float:
+    return 1 / math.sqrt(x)
+
+
+_FOLDED: Mapping[str, Callable[..., Any]] = {
+    "add": python.add, "subtract": python.sub, "multiply": python.mul, "divide": python.truediv, "power": math.pow,
+    "sqrt": math.sqrt, "rsqrt": _rsqrt, "negative": python.neg,
 }  # fmt: skip
 
 
@@ -103,7 +125,7 @@ def _folded(term: Term) -> float | None:
 
 def _number(term: Term) -> float | None:
     if isinstance(term, Const) and _is_number(term):
-        return float(term.value)  # type: ignore[arg-type]
+        return float(term.value) if isinstance(term.value, int | float) else None
     return _folded(term)
 
 
@@ -203,12 +225,12 @@ def _windows(part: _Proposal) -> Iterator[Edit]:
     match part.term:
         case Apply(operands=(x, Slice() as window), spelled="index"):
             for shifted in _shifted(window):
-                yield part.edit(part.term, at_index(x, shifted), "number", "takes the wrong part", 4.0)
+                yield part.edit(part.term, at_index(x, shifted), "window", "takes the wrong part", 4.0)
         case Apply(operands=(x, Group(items=items, kind="tuple")), spelled="index"):
             for number, item in enumerate(items):
                 for shifted in _shifted(item) if isinstance(item, Slice) else ():
                     index = Group((*items[:number], shifted, *items[number + 1 :]))
-                    yield part.edit(part.term, at_index(x, index), "number", "takes the wrong part", 4.0)
+                    yield part.edit(part.term, at_index(x, index), "window", "takes the wrong part", 4.0)
         case _:
             return
 
@@ -299,7 +321,7 @@ def _operands(part: _Proposal) -> Iterator[Edit]:
                     for pads in _other_pads(item):
                         turned = Group((*items[:number], pads, *items[number + 1 :]), group.kind)
                         yield part.edit(term, with_argument(term, 1, turned), "order", "pads the wrong side", 3.5)
-        case Apply(operation="multiply" | "divide", operands=(x, y), spelled="operator"):
+        case Apply(operation="multiply" | "divide" | "add" | "subtract", operands=(x, y), spelled="operator"):
             for side in (x, y):
                 if isinstance(side, Name):
                     yield part.edit(side, operator("multiply", side, side), "operation", "is not squared", 5.0)
@@ -335,7 +357,7 @@ def _exchanges(part: _Proposal) -> Iterator[Edit]:
         for first, second in itertools.combinations(known[:_EXCHANGED], 2):
             if _shape(part, first) == _shape(part, second):
                 new = _swapped(part.term, first, second)
-                yield part.edit(part.term, new, "order", "has two values in each other's place", rank)
+                yield part.edit(part.term, new, "exchange", "has two values in each other's place", rank)
 
 
 _EXCHANGED = 5
@@ -361,9 +383,9 @@ def _around_sums(part: _Proposal) -> Iterator[Edit]:
     if term.operation in ("add", "subtract") and term.spelled == "operator" and len(term.operands) == 2:
         for at, side in enumerate(term.operands):
             line = named_by(side, part.site)
-            if _is_unary(line) and isinstance(line, Apply):
+            if isinstance(line, Apply) and (_is_unary(line) or _is_clipped(line)):
                 operands = [line.operands[0] if number == at else each for number, each in enumerate(term.operands)]
-                new = replace(line, operands=(operator(term.operation, *operands),))
+                new = replace(line, operands=(operator(term.operation, *operands), *line.operands[1:]))
                 yield part.edit(term, new, "order", f"is outside of {line.operation}", 3.5)
     if _is_unary(term):
         inner = named_by(term.operands[0], part.site)
@@ -374,6 +396,11 @@ def _around_sums(part: _Proposal) -> Iterator[Edit]:
                 new = operator(inner.operation, *operands)
                 yield part.edit(term, new, "order", f"has a term inside of {term.operation}", 3.75)
         yield part.edit(term, operator("multiply", term.operands[0], term), "operation", "is without its factor", 4.25)
+
+
+def _is_clipped(term: Apply) -> bool:
+    """Whether a part is one array clipped by a number: `relu(x)`."""
+    return term.operation in ("maximum", "minimum") and isinstance(term.operands[1], Const)
 
 
 def _exchanged(labels: str) -> Iterator[str]:

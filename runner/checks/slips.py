@@ -46,10 +46,12 @@ def changing(edits: Edits) -> Iterator[Edit]:
 
 
 def removing(edits: Edits) -> Iterator[Edit]:
-    """The edits that leave out a collective, a term or a factor, without a message."""
+    """The edits that leave out a collective, an update of a part, a term or a factor, without a message."""
     for site in edits.sites:
         for term in parts(site.term):
             match term:
+                case Apply(operation="dynamic_update_slice", operands=(whole, *_)):
+                    yield edits.edit(site, term, whole, "update", str, 0.0)
                 case Apply(operands=(operand, *_), spelled="call") if is_collective(term):
                     yield edits.edit(site, term, operand, "collective", str, 0.0)
                 case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].inverse:

@@ -294,8 +294,7 @@ class ExperimentConfig:
     (`twin`) or never (`rounding`), the same program in float64.
     """
     diagnose: Annotated[float, "search"] = 30.0
-    """Seconds of a processor that computes 20,000 equations in each, for which edits are tried to find what is wrong with a
-    program; 0: none is tried.
+    """How long edits are tried to find what is wrong with a program, in seconds of 20,000 equations each; 0: none is.
     """
     manual: Annotated[list[Any] | None, "one-or-more"] = None
     """The mesh axes over which `per_device` is manual; the others are left to the compiler; null: all are manual."""

@@ -42,7 +42,7 @@ _MOST = 60
 class Frame:
     """A line of the user's Python: its file, its number and its text.
 
-    `caller` is the line that calls the function around it, as it is printed; empty for a line of the outermost function.
+    `caller` is the line that calls the function around it, as it is printed; empty in the outermost function.
     """
 
     file: str

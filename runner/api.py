@@ -345,7 +345,7 @@ def plan(
     arguments = {
         "in_specs": (AUTO,) * len(operands) if in_specs is None else in_specs,
         "out_specs": out_specs,
-        "constraints": {"**/dot_general.*": "auto"} if lines else {},
+        "constraints": {"**/{dot_general,conv_general_dilated}.*": "auto"} if lines else {},
         "hold": hold or {},
         **({} if hardware is None else {"hardware": hardware}),
         **keys,

@@ -90,3 +90,13 @@ def test_the_rule_of_a_custom_vjp_has_its_own_line(tmp_path: Path) -> None:
     assert asked.node.startswith(place)
     assert asked.why is not None
     assert asked.why.text.startswith(f"in the backward pass {place} asks for it: psum(")
+
+
+def test_a_sum_that_is_merged_with_a_users_is_told_from_it(tmp_path: Path) -> None:
+    record = checked(derivatives.data_parallel, (PARAMETERS, SAMPLES), (P(), P("d")), (P(), P()), tmp_path)
+    [merged] = collectives(record)
+    assert merged.why is not None
+    asked, _, rest = merged.why.text.partition("; ")
+    assert asked.startswith(f"{line(derivatives, 'jax.lax.pmean')} asks for it: psum(")
+    assert asked.count("psum(") == 1
+    assert rest.startswith("it is merged with one that JAX adds to the derivative, where it sums the cotangents of w")

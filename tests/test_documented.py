@@ -147,6 +147,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "my_conf" / "experiment").mkdir()
     text = (ROOT / "conf" / "experiment" / "case3_allreduce.yaml").read_text(encoding="utf-8")
     (tmp_path / "my_conf" / "experiment" / "mine.yaml").write_text(text.replace("case3_allreduce", "mine"))
+    for _, block in YAML:
+        if (own := re.match(r"# @package _global_\nname: (\w+)\n", block)) is not None:
+            (tmp_path / f"{own[1]}.yaml").write_text(block, encoding="utf-8")
     return tmp_path
 
 

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import runner
 from runner import api
+from runner.checks import diagnosis
 from runner.experiment import naming
 from runner.experiment.model import Experiment
 from runner.flow import revising
@@ -483,3 +484,20 @@ def test_grad_of_a_line_that_has_a_shard_map_is_confirmed(tmp_path: Path) -> Non
         folder=tmp_path / "run",
     )
     assert record.status == "passed", record.error
+
+
+def test_a_function_that_numpy_does_not_evaluate_as_it_was_read_is_said_to_be_unsearched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: Any) -> Any:
+        raise ValueError("shapes (8,) and (2,)")
+
+    monkeypatch.setattr(diagnosis, "Trial", refusing)
+    operands, specs = (array(8, 4), array(8, 3)), (P("x"), P("y"))
+    reference = lambda x, w: (x.sum(0) @ w.reshape(2, 4, 3)).sum(0)  # noqa: E731
+    record = check(tmp_path, forgotten, *operands, in_specs=specs, reference=reference, program="auto")
+    value = record.compiled["auto"].checks.value
+    assert value is not None
+    assert value.diagnosis[0].startswith("auto differs from the reference: ")
+    (warning,) = [warning for warning in record.warnings if "was looked for" in warning]
+    assert warning.endswith("NumPy does not evaluate it as it was read (ValueError: shapes (8,) and (2,))")

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from runner.cli import report
 from runner.estimate.model import CollectiveTime, Estimate, LineTime
-from runner.evidence.model import Collective
+from runner.evidence.model import Collective, Reason
 from runner.layout import Spec
 from runner.printable import printable
 from runner.record import record
-from runner.record.model import STATUSES, ArrayRecord, MeshShape, RecordedLine
+from runner.record.model import STATUSES, ArrayRecord, MeshShape, Record, RecordedLine
 from runner.record.verdicts import FileChecks, NotRun, RefusalVerdict
 from runner.show.page import chart, graph, headline, heat, measured, plots, run, scale, sweep, timeline
 from runner.show.page.chart import Dot
@@ -578,7 +578,10 @@ def test_the_answer_ignores_times_of_simulated_devices() -> None:
         ("vmap", {"bytes_sent": 0, "timing": quick, "memory": evidence.memory(peak=1)}),
     )
     text = Page(sweep.page("mine", points)).text
-    assert "Take this layout: mesh=m0 , with program auto Since a device sends 10 B; in the next best 90 B." in text
+    assert (
+        "Take this layout: mesh=m0 , with program auto With it a device sends 10 B; with the next best layout 90 B."
+        in text
+    )
     assert "vmap, which has one device, is left out" in text
     answer = text[text.index("Answer Take") : text.index("Every point Show")]
     assert "time of a run" not in answer
@@ -600,11 +603,48 @@ def test_a_layout_that_does_not_fit_is_no_answer() -> None:
     )
     text = Page(sweep.page("mine", points)).text
     assert (
-        "Take this layout: mesh=m1 , with program auto Since a run on H100, compiled for simulated CPUs, takes at "
+        "Take this layout: mesh=m1 , with program auto With it a run on H100, compiled for simulated CPUs, takes at "
         in text
     )
     points = measured_points(*(("auto", {"estimate": estimate(s, fits=False)}) for s in (1.0, 2.0)))
     assert "Nothing that passed fits into the memory." in Page(sweep.page("mine", points)).text
+
+
+def test_a_heat_map_says_why_cells_are_empty() -> None:
+    overridden = [["mesh=a", "arrays.A.spec=[x]"], ["mesh=b", "arrays.A.spec=[x]"], ["mesh=a", "arrays.A.spec=[y]"]]
+    passed = evidence.record({"auto": evidence.program(evidence.collective())}, overrides=overridden[0])
+    broken = [evidence.record({}, overrides=each, status="invalid", error="no such axis") for each in overridden[1:]]
+    records = [passed, *broken]
+    swept = measured.gather([measured.MeasuredPoint(str(k), r, r.overrides, None) for k, r in enumerate(records)])
+    text = Page(sweep.page("mine", swept)).text
+    assert "2 cells without a value: no such axis 1 cell without a value: not in the sweep" in text
+
+
+def of_reasons(count: int) -> Record:
+    """Return a record with `count` collectives of different lines, each with a reason."""
+    moved = [
+        evidence.collective(
+            "all-gather" if k % 2 else "all-reduce", f"line{k}", why=Reason(text=f"reason {k}", by="operation")
+        )
+        for k in range(count)
+    ]
+    return evidence.record({"auto": evidence.program(*moved)})
+
+
+def test_the_page_gives_every_collective_its_reason() -> None:
+    shown = of_reasons(4)
+    page = Page(run.page(shown, _folder(shown)))
+    text = page.text[page.text.index("What the compiled programs communicate, and why") :]
+    assert [text.index(f"line{k}") < text.index(f"reason {k}") for k in range(4)] == [True] * 4
+
+
+def test_many_collectives_are_folded_by_kind_and_axes_with_what_they_send() -> None:
+    shown = of_reasons(13)
+    text = Page(run.page(shown, _folder(shown))).text
+    assert "total: all-reduce 448 B, all-gather 384 B; over x 832 B" in text
+    assert "all-reduce over x · 7 lines · a device sends 448 B" in text
+    assert "all-gather over x · 6 lines · a device sends 384 B" in text
+    assert text.index("line11") < text.index("reason 11")
 
 
 def test_a_cell_without_a_value_says_why() -> None:
@@ -631,6 +671,22 @@ def test_a_sweep_shows_its_command_and_the_one_that_resumes_it(tmp_path: Path) -
     text = Page(of_sweep(home, 4)).text
     assert "python -m runner -m +experiment=case mesh=a,b 'arrays.A.spec=[x,null]'" in text
     assert "Points that did not pass run again with python -m runner resume=out" in text
+
+
+def test_no_name_is_struck_by_the_line_of_the_front() -> None:
+    axis = chart.Axis("", str, scale.Scale(0, 10, False))
+    dots = [Dot(x, 10 - x, 0, "", None, str(x), f"p{x}", "") for x in range(1, 9)]
+    dots += [Dot(x + 0.4, 10.3 - x, 0, "", None, f"{x}.4", f"a longer name {x}", "") for x in range(1, 9)]
+    body = chart.scatter(dots, axis, axis).body
+    (path,) = re.findall(r'<path class="front" d="M([^"]+)"', body)
+    corners = [tuple(map(float, each.split())) for each in path.split("L")]
+    names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="nm">([^<]+)<', body)
+    assert len(names) > 8
+    for left, baseline, name in names:
+        x, y = float(left), float(baseline)
+        box = (x, y - 10, x + 6 * len(name), y + 3)
+        for (a, b), (c, d) in itertools.pairwise(corners):
+            assert max(a, c) < box[0] or min(a, c) > box[2] or max(b, d) < box[1] or min(b, d) > box[3], name
 
 
 def test_dots_have_the_names_of_their_points_and_no_name_covers_another() -> None:

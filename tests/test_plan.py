@@ -154,6 +154,18 @@ def test_a_repeat_keeps_its_carries_for_the_backward_pass_and_recomputes_what_ch
     assert dropped.held + 8 * value <= dropped.needed <= dropped.held + 12 * value
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_constrained_line_that_only_a_repeat_and_an_output_read_is_planned(steps: int) -> None:
+    loop = {"repeat": steps, "carry": {"c": "start"}, "body": {"c": "tanh(c)"}, "unroll": True}
+    graph = {"start": "x * 2", "loop": loop, "end": "loop.c + 1"}
+    config = experiment(
+        {"model": 4}, {"B": 5, "D": 8}, {"x": (["B", "D"], "auto")}, graph, {"start": "auto", "end": "auto"},
+        constraints={"start": "auto"},
+    )  # fmt: skip
+    best = planned(config).best
+    assert best.held <= best.needed < 4 * 5 * 8 * 4
+
+
 def test_an_array_whose_slices_are_laid_out_otherwise_is_copied_as_a_whole() -> None:
     """Each device has two of the eight weights, and the loop reads all."""
     whole, by_layers = (planned(scanned(weights, checkpoint=True)).best for weights in ([], ["model"]))

@@ -121,6 +121,22 @@ def _held(hold: dict[str, Any], tmp_path: Path) -> Plan:
     )
 
 
+def test_the_step_of_a_convolution_is_data_parallel(tmp_path: Path) -> None:
+    """The gradient of a kernel is a convolution whose windows move along the positions in the kernel."""
+    kernels = [jax.ShapeDtypeStruct((3, 3, 4, 4), jnp.float32)] * 2
+    best = runner.plan(
+        planned_step.convolved,
+        (kernels, jax.ShapeDtypeStruct((16, 6, 6, 4), jnp.float32)),
+        mesh={"data": 4},
+        in_specs=(P(), P("data")),
+        candidates=0,
+        quiet=True,
+        folder=tmp_path / "run",
+    )
+    assert [each.partition(";")[0] for each in best.parallelism] == ["data parallelism over data: dimension 0 of x"]
+    assert best.constraints[0].operation == "conv_general_dilated.1"
+
+
 def test_gradients_are_no_state(tmp_path: Path) -> None:
     """They have the structure of the parameters, and are not their next value: nothing holds them to one layout."""
     best = runner.plan(
@@ -185,6 +201,10 @@ def _diff(tmp_path: Path, source: str, *specs: Any) -> list[str]:
             "y = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x @ a, P('a')) @ b, P())",
         ),
         ("y = nn.Dense(8)(x)\n", (P("a"), P()), "y = jax.lax.with_sharding_constraint(nn.Dense(8)(x), P('a'))"),
+        ("y = nn.gelu(self.up(x))\n", (P("a"),),
+         "y = nn.gelu(jax.lax.with_sharding_constraint(self.up(x), P('a')))"),
+        ("y = jnp.mean(nn.Dense(8)(x))\n", (P("a"),),
+         "y = jnp.mean(jax.lax.with_sharding_constraint(nn.Dense(8)(x), P('a')))"),
         ("y = 'é' and jnp.einsum('ij,jk', x, w)\n", (P("a"),),
          "y = 'é' and jax.lax.with_sharding_constraint(jnp.einsum('ij,jk', x, w), P('a'))"),
     ],
@@ -195,5 +215,14 @@ def test_products_of_a_line_are_constrained_inside_out(
     assert _diff(tmp_path, source, *specs) == [changed]
 
 
-def test_a_line_that_has_no_product_and_no_call_is_not_changed(tmp_path: Path) -> None:
-    assert _diff(tmp_path, "for x in layers: pass\n", P("a")) == []
+@pytest.mark.parametrize(
+    ("source", "products"),
+    [
+        ("for x in layers: pass\n", 1),
+        ("y = self.up(self.down(x))\n", 2),
+        ("return jnp.mean((jax.vmap(model)(x) - x) ** 2)\n", 8),
+    ],
+)
+def test_a_line_whose_product_is_not_known_is_not_changed(source: str, products: int, tmp_path: Path) -> None:
+    """A model of several layers that one line calls has several products; a mean has another shape than they."""
+    assert _diff(tmp_path, source, *[P("a")] * products) == []

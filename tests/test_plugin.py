@@ -528,6 +528,13 @@ def test_sections_that_differ_fail_an_item_of_their_own(recorded: Project) -> No
     assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == ["my_conf/experiment/mine.yaml::sections"]
     assert "\nmine: sections failed\n  a psum is left out\n  C is not graph's\nrun folder: " in printed
     assert re.search(r"^to run it: python -m runner --config-dir my_conf \+experiment=mine$", printed, re.MULTILINE)
+    programs = {**COMPILED, "shard_map": replace(COMPILED["shard_map"], status="failed")}
+    recorded.tell(programs=programs, checks=FileChecks(sections=differ), status="failed")
+    printed = recorded.pytest("--experiments", "my_conf", status=1)
+    failed = re.findall(r"^FAILED \S+yaml::(\S+)", printed, re.MULTILINE)
+    assert failed == ["sections", "shard_map::value"]
+    own = "shard_map: it computes what per_device says, but sections failed"
+    assert f"\n{own}\n  a psum is left out\n  C is not graph's\n" in printed
     recorded.tell(checks=FileChecks())
     assert "the record has no check 'sections' of mine" in recorded.pytest("--experiments", "my_conf", status=1)
     recorded.tell(checks=FileChecks(sections=NotRun(reason="not here")))

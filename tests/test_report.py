@@ -509,3 +509,12 @@ def test_sections_that_differ_are_the_first_column_of_the_programs_that_are_writ
         ("–", "not run"), ("failed", "failed"),
     ]  # fmt: skip
     assert "sections" not in columns({"auto": passed()}, checks={"sections": {**sections, "status": "passed"}})
+
+
+def test_a_program_of_a_section_that_differs_does_not_read_as_passed() -> None:
+    sections = {"status": "failed", "diagnosis": [], "reason": "C is not graph's"}
+    given = record(programs={"auto": passed(), "vmap": passed(status="failed")}, checks={"sections": sections})
+    table = report.programs(built(given))
+    auto, vmap = ([cell.text for cell in row[1:4]] for row in table.rows)
+    assert (auto, vmap) == (["passed", "–", "passed"], ["failed", "failed", "as written"])
+    assert "passed" not in {cell.status for cell in table.rows[1]}

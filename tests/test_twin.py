@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import runner
+from runner import api
 from runner.checks import compare, twins
 from runner.config.sources import Sources
 from runner.flow import run
@@ -249,3 +250,56 @@ def test_what_was_accepted_as_weak_is_proved_where_a_twin_runs(tmp_path: Path) -
         assert record.error is None
         (output,) = record.programs["shard_map"].checks.value.outputs.values()
         assert (output.status, output.accepted) == ("passed", accepted)
+
+
+def _biased(x: Any, bias: float, *, summed: bool = True) -> Any:
+    """A sum over the devices in bfloat16, with a mistake: a bias, or no sum."""
+
+    def device(x: jax.Array) -> jax.Array:
+        part = x.sum(0)
+        total = jax.lax.psum(part, "x") if summed else part * 1
+        return total + jnp.bfloat16(bias)
+
+    specs = {"in_specs": jax.sharding.PartitionSpec("x"), "out_specs": jax.sharding.PartitionSpec()}
+    mapped: Any = jax.shard_map
+    return mapped(device, **specs, check_vma=summed)(x)
+
+
+def right(x: Any) -> Any:
+    return x.sum(0)
+
+
+def slightly(x: Any) -> Any:
+    return _biased(x, 5e-4)
+
+
+def rightly(x: Any) -> Any:
+    return _biased(x, 0.0)
+
+
+def unsummed(x: Any) -> Any:
+    return _biased(x, 0.0, summed=False)
+
+
+# The sum over devices in bfloat16 is beyond the rounding of the reference: the twin tells it from a mistake.
+@pytest.mark.parametrize(
+    ("function", "verify", "status"),
+    [
+        (rightly, "auto", "passed"),
+        (slightly, "auto", "failed"),
+        (slightly, "twin", "failed"),
+        (unsummed, "twin", "failed"),
+    ],
+)
+def test_mistakes_in_bfloat16_and_a_missing_psum_are_noticed(
+    tmp_path: Path, function: Any, verify: str, status: str
+) -> None:
+    x = np.random.default_rng(0).normal(size=(8, 16)).astype("bfloat16")
+    record = api.checked(
+        function, (x,), mesh={"x": 4}, in_specs=[jax.sharding.PartitionSpec("x")], reference=right, program="auto",
+        verify=verify, folder=tmp_path / "run", workers=WORKERS,
+    )  # fmt: skip
+    assert record.error is None
+    value: Any = record.compiled["auto"].checks.value
+    (output,) = value.outputs.values()
+    assert (value.status, output.twin.status) == (status, status)

@@ -88,16 +88,18 @@ def case(
     meshes: Sequence[tuple[int, ...]] = MESHES,
     lengths: Sequence[int] = LENGTHS,
     whole_only: bool = False,
+    sizes: Sequence[int] = (),
 ) -> tuple[Config, list[str]]:
     """Return the complete configuration of a case, and the operations in its lines.
 
     `names` are the dtypes to choose from, `lengths` the numbers of lines, repeated by weight; `whole_only` asks for a
-    graph alone.
+    graph alone. `sizes` are those of dimensions, which the mesh need not divide.
     """
     rng = random.Random(f"{seed}/{number}")
     shape = rng.choice(meshes)
     mesh: dict[str, int] = dict(zip(rng.sample(AXES, len(shape)), shape, strict=True))
-    draft = Draft(rng, mesh, _sizes(rng, shape), rng.random() < 0.06, names)
+    chosen = {size: rng.choice(sizes) for size in (2, 4, 8)} if sizes else _sizes(rng, shape)
+    draft = Draft(rng, mesh, chosen, rng.random() < 0.06, names)
     for i in range(rng.choice(lengths)):
         if rng.random() < 0.06 and draft.types:
             _loop(draft, f"r{i}")

@@ -23,7 +23,7 @@ import numpy as np
 
 from runner import codec
 from runner.config.sources import Sources
-from runner.experiment import data
+from runner.experiment import auto, data
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.flow import run
@@ -91,7 +91,7 @@ def judge(
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
         folder = Path(scratch)
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 record = run.run(config, folder, lambda: Sources(), workers=Workers(worker))
         except Exception:
             return {"status": "bug", "found": [["bug", "", traceback.format_exc()]]}
@@ -125,7 +125,7 @@ def _ignores(program: Program) -> bool:
 
 
 def _sent(record: Record, config: dict[str, Any]) -> dict[str, int]:
-    if record.status == "invalid":
+    if record.status == "invalid" or auto.is_open(config):
         return {}
     experiment, sent = read(config), dict[str, int]()
     for name, program in record.programs.items():

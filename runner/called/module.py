@@ -221,8 +221,10 @@ def _forget(*functions):
     """
     spaces = [
         vars(module)
-        for module in list(sys.modules.values())
-        if (file := getattr(module, "__file__", None)) and not any(folder in file for folder in _INSTALLED)
+        for name, module in list(sys.modules.items())
+        if not name.startswith("runner.")
+        and (file := getattr(module, "__file__", None))
+        and not any(folder in file for folder in _INSTALLED)
     ]
     spaces += [getattr(getattr(function, "__wrapped__", function), "__globals__", {}) for function in functions]
     classes = [vars(value) for space in spaces for value in list(space.values()) if isinstance(value, type)]

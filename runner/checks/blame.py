@@ -102,11 +102,12 @@ def blame(
     paths = context.experiment.imports.paths
     of = f" in {listed([paths.get(name, name) for name in wrong])}" if len(outputs) > len(wrong) else ""
     twins = {twin.status for name in wrong if (twin := _twin(outputs[name])) is not None}
-    referred = context.experiment.imports.referred
-    if referred and {*right} <= {Program.DERIVED} and program is not Program.DERIVED:
+    referred, written = context.experiment.imports.referred, context.experiment.imports.written
+    if (referred or written) and {*right} <= {Program.DERIVED} and program is not Program.DERIVED:
         # What is derived is written from the references.
         differ = f"{listed(failing)} {'differ' if len(failing) > 1 else 'differs'}"
-        of_functions = f"the reference{'s' if len(referred) > 1 else ''} of {listed(referred)}{of}"
+        of_functions = f"the reference{'s' if len(referred) > 1 else ''}"
+        of_functions += f" of {listed(referred)}{of}" if referred else of
         which = "one of the functions" if len(referred) > 1 else "the function"
         if twins == {"passed"}:
             return f"{differ} from {of_functions}, in its own dtypes alone: the compiler is wrong there"

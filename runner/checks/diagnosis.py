@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from runner import dtypes
-from runner.checks import departing
+from runner.checks import output_differences
 from runner.checks.changed import ChangedGraphs
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
@@ -61,17 +61,24 @@ class Suspect:
     section: Section = "per_device"
 
 
+class NotInterpreted(Exception):
+    """A function of the user's own cannot be evaluated in NumPy as it was read; the message says why."""
+
+
 def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     """What is wrong with a function of the user's own that has a reference, if it does not compute it; nothing where it
     does. `refused` is as in `diagnose`.
+
+    Raises `NotInterpreted` where the function, as it was read, cannot be evaluated in NumPy.
     """
     written = context.experiment.written
     if written is None or context.graph is None or context.experiment.reads_gradients:
         return []
     try:
         trial = Trial(context, Suspect(written, "graph"))
-    except MISFITS:
-        return []
+    except MISFITS as misfit:
+        described = f"{type(misfit).__name__}: {misfit}".rstrip(": ")
+        raise NotInterpreted(described) from misfit
     if trial.suspect_is_right():
         return []
     found = _mends(context, trial, refused)
@@ -422,7 +429,7 @@ class Trial:
         """Sentences on where the results differ from those of the graph, as they are."""
         case, context = self._cases[0], self._context
         shown = (
-            departing.differences(
+            output_differences.differences(
                 context.experiment.imports.paths.get(name, name), context.blocks(name),
                 case.values["graph"][name], case.suspect.values[name],
             )

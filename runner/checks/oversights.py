@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator as python
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -105,9 +104,17 @@ def _rsqrt(x: float) -> float:
     return 1 / math.sqrt(x)
 
 
+def _divided(x: float, y: float) -> float:
+    return x / y
+
+
+def _rsqrt(x: float) -> float:
+    return 1 / math.sqrt(x)
+
+
 _FOLDED: Mapping[str, Callable[..., Any]] = {
-    "add": python.add, "subtract": python.sub, "multiply": python.mul, "divide": python.truediv, "power": math.pow,
-    "sqrt": math.sqrt, "rsqrt": _rsqrt, "negative": python.neg,
+    "add": float.__add__, "subtract": float.__sub__, "multiply": float.__mul__, "divide": _divided, "power": math.pow,
+    "sqrt": math.sqrt, "rsqrt": _rsqrt, "negative": float.__neg__,
 }  # fmt: skip
 
 

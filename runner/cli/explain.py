@@ -33,6 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--profile", metavar="LOGDIR", type=Path, help="what a profiler left: the times of lines and collectives"
     )
+    parser.add_argument(
+        "--lowered", metavar="FILE", type=Path, help="the module as JAX lowered it (JAX_DUMP_IR_TO), for the reasons"
+    )
     parser.add_argument("--module", metavar="NAME", help="the module of a folder, by its name or a part of its file's")
     parser.add_argument("--mesh", metavar="A=4,B=2", type=_mesh, help="the mesh, if the module does not name its axes")
     parser.add_argument("--hardware", metavar="NAME", help="estimate the least time there: v5p, h100, …")
@@ -44,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     if options.file is None and options.profile is None:
         parser.error("name a FILE, or --profile LOGDIR")
-    wanted = Wanted(Known(mesh=options.mesh), options.module, options.hardware, options.config_dir, options.profile)
+    known = Known(mesh=options.mesh)
+    wanted = Wanted(known, options.module, options.hardware, options.config_dir, options.profile, options.lowered)
     try:
         explanation = files.explain(options.file, wanted)
     except SeveralModules as several:

@@ -84,6 +84,7 @@ class Flow:
         """The lines that read an instruction's result, inside fusions and loops too; none if it is returned."""
         lines: dict[OperationOrigin, None] = {}
         around: dict[OperationOrigin, None] = {}
+        arrays: dict[OperationOrigin, None] = {}
         # The result, or the element of a tuple that holds it.
         front: list[tuple[Computation, Instruction, int | None]] = [(computation, instruction, None)]
         visited: set[tuple[str, str, int | None]] = set()
@@ -112,11 +113,13 @@ class Flow:
                     front += [(c, parameter, index) for c, parameter in inside]
                     if not self._only_moves(user):
                         around |= dict.fromkeys(origins)
-                elif origins and not self._only_moves(user):
+                elif origins and not self._only_moves(user) and any(origin.primitive for origin in origins):
                     lines |= dict.fromkeys(origins)
                 else:
+                    # With the name of an array alone, it moves that array further.
+                    arrays |= {} if self._only_moves(user) else dict.fromkeys(origins)
                     front.append((where, user, index))
-        return list(lines or around)
+        return list(lines or around or arrays)
 
     def _parameters(self, user: Instruction, giver: Instruction) -> list[tuple[Computation, Instruction]]:
         """The names of an operand in the computations of a fusion, a loop or a call."""

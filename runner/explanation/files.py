@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import codec
-from runner.explanation import dumps, estimating, modules, profiles, serialized
+from runner.explanation import dumps, estimating, meshes, modules, profiles, serialized
 from runner.explanation.dumps import DumpedModule
 from runner.explanation.model import SCHEMA, Explanation
 from runner.explanation.modules import NOTHING, Known, ReadModule, UnreadableModule
@@ -23,6 +23,9 @@ LARGEST = 2_000_000_000
 """The most bytes of a file that is read."""
 
 
+_LOWERED = re.compile(r"(?:#loc\w* = loc\(.*\n|\s|#\w+ = .*\n)*module (?:@\S+ )?(?:attributes )?\{")
+"""How a text of StableHLO begins."""
+
 _SAVED = re.compile(r'\s*\{\s*"schema":\s*"shardproof-explanation')
 _BEGIN = 100_000
 """The characters in which the first line of a module stands."""
@@ -30,13 +33,17 @@ _BEGIN = 100_000
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to explain: what is known besides, the module of a folder, hardware, the folder of its file, a profile."""
+    """What to explain: what is known besides, the module of a folder, hardware, the folder of its file, a profile.
+
+    - `lowered`: the module as JAX lowered it, which has the reasons and the layouts.
+    """
 
     known: Known = NOTHING
     module: str | None = None
     hardware: str | None = None
     config_dir: Path | None = None
     profile: Path | None = None
+    lowered: Path | None = None
 
 
 class SeveralModules(UnreadableModule):
@@ -57,12 +64,38 @@ def explain(path: Path | None, wanted: Wanted = Wanted()) -> Explanation:
     """
     if wanted.profile is None and path is not None and not _has_modules(path) and profiles.is_profile(path):
         path, wanted = None, replace(wanted, profile=path)
+    if wanted.lowered is not None and wanted.known.mesh is None:
+        named = meshes.of_lowered(read_text(wanted.lowered))
+        wanted = replace(wanted, known=replace(wanted.known, mesh=named))
     if wanted.profile is not None:
-        return _profiled(path, wanted.profile, wanted)
-    if path is None:
+        explanation = _profiled(path, wanted.profile, wanted)
+    elif path is None:
         raise UnreadableModule("there is neither a file nor a profile")
-    taken = _taken(path, wanted)
-    return taken if isinstance(taken, Explanation) else _estimated(taken, wanted)
+    else:
+        taken = _taken(path, wanted)
+        if isinstance(taken, Explanation):
+            return taken
+        explanation = _estimated(taken, wanted)
+    return explanation if wanted.lowered is None else _with_reasons(explanation, wanted.lowered)
+
+
+def _with_reasons(explanation: Explanation, lowered: Path) -> Explanation:
+    """The explanation of a module's text with the reasons and layouts by the plan of the lowered module."""
+    file = Path(explanation.source)
+    if file.name.endswith(".pb") or not file.is_file():
+        raise UnreadableModule(f"{file}: the reasons need the text of the module; give its file beside --lowered")
+    other = saved(serialized.lowered(_checked(lowered), file), str(lowered))
+    why = {entry.instruction: entry.why for entry in other.placed or ()}
+    placed = [replace(entry, why=why.get(entry.instruction)) for entry in explanation.placed or ()]
+    return replace(
+        explanation,
+        placed=placed,
+        layouts=other.layouts,
+        arguments=other.arguments,
+        lines={**other.lines, **explanation.lines},
+        sources={**other.sources, **explanation.sources},
+        notes=list(dict.fromkeys([*explanation.notes, *other.notes])),
+    )
 
 
 def _profiled(path: Path | None, folder: Path, wanted: Wanted) -> Explanation:
@@ -89,6 +122,8 @@ def _taken(path: Path, wanted: Wanted) -> ReadModule | Explanation:
         text = serialized.text(_checked(file))
     else:
         text = read_text(file)
+        if _LOWERED.match(text[:_BEGIN]):
+            return saved(serialized.lowered(file), str(file))
         if text.lstrip()[:1] == "{":
             return saved(text, str(file))
     if known.memory is None:
@@ -116,7 +151,7 @@ def is_module(path: Path) -> bool:
         return True
     with path.open("rb") as file:
         begin = file.read(_BEGIN).decode("utf-8", "replace")
-    return bool(_SAVED.match(begin) or modules.HEAD.search(begin))
+    return bool(_SAVED.match(begin) or _LOWERED.match(begin) or modules.HEAD.search(begin))
 
 
 def _chosen(folder: Path, name: str | None) -> Path:

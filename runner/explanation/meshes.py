@@ -13,8 +13,9 @@ from runner.evidence import groups
 from runner.explanation.model import ExplainedMesh
 from runner.layout import Mesh
 
-_NAMED = re.compile(r"\bmesh\[((?:'[^']+'=\d+,? ?)+)\]")
+_NAMED = re.compile(r"mesh\[((?:'[^']+'=\d+,? ?)+)\]")
 _SHARDY = re.compile(r'#sdy\.mesh<\[((?:\\?"[^"\\]+\\?"=\d+(?:, )?)+)\]')
+_LOWERED = re.compile(r"sdy\.mesh @\S+ = <\[((?:\"[^\"]+\"=\d+(?:, )?)+)\]")
 _AXIS = re.compile(r"""\\?["']([^"'\\]+)\\?["']=(\d+)""")
 _MADE_UP = re.compile(r"(?:_?axis_\d+|_flat_axis)$")
 """The names of axes that the compiler makes up where a sharding comes from tiles."""
@@ -56,6 +57,12 @@ def mesh_of(text: str, partitions: int, given: Mapping[str, int] | None = None) 
         return ExplainedMesh(axes=[*axes], shape=[*axes.values()], source="module")
     sizes = _sizes(text, partitions)
     return ExplainedMesh(axes=[f"axis_{at}" for at in range(len(sizes))], shape=sizes, source="groups")
+
+
+def of_lowered(text: str) -> dict[str, int] | None:
+    """The axes of the mesh that a text of StableHLO names, by their sizes; of several the one with the most axes."""
+    named: list[list[tuple[str, str]]] = [_AXIS.findall(row) for row in _LOWERED.findall(text)]
+    return {axis: int(size) for axis, size in max(named, key=len)} if named else None
 
 
 def devices_of(text: str) -> int:

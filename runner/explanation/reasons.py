@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from runner.evidence.hlo import Instruction
@@ -11,7 +11,7 @@ from runner.evidence.nodes import asked, stacks
 from runner.explanation import meshes
 from runner.explanation.model import Argument, Explanation
 from runner.explanation.modules import ReadModule
-from runner.layout import Spec
+from runner.layout import Mesh, Spec
 from runner.sharding.keys import KeyedArray
 from runner.sharding.plan import Planned, PlannedValue
 from runner.why.needs import Keys
@@ -39,14 +39,25 @@ def explained(
     if plan.collectives is None:
         missing = f"the reasons are not known: {plan.missing}"
         return replace(explanation, notes=[*explanation.notes, missing])
-    mesh = meshes.layout_mesh(explanation.mesh, explanation.partitions)
-    reason = of_inserted(placed, plan, _keys(arrays), mesh)
+    reason = of_plan(placed, plan, arrays, meshes.layout_mesh(explanation.mesh, explanation.partitions))
     instructions = taken.instructions([entry.instruction for entry in placed])
     reasoned = [
         replace(entry, why=reason(entry) if entry.inserted else _written(entry, instructions[entry.instruction]))
         for entry in placed
     ]
     return replace(explanation, placed=reasoned)
+
+
+def of_plan(
+    placed: Sequence[Collective], plan: Planned, arrays: Mapping[str, KeyedArray], mesh: Mesh
+) -> Callable[[Collective], Reason]:
+    """Gives the reasons of collectives that the compiler inserts; the plan has collectives."""
+    return of_inserted(placed, plan, _keys(arrays), mesh)
+
+
+def constraint(names: Sequence[str], layout: Spec | None) -> str | None:
+    """The key of a constraint: the line that asks for the layout."""
+    return f"the layout asked for at {names[0]}" if names and layout is not None else None
 
 
 def _keys(arrays: Mapping[str, KeyedArray]) -> Keys:

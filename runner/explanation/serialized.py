@@ -13,9 +13,15 @@ _LONGEST = 300
 """The seconds after which the process is ended."""
 
 
-def text(path: Path, reader: str = "protos") -> str:
-    """What the process prints of a file. Raises `UnreadableModule`."""
-    return _printed([f"runner.worker.{reader}", str(path)], str(path))
+def text(path: Path) -> str:
+    """The text of a serialized module. Raises `UnreadableModule`."""
+    return _printed(["runner.worker.protos", str(path)], str(path))
+
+
+def lowered(path: Path, compiled: Path | None = None) -> str:
+    """The saved explanation of a module as JAX lowered it, or what was `compiled` of it. Raises `UnreadableModule`."""
+    command = ["runner.worker.stablehlo", str(path), *([] if compiled is None else [str(compiled)])]
+    return _printed(command, str(path), what="")
 
 
 def text_of(module: bytes, source: str) -> str:
@@ -23,7 +29,10 @@ def text_of(module: bytes, source: str) -> str:
     return _printed(["runner.worker.protos", "-"], source, module)
 
 
-def _printed(command: Sequence[str], source: str, content: bytes = b"") -> str:
+_MODULE = "this is no serialized module that jaxlib reads: "
+
+
+def _printed(command: Sequence[str], source: str, content: bytes = b"", what: str = _MODULE) -> str:
     try:
         done = subprocess.run(
             [sys.executable, "-m", *command], input=content, capture_output=True, timeout=_LONGEST, check=False
@@ -34,5 +43,5 @@ def _printed(command: Sequence[str], source: str, content: bytes = b"") -> str:
     ours = [line.removeprefix("shardproof: ") for line in heard if line.startswith("shardproof: ")]
     if done.returncode:
         why = ours[-1] if ours else heard[-1] if heard else f"the process that read it ended with {done.returncode}"
-        raise UnreadableModule(f"{source}: this is no serialized module that jaxlib reads: {why[:300]}")
+        raise UnreadableModule(f"{source}: {what}{why[:300]}" if what or not ours else why[:400])
     return done.stdout.decode("utf-8", "replace")

@@ -322,7 +322,13 @@ class Findings:
             # Only a check that failed is diagnosed.
             from runner.checks import diagnosis
 
-            self._of_functions = diagnosis.diagnose_written(context, self._refused)
+            try:
+                self._of_functions = diagnosis.diagnose_written(context, self._refused)
+            except diagnosis.NotInterpreted as reason:
+                self._of_functions = []
+                self._record.warnings.append(
+                    f"no line of the function was looked for: NumPy does not evaluate it as it was read ({reason})"
+                )
         return self._of_functions
 
     def _differs(self, program: Program) -> list[str]:

@@ -14,8 +14,8 @@ def around_products(source: str, function: str, arguments: Mapping[int, Sequence
     """The source with each product of some lines in a call of a function, with a second argument.
 
     `arguments`: for each line the second arguments of its products, in the order in which they are computed; more than
-    the line has are of a backward pass. Of a line without products the value that a statement gets from a call is
-    wrapped. What is no Python stays as it is.
+    the line has are of a backward pass. Of a line without products the call of a layer is wrapped, if there is one
+    and it computes one product. What is no Python stays as it is.
     """
     try:
         tree = ast.parse(source)
@@ -28,9 +28,8 @@ def around_products(source: str, function: str, arguments: Mapping[int, Sequence
         nodes: list[Any] = sorted(
             (node for node in products if getattr(node, "lineno", 0) == line), key=lambda node: _span(node, starts)[1]
         )
-        value = _value(tree, line)
-        if not nodes and value is not None:
-            nodes = [value]
+        if not nodes and len(texts) <= _OF_LAYER:
+            nodes = _layers(tree, line)
         for node, text in zip(nodes, texts, strict=False):
             start, end = _span(node, starts)
             inserted += [(start, -end, f"{function}(".encode()), (end, -start, f", {text})".encode())]
@@ -48,12 +47,21 @@ def _is_product(node: ast.AST) -> bool:
     return False
 
 
-def _value(tree: ast.AST, line: int) -> ast.expr | None:
-    """What the statement on a line assigns or returns, if it is one call."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.Return | ast.AnnAssign) and node.lineno == line:
-            return node.value if isinstance(node.value, ast.Call) else None
-    return None
+_OF_LAYER = 3
+"""The products of a layer: its own, and those of the gradients of its operands."""
+
+
+def _layers(tree: ast.AST, line: int) -> list[Any]:
+    """The call of a layer on a line: `nn.Dense(8)(x)`, else `self.dense(x)`, else its only call; none of several."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line]
+    made = [node for node in calls if isinstance(node.func, ast.Call)]
+    own = [node for node in calls if isinstance(node.func, ast.Attribute) and _is_self(node.func.value)]
+    kinds = [kind for kind in (made, own, calls) if kind]
+    return kinds[0] if kinds and len(kinds[0]) == 1 else []
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def _starts(source: str) -> list[int]:

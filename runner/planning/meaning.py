@@ -104,10 +104,12 @@ class Meanings:
             result = _factors(operation.rule.result)
             for at, (second, mine) in enumerate(placed[1:], start=1):
                 a, b = frozenset[int]().union(*(_factors(each) for _, each in placed[:at])), _factors(mine)
+                # What an operand after these has is summed with that one.
+                left = result.union(*(_factors(each) for _, each in placed[at + 1 :]))
                 carried, contracted, first, last = (
-                    self._groups_of(number, factors) for factors in (a & b & result, (a & b) - result, a - b, b - a)
+                    self._groups_of(number, factors) for factors in (a & b & left, (a & b) - left, a - b, b - a)
                 )
-                kept = self._groups_of(number, result)
+                kept = self._groups_of(number, left)
                 yield Contraction(
                     number, operation, placed[at - 1][0], second, carried, contracted, (first & kept, last & kept)
                 )
@@ -170,6 +172,7 @@ class Meanings:
     def _token_groups(self) -> frozenset[int]:
         """The groups of data that its products with weights do not contract."""
         learned, data, tokens, features = self._learned(), set[int](), set[int](), set(self._choices())
+        summed = set[int]()
         for product in self._contractions:
             side = self._data_of(product, learned, data)
             if side is not None:
@@ -179,7 +182,9 @@ class Meanings:
                 features |= (product.free[0] | product.free[1]) - added - tokens
                 tokens |= (added | product.carried) - features
                 data |= self._sources(mine)
-        return frozenset(tokens)
+                summed |= product.contracted
+        # A weight that mixes tokens keeps the features that others contract.
+        return frozenset(tokens - summed)
 
     def _choices(self) -> Iterator[int]:
         """Yield the groups that a choice is spread along, as by a one-hot mask: experts, and their places."""
@@ -253,7 +258,8 @@ class Meanings:
             if not _is_float(self._layable.tensors[at].dtype):
                 continue
             alone = self._alone(at)
-            shared = self._tokens & set(self.groups.of_tensor(at))
+            # The gradient of a kernel is a convolution, whose windows move along the positions in the kernel.
+            shared = (self._tokens & set(self.groups.of_tensor(at))) - set(self._windows(1))
             if not alone & uses or alone & self._data or (alone & asked and at not in learned):
                 continue
             if not shared or ((at in learned or not learned) and self._is_expert(alone, shared)):
@@ -320,7 +326,7 @@ class Meanings:
     def _grouped(self) -> list[tuple[Meaning, frozenset[int]]]:
         """The groups with each meaning; the first that a group has counts."""
         experts, sequence, heads = set(self._experts()), set(self._sequences()), set(self._heads())
-        spatial, vocabulary = set(self._spatial()), set(self._vocabularies())
+        spatial, vocabulary = set(self._windows(2)), set(self._vocabularies())
         stages = {group for group in experts | set(self._carried_by_weights()) if group in self._rolled}
         return [
             ("stages", frozenset(stages)),
@@ -432,10 +438,10 @@ class Meanings:
                 if (group := self.groups.of_factor(number, factor)) is not None and group in self._of_weights
             )
 
-    def _spatial(self) -> Iterator[int]:
-        """Yield the groups along which windows move, of convolutions in at least two dimensions."""
+    def _windows(self, least: int) -> Iterator[int]:
+        """Yield the groups along which windows move, of convolutions in at least so many dimensions."""
         for number, operation in enumerate(self._layable.operations):
-            if operation.called in _CONVOLUTIONS and len(operation.rule.halo) > 1:
+            if operation.called in _CONVOLUTIONS and len(operation.rule.halo) >= least:
                 groups = (self.groups.of_factor(number, factor) for factor in operation.rule.halo)
                 yield from (group for group in groups if group is not None)
 

@@ -130,7 +130,7 @@ class Memory:
     def _copied(self) -> Iterator[_Buffer]:
         """Yield the copies of operands that are resharded for an operation, and results before they are completed."""
         for at, tensor in enumerate(self._layable.tensors):
-            if tensor.readers > 1:
+            if tensor.readers > 1 and at in self._steps.read:
                 first, last = self._steps.read[at]
                 yield _Buffer((at,), self._shared_copy(at), first, last)
         for transfer in self._layable.transfers:
@@ -318,7 +318,10 @@ class _Schedule:
                 yield from (each.tensor for each in operation.operands if not self._layable.tensors[each.tensor].copies)
 
     def _read(self) -> dict[int, tuple[int, int]]:
-        """The first and the last step that reads the copy of each tensor."""
+        """The first and the last step that reads the copy of each tensor.
+
+        One that no operation reads is read through what it is passed on to; if that is only outputs, no step reads it.
+        """
         read: dict[int, tuple[int, int]] = {}
         for number, operation in enumerate(self._layable.operations):
             keeps = operation.differentiated and not _is_linear(operation)
@@ -326,6 +329,12 @@ class _Schedule:
             for operand in operation.operands:
                 first, until = read.get(operand.tensor, (self.forward(number), 0))
                 read[operand.tensor] = first, max(until, last)
+        by_operations = frozenset(read)
+        for transfer in reversed(self._layable.transfers):
+            before, after = transfer.before, read.get(transfer.after)
+            if before not in by_operations and after is not None:
+                first, until = read.get(before, after)
+                read[before] = min(first, after[0]), max(until, after[1])
         return read
 
     def _carries(self) -> Iterator[tuple[int, int]]:

@@ -80,6 +80,8 @@ class PlannedCollective:
     - `shape`, `dims`, `origins`: its global shape, the names of its dimensions, and the keys that shard it `before`.
     - `needed_by`: the number of the operation that needs it, or whose result it reduces; `asked_by`: the key that asks
       for the layout `after`.
+    - `stated_by`: what gives it the layout `after` in a user's Python, `the out_sharding in llama.py:41`; `stated_in`:
+      that line's name, if it has one.
     - `reduction`: `sum`, `max`, …, of an all-reduce or a reduce-scatter; `gradient`: it is in the backward pass.
     - `bytes_in`, `bytes_out`: the bytes, in `dtype`, that a device holds before and after; `bytes_sent`: those that it
       sends, on a ring.
@@ -103,6 +105,8 @@ class PlannedCollective:
     origins: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
     needed_by: int | None = None
     asked_by: str | None = None
+    stated_by: str | None = None
+    stated_in: str | None = None
     bytes_sent: int | None = None
     count: Count = None
     branches: tuple[InBranch, ...] = ()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from runner import executions
 from runner.evidence.model import Collective
 from runner.evidence.words import NOBODY, because, collective, subject
-from runner.executions import Part, Range
+from runner.executions import Count, Part, Range
 from runner.experiment.program import Program
 from runner.record.model import Record
 from runner.sharding.plan import Reshard
@@ -21,19 +22,77 @@ SHOWN = 24
 """The most rows on a terminal; the log has all."""
 
 
+@dataclass(frozen=True)
+class ExplainedRow:
+    """A row of the table of collectives, with the reasons for its collectives and what each program sends for them.
+
+    - `cells`: the texts under `HEAD`; `reasons`: each once.
+    - `sent`: by program, the bytes that a device sends, all executions together; None if unknown.
+    """
+
+    cells: tuple[str, ...]
+    reasons: tuple[str, ...]
+    sent: Mapping[str, Count | None]
+
+    @property
+    def way(self) -> str:
+        """The kind and the axes: `all-gather over data`."""
+        return f"{self.cells[0]} over {self.cells[2]}"
+
+
 def rows(record: Record) -> list[tuple[str, ...]]:
     """Return the rows under `HEAD`."""
-    grouped: dict[tuple[str, ...], list[str]] = {}
+    return [row.cells for row in explained(record)]
+
+
+def explained(record: Record) -> list[ExplainedRow]:
+    """Return the rows of the table, each with its reasons."""
+    grouped: dict[tuple[str, ...], dict[str, list[Collective]]] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
-        runs: dict[tuple[str, ...], list[Part]] = {}
+        alike: dict[tuple[str, ...], list[Collective]] = {}
         for entry in listed:
-            runs.setdefault(_alike(entry), []).append((entry.count, entry.branches, 1))
-        for alike, parts in runs.items():
-            together = executions.total(parts)
-            row = (*alike[:3], "unknown" if together is None else executions.short(together), *alike[3:])
-            grouped.setdefault(row, []).append(program)
-    return [(*row, _all_or(names, programs)) for row, names in grouped.items()]
+            alike.setdefault(_alike(entry), []).append(entry)
+        for cells, entries in alike.items():
+            runs = executions.total([(entry.count, entry.branches, 1) for entry in entries])
+            row = (*cells[:3], "unknown" if runs is None else executions.short(runs), *cells[3:])
+            grouped.setdefault(row, {})[program] = entries
+    return [
+        ExplainedRow(
+            (*row, _all_or([*by_program], programs)),
+            tuple(dict.fromkeys(because(e.why) for each in by_program.values() for e in each if e.why is not None)),
+            {program: executions.total(_parts(entries)) for program, entries in by_program.items()},
+        )
+        for row, by_program in grouped.items()
+    ]
+
+
+def together(group: Sequence[ExplainedRow]) -> str:
+    """Return what a device sends for all of a group of rows; what the programs send at least and at most if unequal."""
+    if any(sent is None for row in group for sent in row.sent.values()):
+        return "an unknown number of bytes"
+    sums = _sums(group)
+    least, most = min(sums.values()), max(sums.values())
+    return bytes_text(least) if least == most else f"{bytes_text(least)} to {bytes_text(most)}"
+
+
+def sent(group: Sequence[ExplainedRow]) -> int:
+    """Return the bytes that a device sends at most for a group of rows, as far as they are known."""
+    return max(_sums(group).values())
+
+
+def _sums(group: Sequence[ExplainedRow]) -> dict[str, int]:
+    """By program, what a device sends for a group of rows; of alternative branches the largest counts."""
+    sums: dict[str, int] = {}
+    for row in group:
+        for program, sent in row.sent.items():
+            sums[program] = sums.get(program, 0) + (sent.max if isinstance(sent, Range) else sent or 0)
+    return sums
+
+
+def _parts(entries: Sequence[Collective]) -> list[Part]:
+    """The executions of collectives with the bytes of each; those that move nothing count nothing."""
+    return [(entry.count, entry.branches, entry.bytes_sent) for entry in entries if not entry.alone]
 
 
 def totals(record: Record) -> list[str]:

@@ -180,6 +180,7 @@ def _checks(record: Record) -> list[tuple[str, list[StatusCell]]]:
         columns.append(("expect", list(map(_expectations, expected))))
     sections = record.checks.sections
     if sections is not None and sections.status in FAULTS:
+        columns = [(name, _as_written(record, name, cells)) for name, cells in columns]
         columns.insert(0, ("sections", [_cell(sections if _is_written(name) else None) for name in record.programs]))
     return sorted(columns, key=lambda column: min((_RANKS.get(cell.status or "", 2) for cell in column[1]), default=2))
 
@@ -191,6 +192,22 @@ _RANKS = {"failed": 0, "error": 0, "weak": 1, "known": 1}
 def _cell(check: Verdict | None) -> StatusCell:
     status = "not run" if check is None or check.status == "not_run" else check.status
     return status_cell(status, "–" if status == "not run" else status)
+
+
+_OF_SECTIONS = ("value", "agreement", "gradient")
+"""The checks that compare a program with what its own section says."""
+
+AS_WRITTEN = "as written"
+"""What a program is that computes what its section says, where `sections` failed."""
+
+
+def _as_written(record: Record, check: str, cells: Sequence[StatusCell]) -> list[StatusCell]:
+    """The cells of a check, where `sections` failed: the programs of `per_device` are right by their section alone."""
+    of_section = check in _OF_SECTIONS
+    return [
+        StatusCell(AS_WRITTEN) if of_section and cell.status == "passed" and _is_written(program) else cell
+        for program, cell in zip(record.programs, cells, strict=True)
+    ]
 
 
 def _is_written(program: str) -> bool:
@@ -219,6 +236,7 @@ _LEGEND = {
     "accuracy": "accuracy: the largest error in units of the measured rounding; beyond the tolerance a twin decides",
     "notices": "notices: the smallest error of an output that would fail, as a share of its root mean square",
     "derivation": "derivation: whether the derived lines compute what the graph does",
+    "as written": "as written: it is what its section says, which is not what the other section says",
     "known": "known: wrong as expect.wrong says",
 }
 """The meaning of each technical word in the table of programs."""
@@ -229,7 +247,10 @@ def legend(record: Record) -> str:
     there = {"notices": True} if any(_compared(each.checks) for each in record.programs.values()) else {}
     names = {name for each in record.programs.values() for name, _ in each.checks.named()}
     known = any(each.status == "known" for each in record.programs.values())
-    shown = {**there, "accuracy": _beyond_rounding(record), "derivation": "derivation" in names, "known": known}
+    sections = record.checks.sections
+    apart = sections is not None and sections.status in FAULTS and any(map(_is_written, record.programs))
+    shown = {**there, "accuracy": _beyond_rounding(record), "derivation": "derivation" in names}
+    shown |= {AS_WRITTEN: apart, "known": known}
     return "; ".join(_LEGEND[word] for word, is_there in shown.items() if is_there)
 
 

@@ -53,6 +53,21 @@ class Matching:
         over = [planned for planned in there if needs.axes_of(planned) & set(compiled.axes or ())] or there
         return [planned for planned in over if moves(planned, compiled)] or over
 
+    def later(self, compiled: Collective) -> PlannedCollective | None:
+        """The one planned collective of a value that a line makes of what the compiled one moves already."""
+        there = [
+            planned
+            for planned in self._planned
+            if planned.kind == compiled.kind
+            and planned.of in compiled.nodes
+            and planned.stated_by is not None
+            and needs.axes_of(planned) == set(compiled.axes or ())
+            and (planned.bytes_in, planned.bytes_out) == (compiled.bytes_in, compiled.bytes_out)
+            and planned.gradient == compiled.gradient
+            and not _among(planned, self._taken)
+        ]
+        return there[0] if len(there) == 1 else None
+
     def _match(self, compiled: Collective, lines: Sequence[str]) -> Match:
         if compiled.axes is None:
             return Match()
@@ -66,7 +81,11 @@ class Matching:
             and (sizes == (planned.bytes_in, planned.bytes_out) or _widened(planned, compiled, compiled.bytes_in))
         ]
         # A collective of the line itself is preferred to one that other lines need for its value.
-        here = [planned for planned in alike if planned.line in lines or _asking(planned) in lines]
+        here = [
+            planned
+            for planned in alike
+            if planned.line in lines or _asking(planned) in lines or planned.stated_in in lines
+        ]
         alike = here or alike
         if compiled.between is not None:
             # A value that no line reads is an output.
@@ -126,7 +145,7 @@ def _among(planned: PlannedCollective, taken: Sequence[PlannedCollective]) -> bo
 
 def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[str]) -> bool:
     """Whether a planned collective belongs to one of these lines, or moves the value that the compiled one moves."""
-    if planned.line in lines or _asking(planned) in lines:
+    if planned.line in lines or _asking(planned) in lines or planned.stated_in in lines:
         return True
     return planned.kind not in _REDUCING and compiled.between is not None and planned.of in compiled.between.source
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from runner.evidence.model import Collective
-from runner.experiment.model import Array, Experiment
+from runner.experiment.model import Array, Experiment, Section, expressions
 from runner.experiment.program import Program
+from runner.graph.term import Apply, name_of, within
+from runner.language.parts import called
 from runner.layout import Spec
 from runner.sharding.plan import Planned, PlannedCollective, PlannedOperation, PlannedValue, parsed_rule
 from runner.words import listed
@@ -64,12 +67,15 @@ class Keys:
     - `arrays`: for each key of an array the mesh axes that it names, with the dimensions that each shards.
     - `places`: the users' names of lines that have no key in the file; see `Experiment.places`.
     - `values`: the arrays as the program gets them, by name, with the keys that shard them.
+    - `batched`: the lines of operations of which XLA may compute all batches on each device, with the operation, the
+      name of its operand, and the number of that one's last dimensions that it needs whole.
     """
 
     lines: Mapping[str, tuple[str, Spec]]
     arrays: Mapping[str, Mapping[str, tuple[str | None, ...]]]
     places: Mapping[str, str]
     values: Mapping[str, PlannedValue]
+    batched: Mapping[str, tuple[str, str | None, int]] = field(default_factory=dict[str, "tuple[str, str | None, int]"])
 
     def named(self, line: str) -> str:
         """The readers' name of a line."""
@@ -84,11 +90,29 @@ def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
     """The keys of a file; those of lines are for a `program`, or without one for the graph."""
     lines = {line: (experiment.key_of_constraint(line), spec) for line, spec in experiment.constraints.items()}
     if program is None or program.places:
-        results = {line: (experiment.key_of_layout(line), spec) for line, spec in experiment.outputs.items()}
+        results = {
+            line: (experiment.key_of_layout(line), spec)
+            for line, spec in experiment.outputs.items()
+            if line not in experiment.imports.open
+        }
         lines = lines | results if program else results | lines
     arrays = {experiment.key_of_layout(array.name): _sharded(array) for array in experiment.given}
     values = {array.name: _array(array, experiment) for array in experiment.arrays}
-    return Keys(lines, arrays, experiment.places("graph" if program is None else program.section), values)
+    section = "graph" if program is None else program.section
+    return Keys(lines, arrays, experiment.places(section), values, _batched(experiment, section))
+
+
+_NEEDED_WHOLE = {"top_k": 1}
+"""How many last dimensions operations need whole, of those that XLA on CPUs computes in a call of its own."""
+
+
+def _batched(experiment: Experiment, section: Section) -> dict[str, tuple[str, str | None, int]]:
+    return {
+        str(line): (row.name, name_of(part.operands[0]), _NEEDED_WHOLE[row.name])
+        for line, expression in expressions(experiment.lines(section))
+        for part in within(expression.term)
+        if isinstance(part, Apply) and (row := called(part)) is not None and row.name in _NEEDED_WHOLE
+    }
 
 
 def _sharded(array: Array) -> dict[str, tuple[str | None, ...]]:
@@ -160,6 +184,70 @@ def of_values(compiled: Collective, plan: Planned, known: Keys) -> Need | None:
     return of_sources(compiled.between.source, compiled.nodes or compiled.between.to, compiled, plan, known)
 
 
+def of_batches(compiled: Collective, lines: Sequence[str], plan: Planned, known: Keys) -> Need | None:
+    """Why the batches of an operation are gathered that does not need them whole; None for any other collective."""
+    axes = set(compiled.axes or ())
+    calls = ((line, *known.batched[line]) for line in lines if line in known.batched)
+    for line, operation, operand, last in calls if compiled.kind == "all-gather" else ():
+        value = _value_of([operand or ""], plan, known, axes).get(operand or "")
+        over = _sharded_dims(value, axes) if value else {}
+        if value is None or not over or any(at >= len(value.spec) - last for at in over):
+            continue
+        dims = _dims_at(value, over)
+        keys = tuple(dict.fromkeys(key for axis in sorted(axes) for key in value.origins.get(axis, ())))
+        by = _by(keys, sorted({axis for each in over.values() for axis in each}), dims, known)
+        text = (
+            f"XLA gathers {listed(dims)} of {known.named(value.of)}, {by}, for {operation} in "
+            f"{_line(line, compiled.gradient, known)}, which does not need {'them' if len(dims) > 1 else 'it'} whole"
+        )
+        return Need(text, operation, line, dims, keys)
+    return None
+
+
+def of_slice(operation: PlannedOperation, axes: Iterable[str], known: Keys, sizes: Mapping[str, int]) -> Need | None:
+    """Why the operand of a slice is gathered of which devices cannot have equal parts; None for any other operation.
+
+    `sizes` are those of the mesh axes.
+    """
+    if operation.name != "slice":
+        return None
+    (value,), (result,) = operation.operands, operation.results
+    for at in _sharded_dims(value, axes):
+        over = {axis.partition(":")[0] for axis in value.spec[at]}
+        kept, count = result.shape[at], math.prod(sizes[axis] for axis in over)
+        if kept == value.shape[at] or kept % count == 0:
+            continue
+        keys = tuple(dict.fromkeys(key for axis in sorted(over) for key in value.origins.get(axis, ())))
+        dims = _dims_at(value, [at])
+        text = (
+            f"the slice in {_line(operation.line, operation.gradient, known)} keeps {kept} of {value.shape[at]} along "
+            f"{dims[0]}, {_by(keys, sorted(over), dims, known)}: {count} devices do not divide {kept}"
+        )
+        return Need(text, operation.name, operation.line, dims, keys)
+    return None
+
+
+def _sharded_dims(value: PlannedValue, axes: Iterable[str]) -> dict[int, set[str]]:
+    """The dimensions of a value that some mesh axes shard, each with those axes."""
+    wanted = set(axes)
+    over = {at: {axis.partition(":")[0] for axis in entry} & wanted for at, entry in enumerate(value.spec)}
+    return {at: sharded for at, sharded in over.items() if sharded}
+
+
+def _dims_at(value: PlannedValue, places: Iterable[int]) -> tuple[str, ...]:
+    return tuple(value.dims[at] or f"dimension {at}" for at in places)
+
+
+def _value_of(names: Sequence[str], plan: Planned, known: Keys, axes: set[str]) -> dict[str, PlannedValue]:
+    """What the file or the plan knows of the values of these names, where one of these axes shards them by a key."""
+    values = {name: value for name, value in known.values.items() if name in names}
+    for operation in plan.operations:
+        for value in (*operation.results, *operation.operands):
+            if value.of in names and value.origins.keys() & axes:
+                values.setdefault(value.of, value)
+    return values
+
+
 def of_sources(
     names: Sequence[str], lines: Sequence[str], compiled: Collective, plan: Planned, known: Keys
 ) -> Need | None:
@@ -167,21 +255,12 @@ def of_sources(
     axes = set(compiled.axes or ())
     # Within a line a value may have another layout than the line's result.
     names = [name for name in names if name not in lines]
-    values = {name: value for name, value in known.values.items() if name in names}
-    for operation in plan.operations:
-        for value in (*operation.results, *operation.operands):
-            if value.of in names and value.origins.keys() & axes:
-                values.setdefault(value.of, value)
-    for name, value in values.items():
-        over = {
-            at: axes_here
-            for at, entry in enumerate(value.spec)
-            if (axes_here := {a.partition(":")[0] for a in entry} & axes)
-        }
+    for name, value in _value_of(names, plan, known, axes).items():
+        over = _sharded_dims(value, axes)
         keys = tuple(dict.fromkeys(key for axis in sorted(axes) for key in value.origins.get(axis, ())))
         if not over or not keys:
             continue
-        dims = tuple(value.dims[at] or f"dimension {at}" for at in over)
+        dims = _dims_at(value, over)
         says = _TAKEN.get(compiled.kind, "blocks of {name} that others have along {dims}").format(
             dims=listed(dims), name=known.named(name)
         )
@@ -231,12 +310,15 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     asking = planned.asked_by or (_promise(planned, known) if planned.operation in NOBODY else None)
     returned, of = planned.operation in NOBODY and asking is None, known.named(planned.of)
     who = f"{word(planned.operation)} in {_at(planned, known)} needs"
-    if asking:
+    if asking is None and planned.stated_by is not None:
+        who, returned = f"{planned.stated_by} wants", False
+    elif asking:
         who = f"{asking} wants"
         keys = tuple(dict.fromkeys([asking, *keys]))
     elif returned:
         who = f"what returns {f'a gradient from {_at(planned, known)}' if planned.gradient else of} needs"
-    of_value = "" if planned.of == planned.line or returned else f" of {of}"
+    own = planned.of == planned.line or planned.of == planned.stated_in
+    of_value = "" if own or returned else f" of {of}"
     if planned.kind == "all-to-all" and come and gone:
         text = f"{who} {listed(other_dims)}{of_value} sharded in place of {listed(dims)}, {by}"
         # It is gathered as soon as one of the two layouts has the axes; a key that shards it through another dimension
@@ -249,7 +331,7 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     elif planned.kind == "collective-permute" or not gone:
         text = f"{who} the blocks{of_value} in another order, as {after} and not {before}, {by}"
     else:
-        since = "" if asking or there is None else _since(there, lost, dims)
+        since = "" if asking or planned.stated_by or there is None else _since(there, lost, dims)
         text = f"{who} all of {listed(dims)}{of_value}, {by}{since}"
     return Need(text, planned.operation, planned.line, dims, keys)
 

@@ -92,6 +92,12 @@ class _Inserted:
             needs_of += [need for part in match.left if (need := self._unplanned(part, compiled)) is not None]
             return reason_of(needs_of, planned=False, more=f"; {self._beside(match.left)} no sum that Shardy plans")
         instead = self._matching.instead(compiled, lines)
+        later = self._matching.later(compiled)
+        if later is not None and not instead:
+            return reason_of([self._need(later, compiled)], planned=False, more="; XLA moves it to an earlier value")
+        batches = needs.of_batches(compiled, lines, self._plan, self._known)
+        if batches is not None:
+            return reason_of([batches], planned=False)
         moved = needs.of_values(compiled, self._plan, self._known)
         left = self._left(compiled, lines)
         if instead:
@@ -101,6 +107,9 @@ class _Inserted:
         if left or moved:
             more = "; the plan leaves that to the partitioner" if left else ""
             return reason_of(left or [need for need in (moved,) if need], planned=False, more=more)
+        read = self._read_by(compiled)
+        if read is not None:
+            return reason_of([read], planned=False, more="; the plan leaves that to the partitioner")
         return unexplained(
             f"Shardy plans nothing in {self._known.all_named(lines)} that would need it{self._without_rules(lines)}"
         )
@@ -144,6 +153,27 @@ class _Inserted:
             if needs_of:
                 return list({need.text: need for need in needs_of}.values())[:2]
         return []
+
+    def _read_by(self, compiled: Collective) -> Need | None:
+        """The need of the one operation that reads a value of the moved one's size, which another line may make."""
+        axes = frozenset(compiled.axes or ())
+        needs_of: dict[str, Need] = {}
+        for operation in self._plan.operations if compiled.kind not in ("all-reduce", "reduce-scatter") else ():
+            if operation.gradient != compiled.gradient:
+                continue
+            for value in operation.operands:
+                if not self._is_moved(value, compiled, axes):
+                    continue
+                need = needs.of_slice(operation, axes, self._known, self._mesh.sizes)
+                need = need or needs.of_operation(operation, axes, self._known)
+                needs_of |= {} if need is None else {need.text: need}
+        return next(iter(needs_of.values())) if len(needs_of) == 1 else None
+
+    def _is_moved(self, value: PlannedValue, compiled: Collective, axes: frozenset[str]) -> bool:
+        """Whether a value has the sizes that a collective has before and after it, over its axes."""
+        over = {name.partition(":")[0] for name in Spec.of(value.spec).axes}
+        before, after = (self._sizes(value, compiled.dtype, each) for each in (frozenset[str](), axes))
+        return bool(axes) and axes <= over and compiled.bytes_in in before and compiled.bytes_out in after
 
     def _unplanned(self, part: MergedPart, compiled: Collective) -> Need | None:
         """The need of a part of a merged all-reduce that the plan lacks, because it moves the operands instead."""

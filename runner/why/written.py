@@ -107,13 +107,15 @@ class ProgramLines:
         if self._derived_by is not None:
             return self._derived(compiled, [call for calls in asking.values() for call in calls])
         # A merged collective may serve lines that ask for none themselves.
-        asking_lines = [line for line, calls in asking.items() if calls] or compiled.nodes
+        asking_lines = [line for line, calls in asking.items() if calls and line not in self._added] or compiled.nodes
         section: Section = "graph" if self._program.whole else "per_device"
         keys, texts = self._keys(asking_lines, section), self._places(asking_lines, section)
         calls = list(dict.fromkeys(call for line in asking_lines for call in asking[line]))
         text = f"{listed(texts) or 'the program'} ask{'s' if len(texts) < 2 else ''} for it"
         text += f": {', '.join(calls)}" if calls else ""
-        merged_lines = [line for line in compiled.nodes if line not in asking_lines]
+        added = [line for line in compiled.nodes if line in self._added and line not in asking_lines]
+        text += f"; it is merged with one that JAX adds {self._adding(compiled, added)}" if added else ""
+        merged_lines = [line for line in compiled.nodes if line not in (*asking_lines, *added)]
         text += f"; the compiler merged it with one of {self._known.all_named(merged_lines)}" if merged_lines else ""
         return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
@@ -204,18 +206,21 @@ class ProgramLines:
 
     def _added_sum(self, compiled: Collective, sums: Sequence[str], keys: list[str]) -> Reason:
         """The reason of a sum that JAX adds to a derivative which the user's function takes."""
+        rest = [line for line in compiled.nodes if line not in sums]
+        merged = f"; it is merged with one of {self._known.all_named(rest)}" if rest else ""
+        text = f"JAX adds it {self._adding(compiled, sums)}{merged}"
+        return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
+
+    def _adding(self, compiled: Collective, sums: Sequence[str]) -> str:
+        """Where JAX adds a sum to a derivative, and the cast that avoids it."""
         of = sorted({self._added[line] for line in sums} - {""})
         axes = listed(compiled.axes or [])
         what = (
             f"the cotangents of {listed(of)}, which {'are' if len(of) > 1 else 'is'}" if of else "cotangents of values"
         )
-        text = f"JAX adds it to the derivative, where it sums {what} replicated over {axes}"
-        text += f", in {self._known.all_named(sums)}"
-        rest = [line for line in compiled.nodes if line not in sums]
-        text += f", and merges it with one of {self._known.all_named(rest)}" if rest else ""
+        text = f"to the derivative, where it sums {what} replicated over {axes}, in {self._known.all_named(sums)}"
         cast = varying(of[0] if len(of) == 1 else "x", compiled.axes or ())
-        text += f"; with {cast} before the derivative each device keeps its own"
-        return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
+        return f"{text}; with {cast} before the derivative each device keeps its own"
 
     # The lines.
 

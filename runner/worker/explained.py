@@ -160,7 +160,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
             name: (name, Spec.of(sharding.spec) if isinstance(sharding, NamedSharding) else Spec())
             for name, sharding in outputs.items()
         },
-        constraint=_constraint,
+        constraint=reasons.constraint,
     )
 
     def where(metadata: Metadata) -> plan.Place:
@@ -175,11 +175,6 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
     planned = plan.read(step.lowered, keys, plan.ModuleNames(where, array, tuple(outputs)))
     explanation = replace(explanation, layouts=laid.layouts(planned.operations))
     return reasons.explained(module, explanation, planned.summary(), arrays)
-
-
-def _constraint(names: Sequence[str], layout: Spec | None) -> str | None:
-    """The key of a constraint: the line that asks for the layout."""
-    return f"the layout asked for at {names[0]}" if names and layout is not None else None
 
 
 # Layouts and donation, which JAX knows and a module's text may not have.

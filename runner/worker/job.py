@@ -295,7 +295,7 @@ class _Doing:
         if name in self.failed:
             return Finished(step=step, error=self.failed[name])
         try:
-            with self._context(step.program):
+            with self._context(step):
                 return self._done(step)
         except Deadlock as deadlock:
             return Finished(step=step, error=str(deadlock))
@@ -305,11 +305,12 @@ class _Doing:
             traceback.print_exc()
             return Finished(step=step, error=_error_text(error, self.folder / _file(name)))
 
-    def _context(self, program: Program) -> AbstractContextManager[Any]:
+    def _context(self, step: Step) -> AbstractContextManager[Any]:
         """The context in which a program runs: within `jax.set_mesh` where the functions that it calls want that."""
-        if not self.experiment.imports.within or not program.on_mesh or program.value not in self.modules:
+        name = _source_name(step)
+        if not self.experiment.imports.within or not step.program.on_mesh or name not in self.modules:
             return nullcontext()
-        module = self.modules[program]
+        module = self.modules[name]
         return calls.set_mesh(module.make_mesh() if self.absent is None else module.make_mesh(self.absent.devices))
 
     def _done(self, step: Step) -> Finished:

@@ -294,7 +294,7 @@ class _Flat:
             called = _called(equation)
             if called is not None:
                 # Inside a `shard_map` a layout means nothing.
-                layouts = {} if inside else equation.params
+                layouts: Mapping[str, Any] = {} if inside else equation.params
                 given = self._held(terms, layouts.get("in_shardings"), into)
                 results = self.read(called, given, at, into, inside=inside)
                 results = self._held(results, layouts.get("out_shardings"), into)

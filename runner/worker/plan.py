@@ -15,6 +15,7 @@ from typing import Any
 
 from runner.evidence.hlo import Metadata
 from runner.evidence.nodes import Origins, backward
+from runner.evidence.source_lines import frame, source_line
 from runner.experiment.lines import Choice, Invocation, enclosed
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -67,8 +68,12 @@ def keys_of(experiment: Experiment) -> LayoutKeys:
             array.name: KeyedArray(array.dims, array.layout.spec, experiment.key_of_layout(array.name))
             for array in experiment.given
         },
-        outputs={name: (experiment.key_of_layout(name), spec) for name, spec in experiment.outputs.items()},
+        outputs={
+            name: (experiment.key_of_layout(name), Spec() if name in experiment.imports.open else spec)
+            for name, spec in experiment.outputs.items()
+        },
         constraint=partial(_constraint, experiment),
+        python={frame.file for frames in experiment.frames.values() for frame in frames.values()},
         results=_results(experiment),
     )
 
@@ -135,12 +140,17 @@ def is_split(operation: Any, split: set[Any]) -> bool:
     return not operation.regions and split.issuperset(operation.operands)
 
 
+_STATING = ("out_sharding", "with_sharding_constraint", "reshard")
+"""What may give a value its layout in a line of a user's Python."""
+
+
 @dataclass(frozen=True)
 class _KnownValue:
     """What is known of a value: its array or line, and the names of its dimensions.
 
     - `fixed`: the key of an array, and its layout, which holds for all readers.
     - `asked`: the keys that constrain it, with their layouts; `met`: those that its type already satisfies.
+    - `stated`: the layouts without a key that the user's Python gives it, each with what gives it, and its line.
     """
 
     of: str
@@ -148,6 +158,7 @@ class _KnownValue:
     fixed: tuple[str, Spec] | None = None
     asked: tuple[tuple[str, Spec], ...] = ()
     met: tuple[tuple[str, Spec], ...] = ()
+    stated: tuple[tuple[Spec, str, str | None], ...] = ()
 
 
 class _PlanReader(Places):
@@ -335,6 +346,7 @@ class _PlanReader(Places):
         """What is known of a value, with the keys of the constraints on it."""
         asked: list[tuple[str, Spec]] = []
         met: list[tuple[str, Spec]] = []
+        stated: list[tuple[Spec, str, str | None]] = []
         for name in self._origins.constrained.get(where, ()):
             constraint = self._origins.constraints[name]
             layout = constraint.spec
@@ -347,7 +359,18 @@ class _PlanReader(Places):
             key = self._key_of(line, layout, known.of)
             if key is not None:
                 (asked if constraint.asked else met).append((key, layout))
-        return replace(known, asked=tuple(asked), met=tuple(met))
+            elif (by := self._stating(constraint)) is not None:
+                stated.append((layout, by, line))
+        return replace(known, asked=tuple(asked), met=tuple(met), stated=tuple(stated))
+
+    def _stating(self, constraint: sharding_origins.Constraint) -> str | None:
+        """What gives a value a layout in the user's Python, by the word that stands in the line, or the primitive."""
+        at = source_line(constraint.metadata.frames)
+        if at is None or at.at[0] not in self._keys.python or backward(constraint.stack):
+            return None
+        written = frame(at.at)
+        primitive = constraint.stack.rpartition("/")[2]
+        return f"the {next((word for word in _STATING if word in written.text), primitive)} in {written.place}"
 
     def _operand(self, value: Any) -> PlannedValue:
         known, shape = self._of(value), shape_of(value)
@@ -431,6 +454,10 @@ class _PlanReader(Places):
         asked_by = next((key for key, spec in known.asked if spec == after != before), None)
         if asked_by is None and asks:
             asked_by = self._key_of(own[0], after, known.of)
+        stated_by = stated_in = None
+        if asked_by is None and not gradient:
+            stating = ((by, line) for spec, by, line in known.stated if spec == after != before)
+            stated_by, stated_in = next(stating, (None, None))
         needing = "" if source is None else self._needing(source)
         if asked_by is None and asks and own[2]:
             # The backward pass transposes the constraint of a line.
@@ -459,6 +486,8 @@ class _PlanReader(Places):
             alone=devices == 1,
             needed_by=self._visited.get(source) if reduces else None,
             asked_by=asked_by,
+            stated_in=stated_in,
+            stated_by=stated_by,
         )
         self._collectives.append((collective, taken, len(self._planned)))
 
@@ -522,7 +551,8 @@ def _constraint(experiment: Experiment, names: Sequence[str], layout: Spec | Non
     None if `layout` is not that of the key, but an intermediate one. A stacked result is constrained after its repeat;
     per-device lines constrain only the axes that they leave to the compiler.
     """
-    for key, specs in (("constraints", experiment.constraints), ("outputs", experiment.outputs)):
+    outputs = {name: spec for name, spec in experiment.outputs.items() if name not in experiment.imports.open}
+    for key, specs in (("constraints", experiment.constraints), ("outputs", outputs)):
         there = [name for name in names if name in specs]
         there = there or [spec for spec in specs if any(spec.startswith(f"{name}.") for name in names)]
         same = [name for name in there if layout is None or layout in _written(experiment, specs[name], len(layout))]

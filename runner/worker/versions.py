@@ -64,6 +64,35 @@ ORIGINATING = (
 """Shardy's passes that write down the origins of shardings."""
 
 
+class ReadStableHlo:
+    """A module that was read from a file, with what the passes of Shardy need of a `Lowered`."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def compiler_ir(self, dialect: str) -> Any:
+        """The module; there is no other `dialect` of it."""
+        return self._module
+
+
+def stablehlo(text: str) -> ReadStableHlo | str:
+    """The module of a text of StableHLO; a sentence if it is none, or this JAX cannot read it."""
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lib.mlir import ir  # pyright: ignore[reportPrivateImportUsage]
+
+        context: Any = cast("Any", mlir).make_ir_context()
+        failure: type[Exception] = cast("Any", ir).MLIRError
+    except (ImportError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    try:
+        with context:
+            return ReadStableHlo(cast("Any", ir).Module.parse(text))
+    except (failure, ValueError) as error:
+        reasons = [line for line in str(error).splitlines() if "error: " in line] or [str(error).splitlines()[0]]
+        return reasons[0].rpartition("error: ")[2][:300]
+
+
 def propagated(lowered: Any, passes: str) -> Any | str:
     """A copy of a lowered module after passes of Shardy.
 

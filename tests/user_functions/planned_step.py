@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+LAYOUT = ("NHWC", "HWIO", "NHWC")
+
 
 def shapes(width=64, hidden=256):
     return {
@@ -20,6 +22,17 @@ def loss(params, x):
 def step(params, x):
     value, gradients = jax.value_and_grad(loss)(params, x)
     return jax.tree.map(lambda w, g: w - 0.1 * g, params, gradients), value
+
+
+def convolved(kernels, x):
+    def loss(kernels):
+        y = x
+        for kernel in kernels:
+            y = jax.nn.relu(jax.lax.conv_general_dilated(y, kernel, (1, 1), "SAME", dimension_numbers=LAYOUT))
+        return jnp.mean(y**2)
+
+    value, gradients = jax.value_and_grad(loss)(kernels)
+    return [kernel - 0.1 * gradient for kernel, gradient in zip(kernels, gradients, strict=True)], value
 
 
 def gradients(params, x):

@@ -14,7 +14,7 @@ _STYLE = Markup(
     "<style>.annotated{border-collapse:collapse;font:0.8125rem/1.45 ui-monospace,monospace;width:100%}"
     ".annotated td{padding:0 .6em;vertical-align:top;white-space:pre;border:0}"
     ".annotated td.n{text-align:right;opacity:.6}"
-    ".annotated td.c{background:color-mix(in srgb,currentColor 5%,transparent);min-width:15em}"
+    ".annotated td.c{background:color-mix(in srgb,currentColor 5%,transparent);min-width:17em}"
     ".annotated summary span{float:right;padding-left:1.5em}"
     ".annotated td.s{min-width:5em;padding:0}.annotated td.s span{display:block;height:.7em;margin-top:.35em;"
     "background:currentColor;opacity:.35}"

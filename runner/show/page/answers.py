@@ -169,18 +169,19 @@ def _since(sweep: MeasuredSweep, measure: str, size: Sequence[str], chosen: _Cho
         return text(name, row.measures.get(name))
 
     row = chosen.row
-    lead = f"At {_sized(sweep, size)}" if size else "Since"
+    lead = f"At {_sized(sweep, size)}" if size else "With it"
     where = next(iter(measures.estimated([row])), "")
+    where += "," if "," in where else ""
     what = {
-        "estimate_s": f"a run on {where}, takes at least",
+        "estimate_s": f"a run on {where} takes at least",
         "run_s": "a run takes",
         "bytes_sent": "a device sends",
         "memory_bytes": "the memory that a device needs is",
     }[measure]
     sentence = f"{lead} {what} {value(row)}"
     if chosen.next is not None:
-        sentence += f"; in the next best {value(chosen.next)}"
-        sentence += f", in the worst {value(chosen.worst)}" if value(chosen.worst) != value(chosen.next) else ""
+        sentence += f"; with the next best layout {value(chosen.next)}"
+        sentence += f", with the worst {value(chosen.worst)}" if value(chosen.worst) != value(chosen.next) else ""
     sentence += "."
     if chosen.alike:
         several = f"{chosen.alike} other layouts are" if chosen.alike > 1 else "Another layout is"

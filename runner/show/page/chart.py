@@ -75,28 +75,36 @@ def scatter(dots: Sequence[Dot], x: Axis, y: Axis, width: float = 760, height: f
     place = _ChartScale(x.scale, y.scale, width, height)
     parts = [_frame(place, x, y)]
     corners = [place.of(dot.x, dot.y) for dot in best]
-    steps = f"M{number(corners[0][0])} {number(_TOP)}L" + "L".join(
-        f"{number(a)} {number(b)}L{number(c)} {number(b)}"
-        for (a, b), (c, _) in zip(corners, [*corners[1:], (width - _RIGHT, 0.0)], strict=True)
-    )
-    parts.append(f'<path class="front" d="{steps}"/>')
+    steps = [(corners[0][0], float(_TOP))]
+    for (a, b), (c, _) in zip(corners, [*corners[1:], (width - _RIGHT, 0.0)], strict=True):
+        steps += [(a, b), (c, b)]
+    parts.append(f'<path class="front" d="M{"L".join(f"{number(a)} {number(b)}" for a, b in steps)}"/>')
     on_front = {dot.id for dot in best}
     for dot in sorted(dots, key=lambda dot: dot.id in on_front):
         parts.append(_dot(dot, *place.of(dot.x, dot.y), first=dot.id in on_front))
-    parts += _labels(dots, on_front, place)
+    parts += _labels(dots, on_front, place, list(map(_around, steps, steps[1:])))
     return Box(width, height, "".join(parts))
 
 
-def _labels(dots: Sequence[Dot], best: Collection[str], place: _ChartScale) -> Iterator[str]:
+_Corners: TypeAlias = tuple[float, float, float, float]
+
+
+def _around(begin: tuple[float, float], end: tuple[float, float]) -> _Corners:
+    """Return the box around a horizontal or vertical line."""
+    (a, b), (c, d) = begin, end
+    return min(a, c) - 1, min(b, d) - 1, max(a, c) + 1, max(b, d) + 1
+
+
+def _labels(dots: Sequence[Dot], best: Collection[str], place: _ChartScale, lines: Sequence[_Corners]) -> Iterator[str]:
     """Return labels beside the dots: long names on the front, short ones elsewhere, joined for dots at one place.
 
-    A name is left out if it would cover another name or a dot at every position.
+    A name is left out if it would cover another name, a dot or one of the `lines` at every position.
     """
     at: dict[tuple[float, float], list[Dot]] = {}
     for dot in sorted(dots, key=lambda dot: dot.id not in best):
         x, y = place.of(dot.x, dot.y)
         at.setdefault((round(x), round(y)), []).append(dot)
-    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in at]
+    taken = [*((x - 6, y - 6, x + 6, y + 6) for x, y in at), *lines]
     for k, ((x, y), several) in enumerate(at.items()):
         if k >= _NAMED:
             return
@@ -114,9 +122,6 @@ def _labels(dots: Sequence[Dot], best: Collection[str], place: _ChartScale) -> I
                 taken.append(box)
                 yield text(name, box[0], box[1] + 10, "nm")
                 break
-
-
-_Corners: TypeAlias = tuple[float, float, float, float]
 
 
 def _room(boxes: Sequence[_Corners], taken: Sequence[_Corners], place: _ChartScale) -> _Corners | None:

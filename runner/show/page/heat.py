@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from runner.record.measures import ANSWERS, Row
@@ -64,11 +65,35 @@ def _map(
         for row in heads[0]
     ]
     table = tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", body), class_="heat")
-    return scrolling(table, label)
+    cells = (places.get((row, column), []) for row in heads[0] for column in heads[1])
+    return tag("div", scrolling(table, label), _empty(sweep, measure, list(cells)))
+
+
+_REASONS = 5
+"""The most reasons for empty cells that stand below a map; the title of each cell has its own."""
+
+
+def _empty(sweep: MeasuredSweep, measure: str, cells: Sequence[Sequence[Row]]) -> list[Markup]:
+    """Say why cells have no value, each reason once with the number of its cells, the most frequent first."""
+    reasons = Counter(_why(sweep, measure, cell) for cell in cells if not _answers(measure, cell))
+    several = [f"{count} cell{'s' if count > 1 else ''} without a value: {why}" for why, count in reasons.most_common()]
+    if len(several) > _REASONS:
+        several[_REASONS:] = [f"{len(several) - _REASONS} more reasons are in the titles of their cells"]
+    return [tag("p", text, class_="told") for text in several]
+
+
+def _answers(measure: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of a cell that passed, and whose measure is known."""
+    return [row for row in rows if row.status in ANSWERS and row.measures.get(measure) is not None]
+
+
+def _why(sweep: MeasuredSweep, measure: str, rows: Sequence[Row]) -> str:
+    """Return why nothing in a cell passed, or why its measure is not known."""
+    return sweep.lacking(rows[0], measure) if rows else "not in the sweep"
 
 
 def _cell(sweep: MeasuredSweep, measure: str, rows: Sequence[Row], known: Sequence[float]) -> Markup:
-    answers = [row for row in rows if row.status in ANSWERS and row.measures.get(measure) is not None]
+    answers = _answers(measure, rows)
     if not answers:
         return _without(sweep, measure, rows)
     best = min(answers, key=lambda row: _value(row, measure))
@@ -84,10 +109,10 @@ def _cell(sweep: MeasuredSweep, measure: str, rows: Sequence[Row], known: Sequen
 def _without(sweep: MeasuredSweep, measure: str, rows: Sequence[Row]) -> Markup:
     """Return a cell in which nothing passed, or whose measure is unknown."""
     if not rows:
-        return tag("td", "", class_="none", title="not in the sweep")
+        return tag("td", "", class_="none", title=_why(sweep, measure, rows))
     row = rows[0]
     status = row.status if all(other.status not in ANSWERS for other in rows) else "not known"
-    why = f"{sweep.name(row)}: {sweep.lacking(row, measure)}"
+    why = f"{sweep.name(row)}: {_why(sweep, measure, rows)}"
     shown: Inside = [tag("span", look(status).mark, aria_hidden="true"), " ", status]
     if (link := sweep.link(row)) is not None:
         shown = tag("a", shown, href=link)

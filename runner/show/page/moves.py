@@ -14,7 +14,7 @@ from runner.record.readable import lines_of, readable
 from runner.show import collectives
 from runner.show.page import annotated, drawing, graph, layouts
 from runner.show.page.frame import Part
-from runner.show.page.markup import Inside, table, tag
+from runner.show.page.markup import Inside, Markup, scrolling, table, tag
 from runner.show.page.verdicts import callout
 from runner.show.table import Table
 from runner.words import bytes_text, listed
@@ -108,8 +108,13 @@ def _caption(name: str, moved: list[Collective]) -> str:
 
 
 def _collectives(record: Record) -> Iterator[Inside]:
-    if rows := collectives.rows(record):
-        yield table("What the compiled programs communicate", Table(collectives.HEAD, rows))
+    rows = collectives.explained(record)
+    for line in collectives.totals(record):
+        yield tag("p", line, class_="lead")
+    if len(rows) > _TOGETHER:
+        yield from _by_way(rows)
+    elif rows:
+        yield _table("What the compiled programs communicate, and why", rows)
     for line in collectives.lines(record):
         yield tag("p", line)
     for name, program in record.compiled.items():
@@ -142,3 +147,33 @@ def _collectives(record: Record) -> Iterator[Inside]:
         summary = tag("summary", "What Shardy planned, which is not what was compiled")
         plan = table("The plan of each program of whole arrays", Table(head, planned), kind="small")
         yield tag("details", summary, plan)
+
+
+_TOGETHER = 12
+"""The most rows of collectives in one table; more are folded by kind and axes."""
+
+
+def _by_way(rows: Sequence[collectives.ExplainedRow]) -> Iterator[Inside]:
+    """Yield a folded table for each kind of collective over the same axes, the one that sends most first."""
+    ways: dict[str, list[collectives.ExplainedRow]] = {}
+    for row in rows:
+        ways.setdefault(row.way, []).append(row)
+    for way, group in sorted(ways.items(), key=lambda item: -collectives.sent(item[1])):
+        each = f"{len(group)} line{'s' if len(group) > 1 else ''}"
+        summary = tag("summary", tag("b", way), f" · {each} · a device sends {collectives.together(group)}")
+        yield tag("details", summary, _table(f"{way}, and why", group))
+
+
+def _table(caption: str, rows: Sequence[collectives.ExplainedRow]) -> Markup:
+    """Return the table of collectives, with the reasons for a row beneath it."""
+    head = tag("thead", tag("tr", [tag("th", title, scope="col") for title in collectives.HEAD]))
+    body: list[Inside] = []
+    for row in rows:
+        name, *cells = row.cells
+        why = row.reasons
+        cells = [tag("td", cell) for cell in cells]
+        body.append(tag("tr", tag("th", name, scope="row"), cells, class_="explained" if why else None))
+        if why:
+            reasons = tag("td", [tag("p", text) for text in why], colspan=str(len(row.cells)))
+            body.append(tag("tr", reasons, class_="why"))
+    return scrolling(tag("table", tag("caption", caption), head, tag("tbody", body), class_="collectives"), caption)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runner.checks.departing import differences
+from runner.checks.output_differences import differences
 from runner.layout import Layout, Mesh, Spec
 
 WHOLE = np.arange(1.0, 9.0)

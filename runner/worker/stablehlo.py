@@ -1,0 +1,231 @@
+"""`python -m runner.worker.stablehlo FILE [MODULE]`: a module as JAX lowered it in; its explanation, as JSON, out.
+
+Shardy plans it. With MODULE, the text of what was compiled of it, the explanation is that of MODULE, with reasons and
+layouts by this plan. It runs in a process of its own, since a broken file may end it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.evidence.hlo import Metadata
+from runner.evidence.model import Between
+from runner.evidence.nodes import OperationOrigin
+from runner.explanation import files, laid, meshes, modules, reasons
+from runner.explanation.model import Argument, ExplainedMesh, Explanation, PlacedCollective
+from runner.explanation.modules import Known, UnreadableModule
+from runner.explanation.places import Places
+from runner.explanation.texts import sources
+from runner.layout import Mesh, Spec
+from runner.sharding.keys import LayoutKeys
+from runner.sharding.plan import AskedCollective, Plan, PlannedCollective
+from runner.worker import lowered, plan, shardy, versions
+from runner.worker import modules as mlir
+
+_FILE = re.compile(r'"([^"]+)":\d+:\d+')
+_NAME = re.compile(r"module @(\S+)")
+_PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
+_ITSELF = "-"
+_OLDER = "mhlo.sharding"
+
+
+@dataclass(frozen=True)
+class LoweredModule:
+    """A module that was read, with what its plan is made of."""
+
+    lowered: versions.ReadStableHlo
+    text: str
+    mesh: Mesh
+    arguments: list[Argument]
+    shapes: dict[str, tuple[int, ...]]
+
+
+def read(path: Path) -> LoweredModule:
+    """Read a file of StableHLO. Raises `UnreadableModule`."""
+    text = files.read_text(path)
+    module = versions.stablehlo(text)
+    if isinstance(module, str):
+        raise UnreadableModule(f"{path}: this is no StableHLO that JAX reads: {module}")
+    axes = meshes.of_lowered(text)
+    partitions = _PARTITIONS.search(text)
+    devices = int(partitions[1]) if partitions else 1
+    if axes is None and devices > 1:
+        why = "its shardings are those of GSPMD" if _OLDER in text else "it names no mesh"
+        raise UnreadableModule(f"{path}: Shardy cannot plan this module, since {why}; explain what was compiled of it")
+    mesh = Mesh(tuple(axes), tuple(axes.values())) if axes else Mesh(("devices",), (1,))
+    arguments, shapes = _arguments(module.compiler_ir("stablehlo"), mesh)
+    return LoweredModule(module, text, mesh, arguments, shapes)
+
+
+def _arguments(module: Any, mesh: Mesh) -> tuple[list[Argument], dict[str, tuple[int, ...]]]:
+    main = mlir.Walk(module).main
+    if main is None:
+        return [], {}
+    attributes = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
+    arguments: list[Argument] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    for at, argument in enumerate(main.regions[0].blocks[0].arguments):
+        text = str(attributes[at]) if at < len(attributes) else ""
+        shape = mlir.shape_of(argument)
+        spec = (shardy.read_spec(text) or Spec()).padded(len(shape))
+        name = shardy.name_of(str(argument.location)) or f"argument {at}"
+        parts = mesh.axis_size(tuple(axis for axis in spec.axes if axis in mesh.sizes))
+        local = tuple(-(-size // mesh.axis_size(axes)) for size, axes in zip(shape, spec, strict=True))
+        donated = "jax.buffer_donor" in text or "tf.aliasing_output" in text
+        size = mlir.bytes_of(argument, parts)
+        arguments.append(
+            Argument(name=name, dtype=mlir.dtype_of(argument), shape=local, bytes=size, spec=spec, donated=donated)
+        )
+        shapes[name] = shape
+    return arguments, shapes
+
+
+def explained(path: Path) -> Explanation:
+    """The explanation of a lowered module by Shardy's plan. Raises `UnreadableModule`."""
+    module = read(path)
+    places = Places(set(_FILE.findall(module.text)))
+    arrays = reasons.arrays_of(module.arguments, module.shapes)
+    planned = _plan(module, places)
+    if planned.missing is not None:
+        raise UnreadableModule(f"{path}: {planned.missing}")
+
+    def where(metadata: Metadata) -> tuple[str | None, bool]:
+        lines = _lines(places, metadata)
+        return (lines[0].node, lines[0].gradient) if lines else (None, False)
+
+    written = lowered.asked(module.lowered.compiler_ir("stablehlo"), module.mesh, where)
+    summary = planned.summary()
+    placed = [_written(entry, at) for at, entry in enumerate(written)]
+    placed += [_inserted(entry, at) for at, entry in enumerate(summary.collectives or ())]
+    name = _NAME.search(module.text)
+    explanation = Explanation(
+        source=str(path),
+        module=name[1] if name else path.name,
+        stage="lowered",
+        partitions=module.mesh.size,
+        instructions=len(planned.operations),
+        mesh=ExplainedMesh(axes=[*module.mesh.axes], shape=[*module.mesh.shape], source="module"),
+        placed=placed,
+        arguments=module.arguments,
+        lines=places.lines,
+        layouts=laid.layouts(planned.operations),
+        notes=[
+            "these are the collectives that the program asks for, and those that Shardy plans: the compiler may insert "
+            "others, merge and move them"
+        ],
+    )
+    if not places.lines:
+        explanation.notes.append(
+            "the file names no lines: write it with lowered.as_text(debug_info=True), or set JAX_DUMP_IR_TO"
+        )
+    reason = reasons.of_plan([entry for entry in placed if entry.inserted], summary, arrays, module.mesh)
+    return replace(
+        explanation,
+        placed=[replace(entry, why=reason(entry)) if entry.inserted else entry for entry in placed],
+        sources=sources(places.lines.values()),
+    )
+
+
+def _lines(places: Places, metadata: Metadata) -> tuple[OperationOrigin, ...]:
+    """The lines of an operation; where the file has no locations, MLIR's are those of the file itself."""
+    return places.of(replace(metadata, frames=tuple(frame for frame in metadata.frames if frame[0] != _ITSELF)))
+
+
+def _plan(module: LoweredModule, places: Places) -> Plan:
+    arrays = reasons.arrays_of(module.arguments, module.shapes)
+
+    def where(metadata: Metadata) -> plan.Place:
+        lines = _lines(places, metadata)
+        if not lines:
+            return plan.NOWHERE
+        return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
+
+    def array(name: str) -> str | None:
+        return name if name in arrays else None
+
+    keys = LayoutKeys(mesh=module.mesh, keys=[*arrays], arrays=arrays, constraint=reasons.constraint)
+    return plan.read(module.lowered, keys, plan.ModuleNames(where, array))
+
+
+def _written(entry: AskedCollective, at: int) -> PlacedCollective:
+    return PlacedCollective(
+        kind=entry.kind,
+        node=entry.line,
+        nodes=[entry.line] if entry.line else [],
+        gradient=entry.gradient,
+        inserted=False,
+        between=None,
+        axes=None if entry.axes is None else [*entry.axes],
+        groups=None,
+        dtype="",
+        bytes_in=entry.bytes_in,
+        bytes_out=entry.bytes_out,
+        bytes=max(entry.bytes_in, entry.bytes_out),
+        bytes_sent=entry.bytes_sent,
+        count=entry.count,
+        branches=[*entry.branches],
+        asynchronous=False,
+        overlapped=None,
+        instruction=f"written {at}",
+        alone=entry.alone,
+    )
+
+
+def _inserted(entry: PlannedCollective, at: int) -> PlacedCollective:
+    return PlacedCollective(
+        kind=entry.kind,
+        node=entry.line,
+        nodes=[entry.line] if entry.line else [],
+        gradient=entry.gradient,
+        inserted=True,
+        between=Between(source=[entry.of], to=[entry.line] if entry.line else []),
+        axes=[*entry.axes],
+        groups=None,
+        dtype=entry.dtype,
+        bytes_in=entry.bytes_in,
+        bytes_out=entry.bytes_out,
+        bytes=max(entry.bytes_in, entry.bytes_out),
+        bytes_sent=entry.bytes_sent,
+        count=entry.count,
+        branches=[*entry.branches],
+        asynchronous=False,
+        overlapped=None,
+        instruction=f"planned {at}",
+        reduction=entry.reduction,
+        alone=entry.alone,
+    )
+
+
+def compiled(path: Path, compiled_text: Path) -> Explanation:
+    """The explanation of what was compiled, with reasons by the plan of what was lowered. Raises `UnreadableModule`."""
+    module = read(path)
+    axes = dict(zip(module.mesh.axes, module.mesh.shape, strict=True))
+    taken = modules.read(files.read_text(compiled_text), str(compiled_text), Known(mesh=axes))
+    planned = _plan(module, taken.places)
+    specs = {argument.name: argument.spec for argument in module.arguments}
+    arguments = [replace(a, spec=specs.get(a.name, a.spec)) for a in taken.explanation.arguments]
+    explanation = replace(taken.explanation, arguments=arguments, layouts=laid.layouts(planned.operations))
+    return reasons.explained(taken, explanation, planned.summary(), reasons.arrays_of(module.arguments, module.shapes))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the explanation. Returns 0; 1 with a sentence on standard error if there is none."""
+    work: Callable[..., Explanation] = explained if len(arguments) == 1 else compiled
+    try:
+        text = files.document(work(*map(Path, arguments)))
+    except (UnreadableModule, meshes.InvalidMesh) as error:
+        print(f"shardproof: {error}", file=sys.stderr)
+        return 1
+    with os.fdopen(1, "w", encoding="utf-8", errors="backslashreplace") as out:
+        out.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

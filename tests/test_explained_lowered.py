@@ -1,0 +1,112 @@
+"""StableHLO as JAX lowers it: what can be said before compiling, and the reasons that it gives to what was compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import runner
+from runner.explanation import files
+from runner.explanation.files import Wanted
+from runner.explanation.model import Explanation
+from runner.explanation.modules import UnreadableModule
+from runner.layout import Spec
+
+
+def _step(w: Any, x: Any) -> Any:
+    gradient = jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
+    return w - gradient
+
+
+@pytest.fixture(scope="module")
+def lowered() -> Any:
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
+
+    def spec(*axes: Any) -> NamedSharding:
+        return NamedSharding(mesh, P(*axes))
+
+    w = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=spec("data", "model"))
+    x = jax.ShapeDtypeStruct((16, 8), jnp.float32, sharding=spec("data", None))
+    return jax.jit(_step, out_shardings=spec("data", "model"), donate_argnums=0).lower(w, x)
+
+
+@pytest.fixture(scope="module")
+def folder(lowered: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lowered")
+    (folder / "step.mlir").write_text(lowered.as_text(debug_info=True))
+    (folder / "bare.mlir").write_text(lowered.as_text())
+    (folder / "step.txt").write_text(lowered.compile().as_text())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def planned(folder: Path) -> Explanation:
+    return files.explain(folder / "step.mlir")
+
+
+def test_a_lowered_module_has_the_collectives_that_shardy_plans(planned: Explanation) -> None:
+    assert (planned.module, planned.stage, str(planned.mesh)) == ("jit__step", "lowered", "data=2 × model=2")
+    # By hand: x @ w sums over the rows of w, which `data` shards; so does its gradient over the rows of x.
+    assert planned.moving
+    assert all(entry.axes in (["data"], ["model"], ["data", "model"]) for entry in planned.moving)
+    assert all(entry.why is not None and entry.why.by == "operation" for entry in planned.moving)
+    assert {Path(place.file).name for place in planned.lines.values()} == {Path(__file__).name}
+    assert any("the compiler may insert others" in note for note in planned.notes)
+
+
+def test_its_arguments_have_their_layouts_and_what_a_device_holds(planned: Explanation) -> None:
+    assert [(a.name, a.shape, a.bytes, a.spec, a.donated) for a in planned.arguments] == [
+        ("w", (4, 2), 32, Spec.of(("data", "model")), True),
+        ("x", (8, 8), 256, Spec.of(("data", None)), False),
+    ]
+
+
+def test_a_collective_that_the_program_asks_for_is_as_written(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    f = jax.jit(jax.shard_map(lambda v: jax.lax.psum(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))
+    (tmp_path / "f.mlir").write_text(f.lower(jnp.ones((8, 4))).as_text(debug_info=True))
+    (entry,) = files.explain(tmp_path / "f.mlir").moving
+    # Two of eight rows, 32 bytes, sent twice three quarters.
+    assert (entry.kind, entry.axes, entry.inserted, entry.bytes_sent) == ("all-reduce", ["x"], False, 48)
+
+
+def test_what_was_compiled_takes_reasons_and_layouts_from_it(folder: Path, lowered: Any) -> None:
+    with_lowered = files.explain(folder / "step.txt", Wanted(lowered=folder / "step.mlir"))
+    here = runner.explain(lowered)
+
+    def collectives(explanation: Explanation) -> list[Any]:
+        return [(e.kind, e.node, e.axes, e.bytes_sent, e.why and e.why.text) for e in explanation.moving]
+
+    assert collectives(with_lowered) == collectives(here)
+    assert with_lowered.layouts == here.layouts
+    assert here.layouts
+    assert [e.why for e in files.explain(folder / "step.txt").moving] == [None] * len(here.moving)
+
+
+def test_a_file_without_locations_says_how_to_write_them(folder: Path) -> None:
+    explanation = files.explain(folder / "bare.mlir")
+    assert explanation.lines == {}
+    assert any("lowered.as_text(debug_info=True)" in note for note in explanation.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("module @jit_f {\n  func.func broken\n}", "this is no StableHLO that JAX reads"),
+        (
+            "module @jit_f attributes {mhlo.num_partitions = 4 : i32} {\n  func.func public @main(%arg0: tensor<4xf32> "
+            '{mhlo.sharding = "{devices=[4]<=[4]}"}) -> tensor<4xf32> {\n    return %arg0 : tensor<4xf32>\n  }\n}\n',
+            "Shardy cannot plan this module, since its shardings are those of GSPMD",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "f.mlir").write_text(text)
+    with pytest.raises(UnreadableModule, match=message):
+        files.explain(tmp_path / "f.mlir")

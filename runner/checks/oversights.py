@@ -100,10 +100,6 @@ class _Proposal:
         return ""
 
 
-def _rsqrt(x: float) -> float:
-    return 1 / math.sqrt(x)
-
-
 def _divided(x: float, y: float) -> float:
     return x / y
 

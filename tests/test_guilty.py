@@ -211,37 +211,39 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def test_a_mistake_in_the_call_of_a_helper_names_the_call(module: Any) -> None:
-    said = named(
+    diagnosed = named(
         module.helper, (normal(0, 8, 4), normal(1, 8, 4)), lambda x, g: jnp.tanh(x) * g + 0.5, mesh={"d": 2},
         in_specs=(P("d"), P("d")),
     )  # fmt: skip
-    assert "guilty_functions.py:9 return x * by: x is used where g is meant" in said
-    assert "or its call gives it the wrong value, guilty_functions.py:13 return scaled(jnp.tanh(x), x) + 0.5" in said
+    assert "guilty_functions.py:9 return x * by: x is used where g is meant" in diagnosed
+    assert (
+        "or its call gives it the wrong value, guilty_functions.py:13 return scaled(jnp.tanh(x), x) + 0.5" in diagnosed
+    )
 
 
 def test_a_value_that_nothing_reads_is_what_was_meant(module: Any) -> None:
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     with jax.set_mesh(mesh):
-        said = named(
+        diagnosed = named(
             module.forgotten, (normal(0, 8, 4), normal(1, 4, 3), normal(2, 4, 3)),
             lambda x, w, v: jnp.tanh(x @ w) * (x @ v), in_specs=(P(None, "d"), P("d"), P("d")),
         )  # fmt: skip
-    assert "guilty_functions.py:21 return jnp.tanh(total) * total: total is used where other is meant" in said
+    assert "guilty_functions.py:21 return jnp.tanh(total) * total: total is used where other is meant" in diagnosed
 
 
 def test_two_lines_that_may_be_at_fault_are_both_named(module: Any) -> None:
-    said = named(
+    diagnosed = named(
         module.reduced, (normal(0, 8, 4), normal(1, 8)), lambda x, w: 0.0625 * x.sum(-1) @ w, mesh={"d": 2},
         in_specs=(P("d"), P("d")),
     )  # fmt: skip
-    assert "guilty_functions.py:28 return 0.25 * even @ w: " in said
-    assert "guilty_functions.py:27 even = x.sum(-1): x.sum(-1) is where a mean is meant" in said
+    assert "guilty_functions.py:28 return 0.25 * even @ w: " in diagnosed
+    assert "guilty_functions.py:27 even = x.sum(-1): x.sum(-1) is where a mean is meant" in diagnosed
 
 
 def test_diagnose_is_a_key_of_check_and_ends_the_search(module: Any) -> None:
-    said = named(
+    diagnosed = named(
         module.helper, (normal(0, 8, 4), normal(1, 8, 4)), lambda x, g: jnp.tanh(x) * g + 0.5, mesh={"d": 2},
         in_specs=(P("d"), P("d")), diagnose=0,
     )  # fmt: skip
-    assert "no single edit of the function was found within 0 s" in said
-    assert "guilty_functions" not in said
+    assert "no single edit of the function was found within 0 s" in diagnosed
+    assert "guilty_functions" not in diagnosed

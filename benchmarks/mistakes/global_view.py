@@ -147,9 +147,9 @@ def depthwise(x, kernel):
 
 
 def depthwise_reference(x, kernel):
-    one = jnp.concatenate([jnp.zeros_like(x[:, :1]), x[:, :-1]], 1)
-    two = jnp.concatenate([jnp.zeros_like(x[:, :2]), x[:, :-2]], 1)
-    return jnp.tanh(kernel[0] * x + kernel[1] * one + kernel[2] * two)
+    first = jnp.concatenate([jnp.zeros_like(x[:, :1]), x[:, :-1]], 1)
+    second = jnp.concatenate([jnp.zeros_like(x[:, :2]), x[:, :-2]], 1)
+    return jnp.tanh(kernel[0] * x + kernel[1] * first + kernel[2] * second)
 
 
 def moving_state(x, decay):

@@ -81,14 +81,16 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
         raise NotInterpreted(described) from misfit
     if trial.suspect_is_right():
         return []
-    found = _mends(context, trial, refused)
+    search = _mends(context, trial, refused)
     who = f"in NumPy too, the function with its shard_map ({listed(written.regions)}) differs from its reference"
     if not written.regions:
         who = "in NumPy too, the function differs from its reference"
-    if found.mends:
-        mended = [mend.mend.replace("it equals the graph", "the function equals its reference") for mend in found.mends]
+    if search.mends:
+        mended = [
+            mend.mend.replace("it equals the graph", "the function equals its reference") for mend in search.mends
+        ]
         return [who, mended[0], *(f"or {other}" for other in mended[1:])]
-    none = found.nothing("the function", "it equal its reference")
+    none = search.nothing("the function", "it equal its reference")
     return [who, f"the line could not be found: {none}", *trial.differences()]
 
 
@@ -107,11 +109,11 @@ def diagnose(context: Context, refused: Refused | None = None) -> list[str]:
         # If only a gradient differs, the results are right already, so they cannot confirm an edit.
         return []
     trial = Trial(context)
-    found = _mends(context, trial, refused)
+    search = _mends(context, trial, refused)
     factors = [text for name in results if (text := _factor(context, name))]
-    if found.mends:
-        return [found.mends[0].mend, *(f"or {other.mend}" for other in found.mends[1:]), *factors]
-    return [found.nothing("per_device", "it equal the graph"), *([] if factors else trial.differences()), *factors]
+    if search.mends:
+        return [search.mends[0].mend, *(f"or {other.mend}" for other in search.mends[1:]), *factors]
+    return [search.nothing("per_device", "it equal the graph"), *([] if factors else trial.differences()), *factors]
 
 
 @dataclass(frozen=True)
@@ -378,25 +380,30 @@ class Trial:
         program.
         """
         gone = self._changed.gone(edit, self._context.experiment.results)
-        idle = [removal for removal in self._near(edit) if self._is_idle(edit, removal)]
-        if edit.kind == "collective" and (gone.collectives or any(removal.kind in _MOVING for removal in idle)):
+        idle = [number for number in self._near(edit) if self._is_idle(edit, self._removals[number])]
+        moving = any(self._removals[number].kind in _MOVING for number in idle)
+        if edit.kind == "collective" and (gone.collectives or moving):
             return math.inf
-        lines = {removal.line for removal in idle if not self._is_idle_unedited(removal)}
+        lines = {self._removals[number].line for number in idle if not self._is_idle_unedited(number)}
         unlikely = edit.rank >= _SPECULATIVE and len(lines) > _MOST_IDLE
         return math.inf if unlikely else gone.penalty
 
-    def _near(self, edit: Edit) -> list[Edit]:
-        """The removals from other lines that are tried: those of the nearest lines."""
+    def _near(self, edit: Edit) -> list[int]:
+        """The numbers of the removals from other lines that are tried: those of the nearest lines."""
         at = self._order.get(edit.line, 0)
         edited = {statement.line for _, statement in edit.changed.edited}
+
+        def rank(number: int) -> tuple[bool, int]:
+            # An edit that does the work of a collective is the least likely of all.
+            removal = self._removals[number]
+            return removal.kind not in _MOVING, abs(self._order[removal.line] - at)
+
         apart = (
-            removal
-            for removal in self._removals
+            number
+            for number, removal in enumerate(self._removals)
             if edited.isdisjoint(statement.line for _, statement in removal.changed.edited)
         )
-        # Collectives first, since an edit that does the work of one is the least likely of all.
-        ordered = sorted(apart, key=lambda each: (each.kind not in _MOVING, abs(self._order[each.line] - at)))
-        return ordered[:_REMOVED]
+        return sorted(apart, key=rank)[:_REMOVED]
 
     @cached_property
     def _removals(self) -> list[Edit]:
@@ -415,15 +422,12 @@ class Trial:
         case = self._cases[0]
         return self._computes(case, case.values["graph"], edit, removal)
 
-    def _is_idle_unedited(self, removal: Edit) -> bool:
-        """Whether the suspect as it is computes the same without a part."""
-        if id(removal) not in self._idle:
-            self._idle[id(removal)] = self._computes(self._cases[0], self._cases[0].suspect.values, removal)
-        return self._idle[id(removal)]
-
-    def same(self, edit: Edit) -> bool:
-        """Whether the edited suspect computes what it computes as it is."""
-        return all(self._computes(case, case.suspect.values, edit) for case in self._cases)
+    def _is_idle_unedited(self, number: int) -> bool:
+        """Whether the suspect as it is computes the same without the part of a removal."""
+        if number not in self._idle:
+            case = self._cases[0]
+            self._idle[number] = self._computes(case, case.suspect.values, self._removals[number])
+        return self._idle[number]
 
     def differences(self) -> list[str]:
         """Sentences on where the results differ from those of the graph, as they are."""

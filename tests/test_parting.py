@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -112,6 +113,20 @@ def test_equations_that_amplify_rounding_are_right() -> None:
         return 1 / close, grown, jnp.argmax(x), jnp.sort(-x), jax.random.normal(jax.random.key(0), (8,))
 
     assert of_lines(function, X) is None
+
+
+def test_a_program_is_proved_by_its_equations_only_if_each_is_right_and_its_outputs_are_the_same(pool: Any) -> None:
+    verdict = pool.programs["auto"].checks.value
+    right = measured(_jax.jit(lambda x: jnp.tanh(x) * 3), (X,))
+    judged = parting.proved(verdict, right)
+    assert judged is not None
+    assert (judged.status, judged.outputs["grad.v"].status) == ("passed", "passed")
+    assert "each of the program's 2 equations is right to rounding" in str(judged.note)
+    assert parting.proved(verdict, dataclasses.replace(right, same=False)) is None
+    assert parting.proved(verdict, dataclasses.replace(right, of=3)) is None
+    (tanh, times) = right.equations
+    off = dataclasses.replace(times, error=5 * (times.spread + 2.0**-23 * times.scale))
+    assert parting.proved(verdict, dataclasses.replace(right, equations=[tanh, off])) is None
 
 
 def test_a_program_of_too_many_values_is_not_measured() -> None:

@@ -62,6 +62,12 @@ def test_the_function_in_the_readme_is_checked_as_it_says(tmp_path: Path) -> Non
     assert settled(BLOCKS[at + 1]) in settled(printed("python script.py", tmp_path))
 
 
+def test_the_step_in_the_readme_is_explained_as_it_says(tmp_path: Path) -> None:
+    at = next(i for i, block in enumerate(BLOCKS) if "runner.explain(" in block)
+    (tmp_path / "script.py").write_text(BLOCKS[at], encoding="utf-8")
+    assert settled(BLOCKS[at + 1]) in settled(printed("python script.py", tmp_path))
+
+
 def test_a_file_in_the_readme_is_the_file() -> None:
     shown = re.findall(r"^`([\w/]+\.yaml)`:\n\n```yaml\n(.*?)```", README, re.DOTALL | re.MULTILINE)
     assert len(shown) == 2

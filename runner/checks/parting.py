@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from runner import dtypes
 from runner.checks.compare import of_bytes
+from runner.checks.kinds import value
 from runner.checks.twins import BOUND
 from runner.evidence.hlo import Metadata
 from runner.evidence.nodes import Origins, backward
@@ -28,7 +32,7 @@ def first(experiment: Experiment, program: Program, parted: Parted) -> Parting |
     `experiment` is the one that the program was written from.
     """
     for equation in parted.equations:
-        allowed = _allowed(equation)
+        allowed = _allowed(equation, BOUND)
         if equation.error is not None and equation.error <= allowed:
             continue
         metadata = Metadata(equation.stack, tuple((file, line) for file, line in equation.places))
@@ -47,12 +51,46 @@ def first(experiment: Experiment, program: Program, parted: Parted) -> Parting |
     return None
 
 
-def _allowed(equation: EquationError) -> float:
-    """What rounding does to the result of an equation at most."""
+def _allowed(equation: EquationError, bound: Mapping[int, float]) -> float:
+    """What rounding does to the result of an equation at most; `bound` is in units of what was measured."""
     kind = dtypes.dtype(equation.dtype)
     if kind.exact:
         return 0.0
-    return of_bytes(equation.dtype, BOUND) * (equation.spread + kind.eps * equation.scale)
+    return of_bytes(equation.dtype, bound) * (equation.spread + kind.eps * equation.scale)
+
+
+RIGHT = {1: 2.0, 2: 2.0, 4: 4.0, 8: 4.0}
+"""How far an equation that is right may be from float64, in units of what moving its operands changes."""
+
+
+def proved(verdict: ValueVerdict, parted: Parted) -> ValueVerdict | None:
+    """Return the verdict on a program whose twin is right and each of whose equations is right to rounding.
+
+    Its error is what the roundings of its own lines add up to, which the oracle's lines need not have. None if an
+    equation was not measured or is further off, or if the program has other outputs when it returns all its values.
+    """
+    right = all(
+        equation.error is not None and equation.error <= _allowed(equation, RIGHT) for equation in parted.equations
+    )
+    if not right or not parted.same or len(parted.equations) < parted.of:
+        return None
+    reasons = {name: _right(output, parted.of) for name, output in verdict.compared.items() if _alone(output)}
+    outputs = {
+        name: replace(output, status="passed", reason=reasons[name]) if name in reasons else output
+        for name, output in verdict.outputs.items()
+    }
+    notes = [f"{name}: {reason}" for name, reason in reasons.items()]
+    judged = value.revised(verdict, outputs)
+    return replace(judged, note="; ".join(filter(None, (verdict.note, *notes))))
+
+
+def _right(output: ValueOutput, equations: int) -> str:
+    assert output.twin is not None
+    times = "" if output.accuracy is None else f"{output.accuracy:.2g} × the measured rounding; "
+    return (
+        f"{times}each of the program's {equations} equations is right to rounding, and in float64 it equals the oracle "
+        f"to {output.twin.max_abs_error:.1g}"
+    )
 
 
 def sentence(parting: Parting | None, parted: Parted) -> str:

@@ -453,11 +453,14 @@ def calls_itself(module: Module) -> str | None:
 def disordered(module: Module) -> str | None:
     """A sentence about an operand that stands behind what reads it, which XLA never writes; None without one."""
     for computation in module.computations.values():
+        # The instructions are in the order of the text; few of a large module read what no earlier one makes.
+        before: set[str] = set()
         for instruction in computation.instructions.values():
-            for name in instruction.operands if instruction.opcode not in ("parameter", "constant") else ():
-                operand = computation.instructions.get(name)
-                if operand is not None and operand.position >= instruction.position:
-                    return f"{instruction.name} reads {name}, which stands behind it"
+            if not before.issuperset(instruction.operands) and instruction.opcode not in ("parameter", "constant"):
+                for name in instruction.operands:
+                    if name not in before and name in computation.instructions:
+                        return f"{instruction.name} reads {name}, which stands behind it"
+            before.add(instruction.name)
     return None
 
 

@@ -13,7 +13,7 @@ from runner.evidence import groups
 from runner.explanation.model import ExplainedMesh
 from runner.layout import Mesh
 
-_NAMED = re.compile(r"\bmesh\[((?:'[^']+'=\d+,? ?)+)\]")
+_NAMED = re.compile(r"mesh\[((?:'[^']+'=\d+,? ?)+)\]")
 _SHARDY = re.compile(r'#sdy\.mesh<\[((?:\\?"[^"\\]+\\?"=\d+(?:, )?)+)\]')
 _LOWERED = re.compile(r"sdy\.mesh @\S+ = <\[((?:\"[^\"]+\"=\d+(?:, )?)+)\]")
 _AXIS = re.compile(r"""\\?["']([^"'\\]+)\\?["']=(\d+)""")

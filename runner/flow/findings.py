@@ -292,6 +292,9 @@ class Findings:
         judged: dict[Program, ValueVerdict] = {}
         for program, verdict in values.items():
             parted = measured[program]
+            if not isinstance(parted, str) and (right := parting.proved(verdict, parted)) is not None:
+                judged[program] = right
+                continue
             if isinstance(parted, str):
                 sentence, place = f"where program and twin part is not known: {parted}", None
             else:

@@ -268,9 +268,13 @@ class EquationError:
 
 @dataclass(kw_only=True)
 class Parted:
-    """The equations of a program that were measured beside float64, in their order; `of`: how many it has."""
+    """The equations of a program that were measured beside float64, in their order; `of`: how many it has.
+
+    `same`: whether the program has the same outputs when it returns all its values.
+    """
 
     of: int
+    same: bool
     equations: list[EquationError]
 
 

@@ -58,7 +58,7 @@ def measured(function: Any, operands: Sequence[Any]) -> Parted:
     jaxpr = _jax.make_jaxpr(function)(*operands)
     flat = _Flat()
     given = [flat.number(_jax.typeof(operand)) for operand in operands]
-    flat.read(jaxpr, given, "", flat.entries)
+    results = flat.read(jaxpr, given, "", flat.entries)
     singles = list(flat.singles())
     elements = sum(math.prod(flat.avals[number].shape) for number in flat.kept())
     if len(singles) > EQUATIONS:
@@ -66,20 +66,23 @@ def measured(function: Any, operands: Sequence[Any]) -> Parted:
     if elements > ELEMENTS:
         raise TooLarge(f"its equations have {elements} elements, and those of at most {ELEMENTS} are measured")
 
-    def evaluated(arrays: tuple[Any, ...]) -> list[Any]:
-        return flat.evaluate(dict(zip(given, arrays, strict=True)))
+    def evaluated(arrays: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+        return flat.evaluate(dict(zip(given, arrays, strict=True)), results)
 
     def compared(arrays: list[Any]) -> dict[tuple[int, ...], Any]:
         return flat.compare(dict(zip(flat.kept(), arrays, strict=True)), bodies)
 
-    values = _jax.jit(evaluated)(tuple(operands))
+    values, outputs = _jax.jit(evaluated)(tuple(operands))
     with _jax.enable_x64(True):
         wide = widening.Widening({})
         bodies = {single.results: body for single in singles if (body := _widened(wide, single)) is not None}
         measures: dict[tuple[int, ...], Any] = _jax.jit(compared)(values)
         errors = {results: np.asarray(measure).reshape(-1, 3) for results, measure in measures.items()}
+    # Last, since a program may take its operands' memory.
+    own = _jax.tree.leaves(function(*operands))
     return Parted(
         of=len(singles),
+        same=all(map(_same, outputs, own)),
         equations=[
             _equation_error(number, single, errors[single.results])
             for number, single in enumerate(singles, 1)
@@ -262,12 +265,13 @@ class _Flat:
         outside = _kept([entry for entry in self.entries if isinstance(entry, _Single)], self.constants)
         return [*outside, *(n for entry in self.entries if isinstance(entry, _Region) for n in entry.kept())]
 
-    def evaluate(self, given: Mapping[int, Any]) -> list[Any]:
-        """The kept values of the program."""
+    def evaluate(self, given: Mapping[int, Any], results: Sequence[_Term]) -> tuple[list[Any], list[Any]]:
+        """The kept values of the program, and its results."""
         values: dict[int, Any] = {**self.constants, **given}
         for entry in self.entries:
             values |= entry.evaluate(values)
-        return [values[number] for number in self.kept()]
+        returned = [values[each] if isinstance(each, int) else _value(each) for each in results]
+        return [values[number] for number in self.kept()], returned
 
     def compare(self, kept: Mapping[int, Any], bodies: Mapping[tuple[int, ...], Any]) -> dict[tuple[int, ...], Any]:
         """The errors of the equations, by the numbers of their results; `bodies` has those that can be widened."""
@@ -388,6 +392,21 @@ def _dropped(variable: Any) -> bool:
 
 def _value(literal: Any) -> np.ndarray:
     return np.asarray(literal.val, literal.aval.dtype)
+
+
+def _same(value: Any, own: Any) -> bool:
+    """Whether an output is, on every device, the same to two units in the last place of each element."""
+    if _jax.dtypes.issubdtype(own.dtype, _jax.dtypes.extended):
+        return True
+    whole = np.asarray(value)
+    return all(_alike(whole[part.index], np.asarray(part.data)) for part in own.addressable_shards)
+
+
+def _alike(a: np.ndarray, b: np.ndarray) -> bool:
+    if not widening.is_inexact(a.dtype):
+        return bool(np.array_equal(a, b))
+    kind, step = widening.wide_dtype(a.dtype), float(_jnp.finfo(a.dtype).eps)
+    return bool(np.allclose(a.astype(kind), b.astype(kind), 2 * step, 0.0, equal_nan=True))
 
 
 def _wide(value: Any) -> Any:

@@ -18,7 +18,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import jax
@@ -81,18 +81,29 @@ def measures(wanted: MeasuringRequest) -> Iterator[MeasuredRun]:
         yield measured(kind=collective, dtype="float32", bytes=4 * elements, seconds=seconds)
     least = _EMPTY_PROGRAMS * empty
     for dtype in wanted.dtypes:
-        for side in _SIDES:
+
+        def product(side: int, dtype: str = dtype) -> float:
             operand = _placed(mesh, P("x"), (count, side, side), jnp.dtype(dtype))
-            seconds = _time(calls.jit(_product), operand, few)
-            if seconds >= least:
-                break
+            return _time(calls.jit(_product), operand, few)
+
+        side, seconds = _grown(_SIDES, least, product)
         yield measured(kind="product", dtype=dtype, bytes=2 * side**3, seconds=seconds)
-    for size in _COPIED:
-        copied = _placed(mesh, P("x"), (count * size // 4,), jnp.float32)
-        seconds = _time(calls.jit(_copy), copied, few)
+
+    def copy(size: int) -> float:
+        return _time(calls.jit(_copy), _placed(mesh, P("x"), (count * size // 4,), jnp.float32), few)
+
+    size, seconds = _grown(_COPIED, least, copy)
+    yield measured(kind="copy", dtype="float32", bytes=2 * size, seconds=seconds)
+
+
+def _grown(sizes: Sequence[int], least: float, timed: Callable[[int], float]) -> tuple[int, float]:
+    """The first size that takes at least so many seconds, or the last one, and its time."""
+    size, seconds = sizes[0], timed(sizes[0])
+    for larger in sizes[1:]:
         if seconds >= least:
             break
-    yield measured(kind="copy", dtype="float32", bytes=2 * size, seconds=seconds)
+        size, seconds = larger, timed(larger)
+    return size, seconds
 
 
 _COLLECTIVES: dict[str, Callable[[int], Callable[[Any], Any]]] = {

@@ -1,26 +1,32 @@
 """Every experiment with every mutation: what notices it, and is it located? `python benchmarks/mutants.py [NAME …]`
 
 Prints for each experiment how many mutants were noticed, refused and equivalent and which survived; and for a sample of
-those with wrong values, how many the diagnosis located at the right line, at another one, or not at all.
+those with wrong values, how many the diagnosis located at the right line, at another one, or not at all. `--dtypes`
+gives the floats of every array another dtype, or integers in their place; what JAX or NumPy refuses then is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import re
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import jax
 
+from runner import dtypes
 from runner.checks import diagnosis, oracles
 from runner.checks.context import Context
 from runner.checks.mutants import Mutant, mutants
+from runner.experiment.model import Experiment
+from runner.faults import InvalidExperiment
 from runner.reference import interpret
 from runner.reference.arithmetic import Arithmetic
 from tests.command import REFUSED
@@ -34,21 +40,27 @@ def main() -> None:
     parser.add_argument("--diagnosed", type=int, default=10, help="how many mutants of each experiment are diagnosed")
     parser.add_argument("--folder", type=Path, default=Path(__file__).resolve().parents[1] / "conf")
     parser.add_argument("--verbose", action="store_true", help="say what was not named at the right line")
+    parser.add_argument("--dtypes", nargs="*", default=[""], help="dtypes of the arrays in place of the file's")
     given = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     files = (given.folder / "experiment").glob("*.yaml")
     names = given.names or sorted(file.stem for file in files if file.stem not in REFUSED)
     outcomes: Counter[str] = Counter()
     named: Counter[str] = Counter()
-    for name in names:
+    for name, dtype in itertools.product(names, given.dtypes):
         start = time.perf_counter()
         experiment, released = shipped(name, given.folder)
-        with tempfile.TemporaryDirectory() as scratch:
-            context = consulted(experiment, Path(scratch), released)
+        try:
+            experiment, released = (experiment, released) if not dtype else in_dtype(experiment, dtype)
+            with tempfile.TemporaryDirectory() as scratch:
+                context = consulted(experiment, Path(scratch), released)
+        except InvalidExperiment as refusal:
+            print(f"{name:40} {dtype:15} left out: {str(refusal).splitlines()[0]}", flush=True)
+            continue
         mutated = mutants(context)
         here = Counter(mutant.outcome for mutant in mutated)
         outcomes += here
-        print(f"{name:48} {dict(here)}  {time.perf_counter() - start:.1f} s", flush=True)
+        print(f"{name:40} {dtype:15} {dict(here)}  {time.perf_counter() - start:.1f} s", flush=True)
         for mutant in mutated:
             if mutant.outcome == "survived":
                 print(f"    survived: {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}")
@@ -64,6 +76,23 @@ def main() -> None:
     print(f"{sum(outcomes.values())} mutants: {dict(outcomes)}")
     print(f"{sum(named.values())} diagnosed: {dict(named)}")
     sys.exit(bool(outcomes["survived"]))
+
+
+def in_dtype(experiment: Experiment, dtype: str) -> tuple[Experiment, Mapping[str, str]]:
+    """Return an experiment with the floats of its arrays in another dtype, and why its pinned values do not apply."""
+    definition = experiment.definition
+    arrays = {
+        array.name: {
+            **definition["arrays"][array.name],
+            "dtype": dtype,
+            **({"init": "integers(-8, 8)"} if dtypes.dtype(dtype).exact else {}),
+        }
+        for array in experiment.arrays
+        if array.name in definition["arrays"] and not dtypes.dtype(array.dtype).exact
+    }
+    pinned = {**(definition.get("expect") or {}), "values": {}}
+    changed = experiment.at(arrays={**definition["arrays"], **arrays}, expect=pinned)
+    return changed, {}
 
 
 def diagnosed(context: Context, mutant: Mutant) -> tuple[str, str]:

@@ -80,7 +80,8 @@ def main() -> None:
             print(number, outcome, config["graph"], words, flush=True)
         if given.run and number % given.run == 0:
             judged = judge.judge(config)
-            counts[f"run: {judged['status']}"] += 1
+            lacking = judged["found"] and all(kind == "refused" for kind, *_ in judged["found"])
+            counts[f"run: {'not implemented' if lacking else judged['status']}"] += 1
             if judged["status"] != "passed":
                 print(number, judged["status"], judged.get("error"), judged["found"], flush=True)
             judge.forget()

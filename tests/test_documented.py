@@ -132,8 +132,10 @@ SWEEP = "outputs/case3_allreduce/2026-01-31_12-00-00-000000"
 
 _OF_ITS_OWN = (
     "target.processes", "target.cluster", "target=v", "topology", "hydra/launcher", "runner measure", "benchmarks.",
+    "--experiments conf tests",
 )  # fmt: skip
-"""The commands that start processes which a fork of the server cannot start, or need libtpu exclusively."""
+"""The commands that start processes which a fork of the server cannot start, import JAX themselves, or need libtpu
+exclusively."""
 
 
 @pytest.fixture
@@ -151,6 +153,17 @@ def folder(tmp_path: Path) -> Path:
         if (own := re.match(r"# @package _global_\nname: (\w+)\n", block)) is not None:
             (tmp_path / f"{own[1]}.yaml").write_text(block, encoding="utf-8")
     return tmp_path
+
+
+def make_project(folder: Path) -> None:
+    """Make the project of docs/ci.md: its experiment, its test, and its goldens of two series of JAX."""
+    code = list(blocks((ROOT / "docs" / "ci.md").read_text(encoding="utf-8")))
+    for name in ("conf", "tests"):
+        shutil.rmtree(folder / name)
+    for name, kind in (("conf/experiment/spectrum.yaml", "yaml"), ("tests/test_step.py", "python")):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(next(text for language, text in code if language == kind), encoding="utf-8")
+    shutil.copytree(ROOT / "tests" / "two_series", folder / "tests" / "goldens")
 
 
 def run(folder: Path, line: str) -> Done:
@@ -172,7 +185,7 @@ def run(folder: Path, line: str) -> Done:
         command(folder, "+experiment=case3_allreduce", "program=auto", limit=600)
     words = shlex.split(line.replace(" FOLDER", " build"))
     if words[0] == "pytest":
-        return command(folder, "-q", "-p", "no:cacheprovider", *words[1:], module="pytest", limit=600)
+        words = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *words[1:]]
     if words[0] in CLUSTERS:
         return in_a_cluster(words, folder)
     assert words[:2] == ["python", "-m"], line
@@ -233,6 +246,8 @@ def test_every_command_is_run_or_listed_as_not_run() -> None:
     ],
 )
 def test_a_command_of_a_page_does_what_the_page_says(folder: Path, each: Shown) -> None:
+    if each.page == "ci.md":
+        make_project(folder)
     done = run(folder, each.line)
     output = done.stdout + done.stderr
     # The shown output of a command may be a refusal.
@@ -257,6 +272,7 @@ FRAGMENTS = {
     "arrays: {x: [data], w1: [null, model], w2: [model, null]}": "a layout by hand, which tests/test_plan.py reads",
     "'+hydra.callbacks.own=": "an override, which tests/test_track.py makes",
     "- run: pip install": "a step of a workflow of GitHub",
+    "name: sharding": "a workflow of GitHub",
 }
 """The YAML blocks that are no part of an experiment, by their beginnings, and why."""
 

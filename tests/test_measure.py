@@ -52,7 +52,9 @@ def test_measures_as_short_as_a_dispatch_have_no_latency_but_a_rate() -> None:
     measures = [replace(run, seconds=5e-6) if run.bytes == 1_000 else run for run in made(4.5e11, 5e-6)]
     assert fit.fit(measures).latency == 0.0
     quick = [replace(run, seconds=20e-6) for run in measures]
-    assert 0 < fit.fit(quick).bandwidth < 1e15
+    bandwidth = fit.fit(quick).bandwidth
+    assert bandwidth is not None
+    assert 0 < bandwidth < 1e15
 
 
 @pytest.mark.parametrize(
@@ -88,13 +90,23 @@ def test_the_devices_here_are_measured(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(written["flops"][dtype] > 0 for dtype in ("float32", "bfloat16"))
 
 
+def test_one_device_has_products_and_memory_and_no_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["one", "--config-dir", str(tmp_path), "--devices", "1", "--runs", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "one device has no other to communicate with" in printed
+    assert not any(kind in printed for kind in fit.KINDS)
+    written = yaml.safe_load((tmp_path / "hardware" / "one.yaml").read_text())
+    assert set(written) == {"name", "flops", "memory"}
+    assert written["flops"]["float32"] > 0
+    assert written["memory"]["bandwidth"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["../x"], "cannot name a file of hardware"),
         (["x", "--smallest", "2M", "--largest", "1M"], "is larger than the largest"),
         (["x", "--largest", "many"], "'many' is not a size"),
-        (["x", "--devices", "1"], "no other to communicate with"),
         (["x", "--devices", "0"], "not a number from 1 to 4096"),
         (["x", "--config-dir", "nowhere"], "there is no folder nowhere"),
     ],

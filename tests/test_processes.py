@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from runner.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.flow import run as flow
+from runner.link import descendants
 from runner.link.events import Finished, Started
 from runner.link.order import job
 from runner.link.steps import Step
@@ -135,7 +137,7 @@ def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: P
 def coordinators() -> set[str]:
     """Return the hexadecimal addresses at which the first worker of this process with a coordinator listens."""
     me = Path("/proc/self")
-    workers = " ".join((each / "children").read_text() for each in (me / "task").iterdir()).split()
+    workers = [*descendants._below(os.getpid())]
     sockets: set[str] = set()
     port = 0
     for pid in workers:

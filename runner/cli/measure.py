@@ -51,8 +51,6 @@ def main(arguments: Sequence[str]) -> int:
             f"there is no folder {options.config_dir} for the file; make it, or name another with --config-dir"
         )
     devices = options.devices or (8 if options.platform == "cpu" else 0)
-    if devices == 1:
-        parser.error("one device has no other to communicate with")
     sizes = [options.smallest]
     while sizes[-1] * _STEP < options.largest:
         sizes.append(sizes[-1] * _STEP)
@@ -93,8 +91,11 @@ def _report(measures: Sequence[MeasuredRun]) -> None:
         for timing in measures
         if timing.kind in fit.KINDS
     ]
-    print_table(Table(_HEAD, rows))
-    say()
+    if rows:
+        print_table(Table(_HEAD, rows))
+        say()
+    else:
+        say("one device has no other to communicate with: its products and its memory are measured")
     for timing in measures:
         if timing.kind == "product":
             say(f"products of {timing.dtype}: {timing.bytes / timing.seconds:.3g} operations a second on each device")

@@ -18,14 +18,17 @@ KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective
 
 @dataclass(frozen=True)
 class Fitted:
-    """The fitted model of one of the measured devices; bandwidths in bytes per second, `latency` in seconds."""
+    """The fitted model of one of the measured devices; bandwidths in bytes per second, `latency` in seconds.
+
+    - `bandwidth`, `latency`: of the links; null of a single device, which has nobody to communicate with.
+    """
 
     device: str
     devices: int
     flops: dict[str, float]
     memory_bandwidth: float
-    bandwidth: float
-    latency: float
+    bandwidth: float | None
+    latency: float | None
     dispatch: float
 
 
@@ -37,7 +40,8 @@ def fit(measures: Sequence[MeasuredRun]) -> Fitted:
     first = measures[0]
     (dispatch,) = (measured.seconds for measured in measures if measured.kind == "dispatch")
     collectives = [measured for measured in measures if measured.kind in KINDS]
-    largest, smallest = max(measured.bytes for measured in collectives), min(measured.bytes for measured in collectives)
+    sizes = [measured.bytes for measured in collectives]
+    largest, smallest = max(sizes, default=0), min(sizes, default=0)
     rates = [busbw(_started(measured, dispatch)) for measured in collectives if measured.bytes > largest / 2]
     waits = [
         max(0.0, measured.seconds - dispatch) / (2 if measured.kind == "all-reduce" else 1)
@@ -52,8 +56,8 @@ def fit(measures: Sequence[MeasuredRun]) -> Fitted:
             measured.dtype: algbw(_started(measured, dispatch)) for measured in measures if measured.kind == "product"
         },
         memory_bandwidth=copy,
-        bandwidth=statistics.median(rates),
-        latency=statistics.median(waits),
+        bandwidth=statistics.median(rates) if collectives else None,
+        latency=statistics.median(waits) if collectives else None,
         dispatch=dispatch,
     )
 
@@ -78,11 +82,16 @@ def document(fitted: Fitted, name: str, when: str, versions: str) -> str:
     flops = ", ".join(f"{dtype}: {rate:.2e}" for dtype, rate in fitted.flops.items())
     lines = [
         f"# {fitted.devices} × {fitted.device}, measured {when} ({versions}) by python -m runner measure {name}.",
-        "# Collectives: bandwidth at the largest size, time of the smallest, each without the "
-        f"{fitted.dispatch * 1e6:.0f} µs that an empty program takes.",
+        f"# Each time is without the {fitted.dispatch * 1e6:.0f} µs that an empty program takes.",
         f"name: {name}",
         f"flops: {{{flops}}}",
         f"memory: {{bandwidth: {fitted.memory_bandwidth:.2e}}}",
-        f"switch: {{devices: {fitted.devices}, bandwidth: {fitted.bandwidth:.2e}, latency: {fitted.latency:.2e}}}",
     ]
+    if fitted.bandwidth is None or fitted.latency is None:
+        lines.append("# One device has no links that could be measured.")
+    else:
+        lines += [
+            "# Collectives: bandwidth at the largest size, latency that of the smallest.",
+            f"switch: {{devices: {fitted.devices}, bandwidth: {fitted.bandwidth:.2e}, latency: {fitted.latency:.2e}}}",
+        ]
     return "\n".join(lines) + "\n"

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from runner.link import lifeline
 from runner.link.process import COMMAND, Launch, Worker, spawned
 
 _log = logging.getLogger("runner")
@@ -150,7 +151,7 @@ def _run(
         logging.root.handlers.clear()
         os.environ.update(environment)
         tempfile.tempdir = None
-        sys.argv = [*arguments]
+        sys.argv = [arguments[0], lifeline.guard(arguments[1]), *arguments[2:]]
         _forget_classes()
         # A new thread has none of the JAX contexts that the caller is in: meshes, devices, traces.
         thread = threading.Thread(target=_run_module, args=(arguments[0],))

@@ -19,17 +19,22 @@ def kill(pid: int) -> None:
     """
     if any(_below(pid)):
         os.kill(pid, signal.SIGSTOP)
-        ended: set[int] = set()
-        for _ in range(_ROUNDS):
-            # Those whose parent has just ended are children of the process that adopts them.
-            left = {each for each in _below(pid) if each not in ended}
-            if not left:
-                break
-            for each in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(each, signal.SIGKILL)
-            ended |= left
+        kill_below(pid)
     os.kill(pid, signal.SIGKILL)
+
+
+def kill_below(pid: int) -> None:
+    """End the processes below one that starts no others meanwhile: it is stopped, or this one."""
+    ended: set[int] = set()
+    for _ in range(_ROUNDS):
+        # Those whose parent has just ended are children of the process that adopts them.
+        left = {each for each in _below(pid) if each not in ended}
+        if not left:
+            break
+        for each in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGKILL)
+        ended |= left
 
 
 def _below(pid: int) -> Iterator[int]:

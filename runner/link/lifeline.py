@@ -1,9 +1,10 @@
-"""Ends a process when the process that started it ends, whatever it is computing; the worker's children too."""
+"""Ends a process when the process that started it ends, whatever it is computing; all that a worker started too."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ _GLANCE = 0.5
 """Seconds between two checks of the parent where the kernel sends no signal."""
 
 _BY_THREAD = "thread"
+_BY_GUARD = "guard"
 
 
 def owner() -> str:
@@ -42,6 +44,59 @@ def die_with(owner: str, number: signal.Signals = signal.SIGKILL) -> None:
     if os.getppid() != int(parent):
         # The owner ended before this process asked.
         os._exit(0)
+
+
+def guard(owner: str) -> str:
+    """Make this process the guard of a copy of it, in which this returns the owner for `die_with`.
+
+    The guard ends with `owner` or with the copy, and before that ends everything that the copy has started, in C and in
+    sessions of its own too. It ends as the copy ended, so the process that waits for it sees no difference. Only Linux
+    has this: elsewhere there is no guard.
+    """
+    if sys.platform != "linux" or owner.endswith(f":{_BY_GUARD}"):
+        return owner
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    guard = os.getpid()
+    guarded = os.fork()
+    if guarded == 0:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        return f"{guard}:{_BY_GUARD}"
+    try:
+        _guard(guarded, owner)
+    finally:
+        os._exit(1)
+
+
+def _guard(guarded: int, owner: str) -> None:
+    from runner.link import descendants
+
+    def end(number: int, frame: object) -> None:
+        descendants.kill_below(guard)
+        os._exit(128 + number)
+
+    guard = os.getpid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    die_with(owner, signal.SIGTERM)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        # The pipes are the copy's.
+        os.dup2(nothing, stream)
+    while True:
+        # Orphans of the copy are children of this process.
+        pid, status = os.wait()
+        if pid == guarded:
+            break
+    descendants.kill_below(guard)
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        os._exit(code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if -code not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(guard, -code)
+    signal.pause()
 
 
 def keep_children(in_child: Callable[[], None]) -> None:

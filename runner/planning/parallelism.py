@@ -174,7 +174,8 @@ class _Plan:
         yield from self._gathered(axis, each, bool(tokens))
         yield from self._optimizer(axis, each, bool(tokens))
         yield from self._tensor_parallel(axis, each)
-        if each.between and self._with_roles(each, "features", "heads"):
+        # Values that lie as the batch do not change between products.
+        if each.between and not batch and self._with_roles(each, "features", "heads"):
             yield self._between(axis, each)
         for meaning, template in _KINDS.items():
             if groups := each.split.get(meaning):

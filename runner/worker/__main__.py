@@ -16,7 +16,7 @@ from runner.link import lifeline
 
 if __name__ == "__main__":
     # Before anything that takes long is imported.
-    lifeline.die_with(sys.argv[1])
+    lifeline.die_with(lifeline.guard(sys.argv[1]))
     # Loaded modules leave no garbage; collecting would take a tenth of the time that JAX needs to be imported.
     gc.disable()
 

@@ -921,11 +921,14 @@ class _FunctionReader:
         own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
         local = section == "per_device"
 
+        latest: list[Callable[..., list[Any]]] = []
+
         def reading(how: Setting) -> tuple[jaxprs.FunctionLines, Any]:
             # JAX caches traces by function, so each reading needs a new one.
+            latest[:] = [in_space(read_in)]
             with self._set(how):
                 lines = jaxprs.read(
-                    in_space(read_in),
+                    latest[0],
                     self._typed(structs, layouts, how),
                     mesh=self.probe.mesh,
                     manual=self.probe.manual.axes if local else (),
@@ -969,7 +972,9 @@ class _FunctionReader:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         _require_shallow(gives, call.text, key)
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
-            self.compilable[line] = _Compilable(in_space(space), self._typed(structs, layouts, how), how, gives)
+            # The function of the latest reading is traced already.
+            function = latest[0] if reference is None else in_space(space)
+            self.compilable[line] = _Compilable(function, self._typed(structs, layouts, how), how, gives)
         text, tree = self._function(call, own, reads, structs, lines, gives, where)
         if reference is not None and not local and not self.around:
             with self._set(how):

@@ -18,7 +18,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import jax
@@ -35,10 +35,13 @@ _shard_map: Callable[..., Any] = cast("Any", jax).shard_map
 _WARM = 2
 """Runs that are not counted."""
 
-_SIDE = 1024
+_EMPTY_PROGRAMS = 100
+"""Products and copies grow until one takes as long as so many empty programs: then starting it is a hundredth."""
+
+_SIDES = (1024, 2048, 4096, 8192, 16384)
 """The rows and columns of the matrices that are multiplied."""
 
-_COPIED = 2**26
+_COPIED = tuple(2**power for power in (26, 28, 30, 32))
 """The bytes on each device that are copied."""
 
 
@@ -63,9 +66,10 @@ def measures(wanted: MeasuringRequest) -> Iterator[MeasuredRun]:
     kind = devices[0].device_kind
     measured = functools.partial(MeasuredRun, device=kind, devices=count)
     few = max(3, wanted.runs // 5)
-    seconds = _time(calls.jit(_nothing), _placed(mesh, P("x"), (count,), jnp.float32), wanted.runs)
-    yield measured(kind="dispatch", dtype="float32", bytes=0, seconds=seconds)
-    for collective, size in ((c, s) for c in wanted.kinds for s in wanted.sizes):
+    empty = _time(calls.jit(_nothing), _placed(mesh, P("x"), (count,), jnp.float32), wanted.runs)
+    yield measured(kind="dispatch", dtype="float32", bytes=0, seconds=empty)
+    # One device has nobody to communicate with.
+    for collective, size in ((c, s) for c in wanted.kinds for s in wanted.sizes if count > 1):
         # As in nccl-tests: the size of the whole for a gather or scatter, else what each device contributes.
         elements = max(count * count, size // 4 // (count * count) * count * count)
         local = elements // count if collective == "all-gather" else elements
@@ -75,13 +79,31 @@ def measures(wanted: MeasuringRequest) -> Iterator[MeasuredRun]:
         operand = _placed(mesh, P("x"), (local * count,), jnp.float32)
         seconds = _time(function, operand, wanted.runs)
         yield measured(kind=collective, dtype="float32", bytes=4 * elements, seconds=seconds)
+    least = _EMPTY_PROGRAMS * empty
     for dtype in wanted.dtypes:
-        operand = _placed(mesh, P("x"), (count, _SIDE, _SIDE), jnp.dtype(dtype))
-        seconds = _time(calls.jit(_product), operand, few)
-        yield measured(kind="product", dtype=dtype, bytes=2 * _SIDE**3, seconds=seconds)
-    copied = _placed(mesh, P("x"), (count * _COPIED // 4,), jnp.float32)
-    seconds = _time(calls.jit(_copy), copied, few)
-    yield measured(kind="copy", dtype="float32", bytes=2 * _COPIED, seconds=seconds)
+
+        def product(side: int, dtype: str = dtype) -> float:
+            operand = _placed(mesh, P("x"), (count, side, side), jnp.dtype(dtype))
+            return _time(calls.jit(_product), operand, few)
+
+        side, seconds = _grown(_SIDES, least, product)
+        yield measured(kind="product", dtype=dtype, bytes=2 * side**3, seconds=seconds)
+
+    def copy(size: int) -> float:
+        return _time(calls.jit(_copy), _placed(mesh, P("x"), (count * size // 4,), jnp.float32), few)
+
+    size, seconds = _grown(_COPIED, least, copy)
+    yield measured(kind="copy", dtype="float32", bytes=2 * size, seconds=seconds)
+
+
+def _grown(sizes: Sequence[int], least: float, timed: Callable[[int], float]) -> tuple[int, float]:
+    """The first size that takes at least so many seconds, or the last one, and its time."""
+    size, seconds = sizes[0], timed(sizes[0])
+    for larger in sizes[1:]:
+        if seconds >= least:
+            break
+        size, seconds = larger, timed(larger)
+    return size, seconds
 
 
 _COLLECTIVES: dict[str, Callable[[int], Callable[[Any], Any]]] = {

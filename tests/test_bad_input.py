@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
 from tests.faults import GOOD
 from tests.server import Done, command
 
@@ -716,3 +718,13 @@ def test_a_carry_that_every_step_gathers_is_a_warning_with_a_remedy(tmp_path: Pa
     assert cured.returncode == 0, cured.stdout + cured.stderr
     assert "warning" not in cured.stdout
     assert "no collectives" in cured.stdout
+
+
+@pytest.mark.parametrize("written", ["mesh.shape=4x2", "mesh.shape=4*2", "mesh=4,2"])
+def test_sizes_written_otherwise_are_answered_with_an_override_that_works(written: str, tmp_path: Path) -> None:
+    say = command(tmp_path, "+experiment=case3_allreduce", written, "hydra.run.dir=out").stderr
+    advice = re.search(r"write (\S+)", say)
+    assert advice is not None, say
+    (override,) = shlex.split(advice[1])
+    override = override if "=" in override else f"{written.partition('=')[0]}={override}"
+    assert compose("case3_allreduce", conf_folder(), [override]).plain["mesh"]["shape"] == [4, 2]

@@ -18,6 +18,8 @@ from jax.sharding import PartitionSpec as P
 
 import runner
 from runner import api
+from runner.config.compose import InvalidConfiguration, compose
+from runner.config.folders import conf_folder
 from runner.link.workers import Workers
 from tests.server import command
 
@@ -289,3 +291,17 @@ def test_a_pattern_that_an_earlier_one_shadows_is_named(tmp_path: Path) -> None:
     )
     done = command(tmp_path, "e.yaml", "hydra.run.dir=out")
     assert "'p/**' stands before 'p/u/w' and gives all its leaves their specs" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("value", [7, 0, "maybe", [True]])
+def test_a_flag_is_true_or_false(value: object, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="'explain' is true or false, not"):
+        compose("case3_allreduce", conf_folder(), [f"explain={value}"])
+
+
+def test_many_outputs_that_prove_little_are_one_warning(tmp_path: Path) -> None:
+    record = check(tmp_path / "out", lambda x: [x * 0 + number for number in range(1, 9)], X, out_specs=P("x"))
+    assert [each for each in record.warnings if "proves little" in each] == [
+        "the references of 'result_0', 'result_1', 'result_2' and 5 other outputs have one value everywhere, which "
+        "proves little"
+    ]

@@ -315,7 +315,7 @@ def test_collectives_are_those_of_the_lines_inside_and_the_verdict_says_what_it_
     reasons = [each.why.text for each in program.collectives or [] if each.why is not None]
     assert len(reasons) == len(program.collectives or [])
     assert all("test_own_shard_map.py:" in reason for reason in reasons)
-    assert any("the derivative of test_own_shard_map.py:" in reason for reason in reasons)
+    assert any("in the backward pass test_own_shard_map.py:" in reason for reason in reasons)
     assert not program.collectives_unknown
     assert program.checks.value is not None
     note = program.checks.value.note

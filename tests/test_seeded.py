@@ -24,8 +24,6 @@ from runner.worker.types import infer
 from tests import harness
 from tests.seeded import SEEDS, Seed
 
-SECONDS = 20.0
-
 ELSEWHERE = {
     # A mean of sums over devices fixes it too.
     "loss_by_rows": "seeded.py:101 ",
@@ -70,7 +68,7 @@ def message(experiment: Experiment, folder: Path) -> str:
         arrays = data.make(experiment, folder)
         return untyped_output.explained(experiment, arrays, error.fault, refused).message
     assert sections.check(context).status == "failed"
-    return "\n".join(diagnosis.diagnose(context, refused, SECONDS))
+    return "\n".join(diagnosis.diagnose(context, refused))
 
 
 @pytest.mark.sample(5)

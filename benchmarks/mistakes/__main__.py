@@ -28,7 +28,7 @@ from runner.link.workers import Workers
 from runner.record.model import CompiledProgram
 from runner.record.verdicts import ValueVerdict
 
-FAMILIES = ("rings", "attention", "training", "jitted")
+FAMILIES = ("rings", "attention", "training", "jitted", "global_view", "shards")
 
 
 def imported(text: str, family: str, folder: Path, number: int) -> Any:
@@ -53,10 +53,11 @@ def lines(texts: list[str], file: str) -> list[int]:
 
 def run(case: Case, folder: Path, workers: Workers) -> Record:
     in_specs = None if case.jitted and case.in_specs is None else case.in_specs
-    return checked(
-        case.whole(), case.operands, mesh=case.mesh, in_specs=in_specs, reference=case.reference,
-        out_specs=None, program="auto", folder=folder, workers=workers, show="none",
-    )  # fmt: skip
+    with case.context():
+        return checked(
+            case.whole(), case.operands, mesh=None if case.setting else case.mesh, in_specs=in_specs,
+            reference=case.reference, out_specs=None, program=case.program, folder=folder, workers=workers, show="none",
+        )  # fmt: skip
 
 
 def main() -> None:

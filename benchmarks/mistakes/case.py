@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import AxisType
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Case:
 
     - `mistakes`: text and replacement; each text stands once in the function, or in what it calls.
     - `jitted`: whether the function is in the global view, rather than a device's code for `shard_map`.
-    - `named`: for a mistake in a helper, the text of the line that calls it, by the number of the mistake.
+    - `setting`: whether it is called within `jax.set_mesh`, as a function with bare specs is.
     """
 
     function: Callable[..., Any]
@@ -30,6 +32,7 @@ class Case:
     check_vma: bool = True
     jitted: bool = False
     within: tuple[Callable[..., Any], ...] = ()
+    setting: bool = False
 
     @property
     def name(self) -> str:
@@ -42,6 +45,16 @@ class Case:
         return jax.shard_map(
             self.function, mesh=self.mesh, in_specs=self.in_specs, out_specs=self.out_specs, check_vma=self.check_vma
         )
+
+    @property
+    def program(self) -> str:
+        """The program that it is run as."""
+        typed = AxisType.Explicit in getattr(self.mesh, "axis_types", ())
+        return "explicit" if self.setting or (typed and not self.jitted) else "auto"
+
+    def context(self) -> AbstractContextManager[Any]:
+        """What it is called in."""
+        return jax.set_mesh(self.mesh) if self.setting else nullcontext()
 
     def broken(self, text: str, mistake: tuple[str, str]) -> tuple[str, int]:
         """The text of its module with a mistake, and the number of the line where it is."""

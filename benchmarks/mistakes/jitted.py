@@ -191,7 +191,7 @@ CASES = (
     Case(gathered, (normal(0, 8, D), normal(1, D, 12)), mesh, (B, P("model", None)), None,
          lambda x, w: jnp.tanh(x @ w), (
         ("h = jnp.tanh(x @ w)", "h = x @ w"),
-    ), jitted=True),
+    ), jitted=True, setting=True),
     Case(moe, (normal(0, 8, D), normal(1, D, 4), normal(2, 4, D, 6)), AUTO, (B, P(), P("model")), None,
          moe_reference, (
         ("top = top / top.sum(-1, keepdims=True)", "top = top / top.max(-1, keepdims=True)"),

@@ -47,11 +47,11 @@ class ChangedGraphs:
         self._numbers = itertools.count(1 + max(_numbers(self.graph), default=0))
         self._holding = _lines_inside(self.graph)
 
-    def of(self, edit: Edit) -> Graph:
-        """The graph with an edit. Raises `Unlisted`."""
+    def of(self, *edits: Edit) -> Graph:
+        """The graph with edits of different lines. Raises `Unlisted`."""
         nodes: dict[Line, Node] = {}
         steps: dict[Line, int] = {}
-        for position, statement in edit.changed.edited:
+        for position, statement in (changed for edit in edits for changed in edit.changed.edited):
             if isinstance(statement, Node):
                 nodes[statement.line] = in_section(statement, self._scopes[position])
             else:

@@ -13,25 +13,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
 
 from runner import dtypes
 from runner.checks import output_differences
-from runner.checks.changed import ChangedGraphs, Gone
+from runner.checks.changed import ChangedGraphs
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.kinds import sections
 from runner.checks.mends import inserting
 from runner.checks.oversights import overlooking
-from runner.checks.slips import changing
+from runner.checks.slips import changing, removing
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section, expressions
 from runner.faults import InvalidExperiment
-from runner.graph.model import walk
-from runner.language.operations import OPERATIONS
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
 from runner.reference.rerun import Rerun
@@ -39,12 +37,9 @@ from runner.words import listed
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
-SECONDS = 30.0
-"""The time for trying edits, in seconds of a processor that computes `RATE` equations in each."""
-
 RATE = 20_000
-"""The equations that a processor computes per second. The search counts equations: what it finds does not depend on
-what else the machine does.
+"""The equations that count as a second of the search, so that what it finds does not depend on what else the machine
+does.
 """
 
 MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
@@ -70,9 +65,9 @@ class NotInterpreted(Exception):
     """A function of the user's own cannot be evaluated in NumPy as it was read; the message says why."""
 
 
-def diagnose_written(context: Context, refused: Refused | None, seconds: float = SECONDS) -> list[str]:
-    """What is wrong with a function of the user's own that contains a `shard_map`, if it does not compute its
-    reference; nothing where it does. Edits are tried for so many `seconds`; `refused` is as in `diagnose`.
+def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
+    """What is wrong with a function of the user's own that has a reference, if it does not compute it; nothing where it
+    does. `refused` is as in `diagnose`.
 
     Raises `NotInterpreted` where the function, as it was read, cannot be evaluated in NumPy.
     """
@@ -86,23 +81,25 @@ def diagnose_written(context: Context, refused: Refused | None, seconds: float =
         raise NotInterpreted(described) from misfit
     if trial.suspect_is_right():
         return []
-    mends, complete = _mends(context, trial, refused, seconds)
+    search = _mends(context, trial, refused)
     who = f"in NumPy too, the function with its shard_map ({listed(written.regions)}) differs from its reference"
     if not written.regions:
         who = "in NumPy too, the function differs from its reference"
-    if mends:
-        mended = [mend.mend.replace("it equals the graph", "the function equals its reference") for mend in mends]
+    if search.mends:
+        mended = [
+            mend.mend.replace("it equals the graph", "the function equals its reference") for mend in search.mends
+        ]
         return [who, mended[0], *(f"or {other}" for other in mended[1:])]
-    within = "" if complete else f" within {seconds:.2g} s"
-    none = f"no single edit of the function was found{within} that makes it equal its reference"
+    none = search.nothing("the function", "it equal its reference")
     return [who, f"the line could not be found: {none}", *trial.differences()]
 
 
-def diagnose(context: Context, refused: Refused | None = None, seconds: float = SECONDS) -> list[str]:
+def diagnose(context: Context, refused: Refused | None = None) -> list[str]:
     """Return sentences that say what is wrong with the per-device program, the most informative first.
 
-    They say that nothing was found if no edit mends the program. Edits are tried for this many `seconds`. `refused`
-    says why JAX refuses the edited experiment; without it, edits are not verified in the file.
+    They say that nothing was found if no edit mends the program. Edits are tried for as long as the experiment's
+    `diagnose` says. `refused` says why JAX refuses the edited experiment; without it, edits are not verified in the
+    file.
     """
     results = context.experiment.results
     compared = [sections.compare(context, name) for name in results] if context.per_device is not None else []
@@ -112,77 +109,101 @@ def diagnose(context: Context, refused: Refused | None = None, seconds: float = 
         # If only a gradient differs, the results are right already, so they cannot confirm an edit.
         return []
     trial = Trial(context)
-    mends, complete = _mends(context, trial, refused, seconds)
+    search = _mends(context, trial, refused)
     factors = [text for name in results if (text := _factor(context, name))]
-    if mends:
-        return [mends[0].mend, *(f"or {other.mend}" for other in mends[1:]), *factors]
-    within = "" if complete else f" within {seconds:.2g} s"
-    none = f"no single edit of per_device was found{within} that makes it equal the graph"
-    return [none, *([] if factors else trial.differences()), *factors]
+    if search.mends:
+        return [search.mends[0].mend, *(f"or {other.mend}" for other in search.mends[1:]), *factors]
+    return [search.nothing("per_device", "it equal the graph"), *([] if factors else trial.differences()), *factors]
 
 
-def _mends(context: Context, trial: Trial, refused: Refused | None, seconds: float) -> tuple[list[Edit], bool]:
-    """Return the likeliest edits that mend the program, each of another line, and whether all edits were tried.
+@dataclass(frozen=True)
+class _Search:
+    """What a search gave.
+
+    - `mends`: the likeliest edits that mend the program, each of another line; none where those of too many lines do.
+    - `lines`: the number of lines of which an edit mends it; `within`: what it says of its end, if not all were tried.
+    """
+
+    mends: Sequence[Edit]
+    lines: int
+    within: str = ""
+
+    def nothing(self, program: str, result: str) -> str:
+        """The sentence for a search that names no line."""
+        if self.lines:
+            return f"edits of {self.lines} lines of {program} make {result}, and none is likelier than the others"
+        return f"no single edit of {program} was found{self.within} that makes {result}"
+
+
+def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
+    """Search for the edits that mend the program.
 
     The lines of a user's own `shard_map` have casts where JAX made them. If JAX's types refuse all edits that mend
     them, the likeliest of these is returned, and its message says that it needs more.
     """
-    suspect = trial.suspect
+    suspect, seconds = trial.suspect, context.experiment.diagnose
     graph = _lines(context.experiment.lines("graph"))
+    own = suspect.section == "graph"
     # The lines of a function have other names than those of its reference.
-    bonus = 0.0 if suspect.section == "graph" else _LIKE + _ALIKE
+    bonus, beside = (0.0, _BESIDE_IN_PYTHON) if own else (_LIKE + _ALIKE, _BESIDE)
     mends: list[tuple[float, Edit]] = []
     refused_edits: list[tuple[float, Edit]] = []
-    lowest, complete = math.inf, True
-    rows = (OPERATIONS.get(equation.operation) for equation in walk(suspect.experiment.computed(suspect.section)))
-    ring = any(row is not None and row.over is not None and row.over.does == "permute" for row in rows)
+    lowest, within, anywhere = math.inf, "", ""
     for edit in _proposed(suspect, context.experiment):
         if trial.work > seconds * RATE:
-            complete = False
+            within = f" within {seconds:.2g} s"
             break
-        if edit.rank - bonus >= lowest + _BESIDE:
+        likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
+        if not likely and not anywhere:
             break
-        if not trial.mends(edit):
+        if not (likely or also) or not trial.mends(edit):
             continue
-        gone = trial.gone(edit)
-        if edit.kind == "collective" and (gone.collectives or (ring and "all_gather(" in edit.after)):
-            # With a gather no ring is needed: that is another program.
-            continue
-        score = _score(edit, graph) + gone.penalty
-        if score >= lowest + _BESIDE:
+        score = _score(edit, graph) + trial.pointless(edit)
+        if math.isinf(score) or (score >= lowest + beside and not also):
             continue
         reason = None if refused is None else _refusal(trial, refused, edit)
-        own = suspect.section == "graph" or edit.frame is not None
         # The lines of a function are no lines of a file that could be read again.
-        if reason is None or (suspect.section == "graph" and not reason):
+        if reason is None or (own and not reason):
+            if score < lowest:
+                anywhere = edit.kind if edit.kind in _ANYWHERE else ""
             mends.append((score, edit))
             lowest = min(lowest, score)
-        elif reason and own:
+        elif reason and (own or edit.frame is not None):
             message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
             refused_edits.append((score, replace(edit, message=partial(str, message))))
-    likeliest = _likeliest(mends) or _likeliest(refused_edits)
+    likeliest = _likeliest(mends, beside, own=own) or _likeliest(refused_edits, beside, own=own)
     if len(likeliest) > 1 and any(edit.kind == "constant" for edit in likeliest):
         # A number may be left out anywhere between two lines, so none of them is at fault.
-        return [], complete
-    return likeliest, complete
+        return _Search([], len(likeliest), within)
+    return _Search(likeliest if len(likeliest) <= _NAMED else [], len(likeliest), within)
 
+
+_ANYWHERE = ("put back", "constant", "number")
+"""The kinds of edits that mend a function as well at any line between two, whatever their ranks.
+
+They put in a term or a factor, or another number.
+"""
 
 _BESIDE = 0.75
-"""By how much the rank of an edit of another line may be above the lowest for it to be named too."""
+"""By how much the rank of an edit of another line may be above the lowest for it to be as likely."""
+
+_BESIDE_IN_PYTHON = 1.25
+"""The same for a function, whose lines are not compared with those of its reference."""
 
 
-def _likeliest(edits: Sequence[tuple[float, Edit]]) -> list[Edit]:
-    """The edits with the lowest ranks, one of each line."""
+def _likeliest(edits: Sequence[tuple[float, Edit]], beside: float, *, own: bool) -> list[Edit]:
+    """The edits with the lowest ranks, one of each line; in a function also those of a kind that may stand anywhere."""
     ordered = sorted(edits, key=lambda ranked: ranked[0])
     of_lines: dict[str, Edit] = {}
     for score, edit in ordered:
-        if score < ordered[0][0] + _BESIDE:
+        kind = ordered[0][1].kind
+        if score < ordered[0][0] + beside or (own and kind in _ANYWHERE and edit.kind == kind):
             of_lines.setdefault(edit.place, edit)
-    return [*of_lines.values()][:_NAMED]
+    return [*of_lines.values()]
 
 
-_NAMED = 2
-"""The largest number of lines that are named, where an edit of each of them mends the program."""
+_NAMED = 3
+"""The largest number of lines that are named; where edits of more of them mend the program, any may be innocent."""
 
 
 def _proposed(suspect: Suspect, reference: Experiment) -> list[Edit]:
@@ -225,6 +246,21 @@ _LITERALS = 4.0
 """How many units in the last place of its dtype the literals of a function may change a result, relative to its largest
 element: 1 / 96 is rounded in the function, where the reference divides by 96.
 """
+
+_MOVING = ("collective", "update")
+"""The kinds of removals of what moves data: an edit that does the work of one is another program."""
+
+_REMOVED = 32
+"""The largest number of parts that are left out of an edited program, to see whether they have an effect there."""
+
+_MOST_IDLE = 1
+"""The largest number of lines that an unlikely edit may leave without an effect.
+
+A softmax is the same whatever it is shifted by.
+"""
+
+_SPECULATIVE = 3.75
+"""The rank from which on an edit is unlikely."""
 
 _INDICES = 0.5
 """The penalty in rank of an edit of a line that depends on no array, but of one that adds a device's offset to it."""
@@ -280,6 +316,7 @@ class Trial:
         self._most = most(context)
         arrays = moved(context.experiment, context.arrays, 1)
         self._tried = 0
+        self._idle: dict[int, bool] = {}
         self._changed = ChangedGraphs(self.suspect.experiment, self.suspect.section)
         self._cases = [self._case(context.arrays, uncast), self._case(arrays, uncast, moved=True)]
         if context.uncast:
@@ -330,17 +367,67 @@ class Trial:
         # Lines written by hand would have to give the gradients of other arrays too, and these are not known.
         apart = self._context.experiment.apart
         return all(
-            self._equal(case.suspect, self._changed, edit, case.values["graph"], apart if case.moved else frozenset())
+            self._computes(case, case.values["graph"], edit, but=apart if case.moved else frozenset())
             for case in self._cases
         )
 
-    def gone(self, edit: Edit) -> Gone:
-        """What an edit makes pointless."""
-        return self._changed.gone(edit, self._context.experiment.results)
+    def pointless(self, edit: Edit) -> float:
+        """The penalty in rank of an edit for what it makes pointless: nobody writes lines without an effect.
 
-    def same(self, edit: Edit) -> bool:
-        """Whether the edited suspect computes what it computes as it is."""
-        return all(self._equal(case.suspect, self._changed, edit, case.suspect.values) for case in self._cases)
+        Those are the equations on which no result depends any more; and the collectives, updates, terms and factors
+        that may be left out of the edited program, though not of the unedited one. It is infinite if
+        a collective is put in that makes others pointless: with a gather no ring is needed, but that is another
+        program.
+        """
+        gone = self._changed.gone(edit, self._context.experiment.results)
+        idle = [number for number in self._near(edit) if self._is_idle(edit, self._removals[number])]
+        moving = any(self._removals[number].kind in _MOVING for number in idle)
+        if edit.kind == "collective" and (gone.collectives or moving):
+            return math.inf
+        lines = {self._removals[number].line for number in idle if not self._is_idle_unedited(number)}
+        unlikely = edit.rank >= _SPECULATIVE and len(lines) > _MOST_IDLE
+        return math.inf if unlikely else gone.penalty
+
+    def _near(self, edit: Edit) -> list[int]:
+        """The numbers of the removals from other lines that are tried: those of the nearest lines."""
+        at = self._order.get(edit.line, 0)
+        edited = {statement.line for _, statement in edit.changed.edited}
+
+        def rank(number: int) -> tuple[bool, int]:
+            # An edit that does the work of a collective is the least likely of all.
+            removal = self._removals[number]
+            return removal.kind not in _MOVING, abs(self._order[removal.line] - at)
+
+        apart = (
+            number
+            for number, removal in enumerate(self._removals)
+            if edited.isdisjoint(statement.line for _, statement in removal.changed.edited)
+        )
+        return sorted(apart, key=rank)[:_REMOVED]
+
+    @cached_property
+    def _removals(self) -> list[Edit]:
+        return [*removing(self._edits)]
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {site.name: number for number, site in enumerate(self._edits.sites)}
+
+    @cached_property
+    def _edits(self) -> Edits:
+        return Edits(self.suspect.experiment, self.suspect.section)
+
+    def _is_idle(self, edit: Edit, removal: Edit) -> bool:
+        """Whether the edited suspect still computes the graph without a part."""
+        case = self._cases[0]
+        return self._computes(case, case.values["graph"], edit, removal)
+
+    def _is_idle_unedited(self, number: int) -> bool:
+        """Whether the suspect as it is computes the same without the part of a removal."""
+        if number not in self._idle:
+            case = self._cases[0]
+            self._idle[number] = self._computes(case, case.suspect.values, self._removals[number])
+        return self._idle[number]
 
     def differences(self) -> list[str]:
         """Sentences on where the results differ from those of the graph, as they are."""
@@ -384,17 +471,13 @@ class Trial:
         wanted = values("graph") if self.suspect.section == "per_device" else case.values["graph"]
         return wanted, values(self.suspect.section)
 
-    def _equal(
-        self,
-        rerun: Rerun,
-        changed: ChangedGraphs,
-        edit: Edit,
-        wanted: Mapping[str, PerDevice],
-        but: frozenset[str] = frozenset(),
+    def _computes(
+        self, case: _Case, wanted: Mapping[str, PerDevice], *edits: Edit, but: frozenset[str] = frozenset()
     ) -> bool:
+        """Whether the suspect with these edits gives the wanted results."""
         results = self._context.experiment.results
         try:
-            after = rerun.changed(changed.of(edit), results)
+            after = case.suspect.changed(self._changed.of(*edits), results)
         except MISFITS:
             return False
         return all(self._agree(name, wanted, after) for name in results if name not in but)

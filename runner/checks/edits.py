@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TypeGuard
 
+from runner import dtypes
 from runner.checks import inscribed
 from runner.experiment.lines import (
     Flat,
@@ -43,6 +44,9 @@ _IN_ONE_COPY = 3.0
 
 _IN_LINES_ALIKE = 1.0
 """The penalty in rank of an edit that is made in several lines of a file that are alike."""
+
+_STEPS = 2
+"""The fewest copies of a line that are steps of a loop which is unrolled."""
 
 _FEW = 4
 """The largest number of copies of a line of Python that are also edited one by one."""
@@ -154,6 +158,7 @@ class EditSite:
     - `frame`: its place in the user's file, for a line read from Python.
     - `given`: the names that no line before it gives: parameters, and what a repeat carries.
     - `source`: how the user's Python spells the values of its function.
+    - `integers`: the names of arrays of integers.
     - `copies`: the sites of the other lines that are edited with it: those that a line of Python became where it was
       traced several times, or lines of a file that are alike. They have the same form, other names and other numbers.
     - `penalty`: the penalty in rank of an edit here.
@@ -168,6 +173,7 @@ class EditSite:
     frame: Frame | None = None
     given: tuple[str, ...] = ()
     source: SourceText = NO_SOURCE
+    integers: frozenset[str] = frozenset()
     copies: tuple[EditSite, ...] = ()
     penalty: float = 0.0
 
@@ -199,13 +205,30 @@ class EditSite:
 
         return term if self.frame is None else substituted(term, same_line)
 
-    def lacking(self, what: str, part: Term, new: Term) -> Callable[[], str]:
-        """Return the message that something is missing, and the line as it reads once `new` replaces `part`."""
+    def of_call(self, old: Term, message: Callable[[], str]) -> Callable[[], str]:
+        """The message of an edit, which names the call too if the edited part is what the call gives the function."""
+        if self.frame is None or not self.frame.caller or not self._is_given(old):
+            return message
+        caller = self.frame.caller
+        return lambda: f"{message()}; or its call gives it the wrong value, {caller}"
+
+    def _is_given(self, part: Term) -> bool:
+        """Whether a part is a value that the caller of its function gives."""
+        if not isinstance(part, Name) or self.frame is None:
+            return False
+        before = self.before.get(part.name)
+        return before is None or before.frame is None or before.frame.caller != self.frame.caller
+
+    def lacking(self, what: str, part: Term, new: Term, *, later: bool = False) -> Callable[[], str]:
+        """Return the message that something is missing, and the line as it reads once `new` replaces `part`.
+
+        With `later` it may as well be missing from the whole line, and so from a statement that passes the value on.
+        """
 
         def message() -> str:
             edited = self.text(swapped(self.term, part, new))
             if self.frame is not None:
-                passing = passed_on(self.frame) if part is self.term else None
+                passing = passed_on(self.frame) if later or part is self.term else None
                 there = self.frame if passing is None else f"{self.frame}, or in {passing}"
                 return f"{what} is left out in {there}: with {edited} it equals the graph"
             return f"{what} is left out: with {self.named}: {edited} it equals the graph"
@@ -240,9 +263,27 @@ class Edits:
         terms = {line: expression.term for line, expression in expressions(experiment.lines(section))}
         reading = _SiteReader(experiment, section)
         arrays = tuple(array.name for array in experiment.given)
-        self._copies = Copies(_by_line(reading.sites(self._statements, terms, (), _Around(arrays))))
+        integers = frozenset(a.name for a in experiment.given if dtypes.dtype(a.dtype).kind == "int")
+        around = _Around(arrays, integers=integers)
+        self._copies = Copies(_by_line(reading.sites(self._statements, terms, (), around)))
         self.sites = [*self._copies.together(alike=alike)]
         self.loops = list(_loops(self._statements, ()))
+
+    @cached_property
+    def read(self) -> frozenset[str]:
+        """The names on which the results depend."""
+        needed, reads = {*self.experiment.results}, dict[str, set[str]]()
+        for name, names in _reads(self._statements):
+            if name is None:
+                needed.update(names)
+            else:
+                reads.setdefault(name, set()).update(names)
+        following = [*needed]
+        while following:
+            new = reads.get(following.pop(), set[str]()) - needed
+            needed |= new
+            following += new
+        return frozenset(needed)
 
     @cached_property
     def sliced(self) -> frozenset[str]:
@@ -257,11 +298,25 @@ class Edits:
     def edit(self, site: EditSite, old: Term, new: Term, kind: str, message: Callable[[], str], rank: float) -> Edit:
         """The section with `new` in the place of `old`, in the site and in its copies."""
         rank += site.penalty + 0.25 * (len(site.path) > 1)
+        message = site.of_call(old, message)
         return Edit(site.name, site.frame, kind, rank, message, lambda: self._change(site, old, new), self)
+
+    def readers(self, site: EditSite) -> list[str]:
+        """The other lines of the user's file that read the value of a line."""
+        reading = (other for other in self.sites if Name(site.label) in [*within(other.term)])
+        return list(dict.fromkeys(str(other.frame) for other in reading if other.frame not in (None, site.frame)))
+
+    @property
+    def another_step(self) -> Iterator[tuple[EditSite, Term]]:
+        """The last step of each line of a loop that is unrolled, and its term with one more step after it."""
+        for site in self._copies.last_steps:
+            term = self._copies.following(site)
+            if term is not None:
+                yield site, term
 
     def _change(self, site: EditSite, old: Term, new: Term) -> Change:
         copies = ((copy, self._copies.edited(site, copy, old, new)) for copy in site.copies)
-        terms = [(site, swapped(site.term, old, new)), *copies]
+        terms = [(site, swapped(site.term, old, new)), *((copy, term) for copy, term in copies if term is not None)]
         edited = (
             (position, Node(node.line, Expression("", term)))
             for edited_site, term in terms
@@ -331,24 +386,74 @@ class Copies:
             if len(group) <= _FEW:
                 yield from (replace(site, penalty=_IN_ONE_COPY) for site in group)
 
-    def edited(self, site: EditSite, copy: EditSite, old: Term, new: Term) -> Term:
-        """The term of a copy with the edit of the site."""
+    def edited(self, site: EditSite, copy: EditSite, old: Term, new: Term) -> Term | None:
+        """The term of a copy with the edit of the site; None if it would read a value that no step there gives."""
         counterparts = dict(_aligned(site.term, copy.term))
         there = counterparts[Same(old)]
-        by = _by(old, new)
+        by, lacking = _by(old, new), list[bool]()
 
         def moved(part: Term) -> Term:
             if Same(part) in counterparts:
                 return counterparts[Same(part)]
             if isinstance(part, Name):
-                return Name(self._counterpart(part.name, site, copy))
+                name = self._counterpart(part.name, site, copy)
+                lacking.append(name is None)
+                return part if name is None else Name(name)
             if part is new and by and isinstance(there, Const) and isinstance(there.value, int):
                 return Const(there.value + by)
             return mapped(part, moved)
 
-        return swapped(copy.term, there, moved(new))
+        edited = swapped(copy.term, there, moved(new))
+        return None if any(lacking) else edited
 
-    def _counterpart(self, name: str, site: EditSite, copy: EditSite) -> str:
+    @property
+    def last_steps(self) -> Iterator[EditSite]:
+        """The last site of each that are alike, as the steps of a loop that is unrolled are."""
+        return (group[-1] for group in self._groups if len(group) >= _STEPS)
+
+    def following(self, site: EditSite) -> Term | None:
+        """The term of one more step after the last of a site's copies, in the terms of what there is.
+
+        A value of the last step stands for that of the step before; integers go on as from the step before the last.
+        """
+        return self._following(*self._place(site), frozenset())
+
+    def _place(self, site: EditSite) -> tuple[tuple[str, ...], str]:
+        return site.path[:-1], site.label
+
+    def _following(self, path: tuple[str, ...], label: str, around: frozenset[str]) -> Term | None:
+        group, number = self._index[path, label]
+        if number + 1 < len(group):
+            return Name(group[number + 1].label)
+        if len(group) < _STEPS or label in around:
+            return None
+        before, last = group[-2].term, group[-1].term
+        pairs = dict(_aligned(last, before))
+        missing = list[bool]()
+
+        def moved(part: Term) -> Term:
+            match part:
+                case Name(name=name) if name == group[-2].label:
+                    return last
+                case Name(name=name) if (path, name) in self._index:
+                    term = self._of_next(path, name, around | {label})
+                    missing.append(term is None)
+                    return part if term is None else term
+                case Const(value=int() as value) if not isinstance(value, bool):
+                    other = pairs[Same(part)]
+                    return Const(2 * value - other.value) if isinstance(other, Const) else part  # type: ignore[operator]
+                case _:
+                    return mapped(part, moved)
+
+        term = moved(last)
+        return None if any(missing) else term
+
+    def _of_next(self, path: tuple[str, ...], name: str, around: frozenset[str]) -> Term | None:
+        """What stands for a value in one more step: the value itself, if it is of no step."""
+        group, _ = self._index[path, name]
+        return Name(name) if len(group) < _STEPS else self._following(path, name, around)
+
+    def _counterpart(self, name: str, site: EditSite, copy: EditSite) -> str | None:
         """The value that stands to a copy as the value of this name stands to the site."""
         known = self._index.get((site.path[:-1], name))
         mine, theirs = (self._index[each.path[:-1], each.label] for each in (site, copy))
@@ -356,7 +461,9 @@ class Copies:
             return name
         group, number = known
         at = number + theirs[1] - mine[1]
-        return group[at].label if 0 <= at < len(group) else name
+        if len(group) == 1:
+            return name
+        return group[at].label if 0 <= at < len(group) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,13 +524,18 @@ def _counts(term: Term) -> bool:
 class _Around:
     """The names in scope for the lines of a section, a function or a repeat, and the lines that give them.
 
-    `source`: how the user's Python spells the values of the function.
+    `source`: how the user's Python spells the values of the function; `integers`: the names of arrays of integers.
     """
 
     given: tuple[str, ...] = ()
     before: dict[str, Before] = field(default_factory=dict[str, Before])
     index: str | None = None
     source: SourceText = NO_SOURCE
+    integers: frozenset[str] = frozenset()
+
+    def same(self, pairs: Iterable[tuple[str, str | None]]) -> frozenset[str]:
+        """The names inside of arrays of integers; `pairs` has each name inside with that around it."""
+        return frozenset(inner for inner, outer in pairs if outer in self.integers)
 
 
 @dataclass(frozen=True)
@@ -454,12 +566,15 @@ class _SiteReader:
                 around.before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
             elif isinstance(statement, Loop):
                 given = (*around.given, *statement.given)
-                within = _Around(given, dict(around.before), statement.index, around.source)
+                over = ((name, name_of(array.term)) for name, array in statement.over)
+                integers = around.integers | around.same(over)
+                within = _Around(given, dict(around.before), statement.index, around.source, integers)
                 yield from self.sites(statement.body, terms, here, within)
             else:
                 parameters = tuple(name for name, _ in statement.call.arguments)
                 source = self.experiment.imports.source_text(statement.call)
-                within = _Around(parameters, index=around.index, source=source)
+                integers = around.same(statement.call.arguments)
+                within = _Around(parameters, index=around.index, source=source, integers=integers)
                 yield from self.sites(inside(statement), None, here, within)
                 if terms is not None:
                     around.before.update((give.name, Before(terms[give.line])) for give in statement.gives)
@@ -472,7 +587,7 @@ class _SiteReader:
         places = ((position, node),)
         return EditSite(
             path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
-            around.given, around.source,
+            around.given, around.source, around.integers,
         )  # fmt: skip
 
 
@@ -486,6 +601,25 @@ def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tupl
         if isinstance(statement, Loop):
             yield (*position, number), statement
         yield from _loops(inside(statement), (*position, number))
+
+
+def _reads(statements: Iterable[Statement]) -> Iterator[tuple[str | None, Iterable[str]]]:
+    """What each value reads; under None what a repeat carries, stacks and is bounded by."""
+    for statement in statements:
+        if isinstance(statement, Node):
+            yield statement.line.label, statement.names
+            yield statement.name, statement.names
+            continue
+        if isinstance(statement, Loop):
+            for name, first in statement.carry:
+                yield None, (name, *first.names)
+            for name, array in statement.over:
+                yield name, array.names
+            yield None, (statement.going, *(name for _, name in statement.stack), *statement.counted)
+        else:
+            for name, given in statement.call.arguments:
+                yield name, (given,)
+        yield from _reads(inside(statement))
 
 
 def _by_line(of_calls: Iterable[EditSite]) -> list[EditSite]:

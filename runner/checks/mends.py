@@ -26,13 +26,50 @@ from runner.words import quoted
 def inserting(edits: Edits) -> Iterator[Edit]:
     """The edits that put something back."""
     added = _added(edits)
+    unread = _Unread.of(edits)
+    for site, term in edits.another_step:
+        yield edits.edit(site, site.term, term, "loop", partial(_one_more, site), 2.0)
     # If one edit helps at two sites, the mistake is more likely at the site nearer the outputs.
     for site in reversed(edits.sites):
         yield from _collectives_around(edits, site)
-        yield from _parts_around(edits, site, added)
+        yield from _parts_around(edits, site, added, unread)
         yield from _operands_back(edits, site, added)
         yield from _of_this_device(edits, site)
-        yield from _other_names(edits, site)
+        yield from _of_its_block(edits, site)
+        yield from _other_names(edits, site, unread)
+        yield from _instead_of_numbers(edits, site, unread)
+
+
+def _one_more(site: EditSite) -> str:
+    """The message that a loop which is unrolled lacks its last step."""
+    return f"{site.named}: the steps of this line are one too few: with one more after the last it equals the graph"
+
+
+@dataclass(frozen=True)
+class _Unread:
+    """The values that nothing reads: a mistake leaves them, where it reads another value or leaves a step out.
+
+    - `lines`: those of lines, by the path around the line; `arrays`: the arrays of the section.
+    """
+
+    lines: Mapping[tuple[str, ...], frozenset[str]]
+    arrays: frozenset[str]
+
+    @classmethod
+    def of(cls, edits: Edits) -> _Unread:
+        every = [each for site in edits.sites for each in (site, *site.copies)]
+        read = edits.read
+        lines: dict[tuple[str, ...], set[str]] = {}
+        for site in every:
+            if site.label not in read:
+                lines.setdefault(site.path[:-1], set()).add(site.label)
+        given = {name for site in every for name in site.given}
+        return cls({path: frozenset(labels) for path, labels in lines.items()}, frozenset(given - read))
+
+    def at(self, site: EditSite) -> frozenset[str]:
+        """Those that stand before a site."""
+        lines = self.lines.get(site.path[:-1], frozenset[str]())
+        return frozenset(name for name in lines if name in site.before) | (self.arrays & {*site.given})
 
 
 _UNLIKELIER: Mapping[Does, float] = {"mean": 1.0, "sum": 3.5}
@@ -67,7 +104,7 @@ def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
                 # After a ring either may put blocks into the order that the ring should have given them.
                 continue
             article = "an" if collective[0] in "ai" else "a"
-            mend = site.lacking(f"{article} {collective} over {over}", part, new)
+            mend = site.lacking(f"{article} {collective} over {over}", part, new, later=True)
             likely = (collective == meant if meant else does == "sum") or (unmoved and does == "permute")
             rank = (0.0 if likely else _UNLIKELIER.get(does, 5.0)) - (0.5 if bare else 0.0)
             rank += 0.0 if meant or bare else 1.5 if whole else 3.0
@@ -138,12 +175,16 @@ def _keeps_shape(new: Term, does: Does) -> bool:
 
 @dataclass(frozen=True)
 class _Added:
-    """A term that is added, subtracted, multiplied or divided by; `own`: whether the program has it, not the graph."""
+    """A term that is added, subtracted, multiplied or divided by.
+
+    `own`: whether the program has it, not the graph; `undone`: whether the program has the inverse of it.
+    """
 
     left: Term
     operation: str
     right: Term
     own: bool
+    undone: bool = False
 
     @property
     def what(self) -> str:
@@ -155,14 +196,20 @@ def _added(edits: Edits) -> list[_Added]:
     for own, sites in ((False, Edits(edits.reference, "graph").sites), (True, edits.sites)):
         for part in (part for site in sites for part in parts(site.term)):
             match part:
-                case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].inverse:
+                case Apply(operation=name, operands=(left, right), spelled="operator") if inverse := OPERATIONS[
+                    name
+                ].inverse:
                     collectives.setdefault(text(part), _Added(left, name, right, own))
+                    if own:
+                        # What was taken off is to be put back.
+                        undone = operator(inverse, left, right)
+                        collectives.setdefault(text(undone), _Added(left, inverse, right, own, undone=True))
                 case _:
                     pass
     return list(collectives.values())
 
 
-def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iterator[Edit]:
+def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread: _Unread) -> Iterator[Edit]:
     """Terms and factors of the graph, and lines that nothing reads, put back around the line or a product."""
     term = site.term
     there = set(names(term))
@@ -177,6 +224,8 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iter
     visible = {*edits.experiment.dims, *site.before, *site.given}
     for collective, operand in operands.values():
         if not visible.issuperset(heads(operand)):
+            continue
+        if collective.undone and operand in parts(term):
             continue
         for part in around if not collective.own or isinstance(operand, Name) else [term]:
             rank = (
@@ -198,7 +247,7 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iter
                 new = operator(collective.operation, part, flat)
                 yield _put_back(edits, site, part, new, collective.what, flat, rank + 0.25)
     yield from _addends_scaled(edits, site, added, visible)
-    for name in _unread(edits, site):
+    for name in unread.at(site):
         yield _put_back(edits, site, term, operator("add", Name(name), term), "term", Name(name), 0.8)
 
 
@@ -239,23 +288,14 @@ def _is_binary(term: Term) -> TypeGuard[Apply]:
     )
 
 
-def _unread(edits: Edits, site: EditSite) -> list[str]:
-    """The earlier lines of the same level that no line reads and that are not outputs."""
-    read = {name for other_site in edits.sites for name in names(other_site.term)}
-    level = [
-        other_site
-        for other_site in edits.sites
-        if other_site.path[:-1] == site.path[:-1] and other_site.label in site.before
-    ]
-    return [other_site.label for other_site in level if other_site.label not in read | set(edits.experiment.results)]
-
-
 def _operands_back(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iterator[Edit]:
     """`x - y` for a line that has only `x` or `y`; `axis_index('x') * rows` for one that has `axis_index('x')`."""
     for part in parts(site.term):
         shown = text(part)
         truth = isinstance(part, Apply) and part.operation in COMPARISONS
         for collective in () if truth or isinstance(part, Const) else added:
+            if collective.undone:
+                continue
             rank = 1.8 if collective.own else 0.8
             rank += 3.0 * (isinstance(collective.left, Const) or isinstance(collective.right, Const))
             if text(collective.left) == shown:
@@ -295,7 +335,7 @@ def _is_size(term: Term) -> bool:
 
 def _put_back(edits: Edits, site: EditSite, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:
     mend = site.lacking(f"the {what} {site.text(operand)}", part, new)
-    return edits.edit(site, part, new, "missing" if names(operand) else "constant", mend, rank)
+    return edits.edit(site, part, new, "put back" if names(operand) else "constant", mend, rank)
 
 
 def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
@@ -318,6 +358,31 @@ def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
                 yield edits.edit(site, part, new, "missing", mend, 1.0)
 
 
+def _of_its_block(edits: Edits, site: EditSite) -> Iterator[Edit]:
+    """Make an index in the whole array of one in a device's block, and the reverse."""
+    for part in parts(site.term):
+        if not _is_index(site, part):
+            continue
+        for axes in edits.combinations:
+            index = Apply("axis_index", (axes_of(axes),))
+            for length in _sizes(edits, site):
+                start = operator("multiply", index, length)
+                for new in (operator("add", start, part), operator("subtract", part, start)):
+                    mend = site.lacking(f"the device's offset {site.text(start)}", part, new)
+                    yield edits.edit(site, part, new, "offset", mend, 2.75)
+
+
+def _is_index(site: EditSite, part: Term) -> bool:
+    """Whether a part has positions in an array: an array of integers, or what `argmax` gives."""
+    match part:
+        case Name(name=name):
+            return name in site.integers
+        case Apply(operation="argmax" | "argmin"):
+            return True
+        case _:
+            return False
+
+
 def _length(call: Apply) -> Term | None:
     """How far a call counts from 0; None for other calls."""
     row = called(call)
@@ -330,9 +395,10 @@ _NEAR = 16
 """How many lines back to look for the value that a line should have read."""
 
 
-def _other_names(edits: Edits, site: EditSite) -> Iterator[Edit]:
+def _other_names(edits: Edits, site: EditSite, unread: _Unread) -> Iterator[Edit]:
     """Replace a name by another value: one of the preceding lines, a carry of the repeat, or an array."""
-    before = [*site.before][-_NEAR:]
+    forgotten = unread.at(site)
+    before = [*(name for name in site.before if name in forgotten), *[*site.before][-_NEAR:]]
     for part in within(site.term):
         if not _is_value(part) or part.name in edits.experiment.dims:
             continue
@@ -344,7 +410,25 @@ def _other_names(edits: Edits, site: EditSite) -> Iterator[Edit]:
                 continue
             new = Name(name)
             near = (*before[::-1], *site.given).index(name)
-            yield edits.edit(site, part, new, "value", partial(_mistaken, site, part, new), 4.0 + 0.03 * near)
+            rank = _FORGOTTEN if name in forgotten else 4.0 + 0.03 * near
+            yield edits.edit(site, part, new, "value", partial(_mistaken, site, part, new), rank)
+
+
+_FORGOTTEN = 2.0
+"""The rank of an edit by which a line reads a value that nothing reads."""
+
+
+def _instead_of_numbers(edits: Edits, site: EditSite, unread: _Unread) -> Iterator[Edit]:
+    """Put a value that nothing reads, or a block's start that it numbers, in the place of a number."""
+    for part in within(site.term):
+        if not isinstance(part, Const) or not isinstance(part.value, int | float) or isinstance(part.value, bool):
+            continue
+        for name in unread.at(site):
+            values: list[Term] = [Name(name)]
+            if isinstance(part.value, int):
+                values += [operator("multiply", Name(name), size) for size in _sizes(edits, site)]
+            for new in values:
+                yield edits.edit(site, part, new, "value", partial(_mistaken, site, part, new), _FORGOTTEN + 0.5)
 
 
 def _masks(site: EditSite, name: str) -> bool:

@@ -6,15 +6,19 @@ mask that is there or is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from runner.checks.edits import Edit, Edits, EditSite, named_by
-from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, within
+from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, mapped, names, within
 from runner.language.operators import COMPARISONS
 from runner.language.parts import at_index, called, operator, parts, plus, with_argument
 
-_LITERALS = 12
+_LITERALS = 20
 """The largest number of different literals of the reference that are tried in the place of others."""
 
 _CONFUSED: Mapping[str, tuple[str, ...]] = {
@@ -23,6 +27,9 @@ _CONFUSED: Mapping[str, tuple[str, ...]] = {
     "floor_divide": ("remainder",),
 }  # fmt: skip
 """The operators that are taken for each other, besides an operator and its inverse."""
+
+_UNPACKED = re.compile(r"\w+(, *\w+)+ *=[^=]")
+"""A statement that gives several values names."""
 
 _REDUCTIONS = ("sum", "mean", "max", "min")
 
@@ -38,7 +45,9 @@ def overlooking(edits: Edits) -> Iterator[Edit]:
             yield from _windows(proposal)
             yield from _operations(proposal, reference)
             yield from _operands(proposal)
-            yield from _masks(proposal)
+            yield from _exchanges(proposal)
+            yield from _around_sums(proposal)
+            yield from _masks(proposal, reference)
 
 
 @dataclass(frozen=True)
@@ -47,13 +56,16 @@ class _Reference:
 
     literals: tuple[Const, ...]
     unary: tuple[str, ...]
+    masks: bool = False
+    """Whether it compares something."""
 
     @classmethod
     def of(cls, edits: Edits) -> _Reference:
         every = [part for site in Edits(edits.reference, "graph").sites for part in within(site.term)]
         literals = dict.fromkeys(part for part in every if isinstance(part, Const) and _is_number(part))
         unary = dict.fromkeys(part.operation for part in every if _is_unary(part) and isinstance(part, Apply))
-        return cls(tuple(literals)[:_LITERALS], tuple(unary))
+        computed = dict.fromkeys(Const(value) for part in every if (value := _folded(part)) is not None)
+        return cls(tuple({**literals, **computed})[:_LITERALS], tuple(unary), any(map(is_mask, every)))
 
 
 @dataclass(frozen=True)
@@ -69,9 +81,55 @@ class _Proposal:
 
         def message() -> str:
             shown, after = self.site.text(old), self.site.text(new)
-            return f"{self.site.named}: {shown} {what}: with {after} it equals the graph"
+            return f"{self.site.named}: {shown} {what}: with {after} it equals the graph{self._elsewhere(kind)}"
 
         return self.edits.edit(self.site, old, new, kind, message, rank)
+
+    def _elsewhere(self, kind: str) -> str:
+        """The other line at which the same mistake may be: one that reads a wrong value of several, or gives them."""
+        frame = self.site.frame
+        if frame is None:
+            return ""
+        if kind == "window" and _UNPACKED.match(frame.text):
+            readers = self.edits.readers(self.site)
+            return f"; or another of its values is meant in {readers[0]}" if len(readers) == 1 else ""
+        if kind == "exchange":
+            given = {self.site.before[name].frame for name in names(self.term) if name in self.site.before}
+            several = [before for before in given if before is not None and _UNPACKED.match(before.text)]
+            return f"; or {several[0]} gives them in the other order" if len(several) == 1 else ""
+        return ""
+
+
+def _divided(x: float, y: float) -> float:
+    return x / y
+
+
+def _rsqrt(x: float) -> float:
+    return 1 / math.sqrt(x)
+
+
+_FOLDED: Mapping[str, Callable[..., Any]] = {
+    "add": float.__add__, "subtract": float.__sub__, "multiply": float.__mul__, "divide": _divided, "power": math.pow,
+    "sqrt": math.sqrt, "rsqrt": _rsqrt, "negative": float.__neg__,
+}  # fmt: skip
+
+
+def _folded(term: Term) -> float | None:
+    """What an expression of numbers alone gives, as `1 - 0.9**3`; None for other parts, and for a number itself."""
+    if not isinstance(term, Apply) or term.operation not in _FOLDED or term.named:
+        return None
+    operands = [_number(operand) for operand in term.operands]
+    try:
+        value = None if None in operands else _FOLDED[term.operation](*operands)
+    except (ArithmeticError, ValueError, TypeError):
+        return None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _number(term: Term) -> float | None:
+    if isinstance(term, Const) and _is_number(term):
+        return float(term.value) if isinstance(term.value, int | float) else None
+    return _folded(term)
 
 
 def _is_number(term: Const) -> bool:
@@ -129,13 +187,15 @@ def _scales(part: _Proposal, literal: Const, reference: _Reference) -> Mapping[C
     exact = isinstance(number, int)
     lengths = {n for shape in part.edits.blocks.values() for n in shape}
     meant: list[tuple[Iterable[float], float]] = [
-        ((value.value for value in reference.literals if isinstance(value.value, int | float)), 2.75),
+        ((value.value for value in reference.literals if isinstance(value.value, int | float)), 3.25),
         (part.edits.counts, 3.25),
         ((number + by for by in (1, -1)), 3.5),
         (lengths if exact else (), 3.5),
         ((-number,), 3.5),
         ((1 / number,) if number and not exact else (), 3.75),
         ((1 / value.value for value in reference.literals if isinstance(value.value, float) and value.value), 3.75),
+        (_roots([*lengths, *(value.value for value in reference.literals)], number), 3.75),
+        ((1 - number,) if not exact and 0 < number < 1 else (), 3.75),
     ]
     for values, rank in meant:
         for value in values:
@@ -143,6 +203,13 @@ def _scales(part: _Proposal, literal: Const, reference: _Reference) -> Mapping[C
             if made != literal:
                 ranks.setdefault(made, rank)
     return ranks
+
+
+def _roots(numbers: Iterable[Any], now: float) -> Iterator[float]:
+    """The square roots, and their inverses, of numbers that a float may be meant to be: attention has such scales."""
+    for number in numbers:
+        if isinstance(now, float) and isinstance(number, int | float) and number > 1:
+            yield from (math.sqrt(number), 1 / math.sqrt(number))
 
 
 def _positions(part: _Proposal) -> Iterator[Edit]:
@@ -161,17 +228,25 @@ def _windows(part: _Proposal) -> Iterator[Edit]:
     match part.term:
         case Apply(operands=(x, Slice() as window), spelled="index"):
             for shifted in _shifted(window):
-                yield part.edit(part.term, at_index(x, shifted), "number", "takes the wrong part", 4.0)
+                yield part.edit(part.term, at_index(x, shifted), "window", "takes the wrong part", 4.0)
         case Apply(operands=(x, Group(items=items, kind="tuple")), spelled="index"):
             for number, item in enumerate(items):
                 for shifted in _shifted(item) if isinstance(item, Slice) else ():
                     index = Group((*items[:number], shifted, *items[number + 1 :]))
-                    yield part.edit(part.term, at_index(x, index), "number", "takes the wrong part", 4.0)
+                    yield part.edit(part.term, at_index(x, index), "window", "takes the wrong part", 4.0)
         case _:
             return
 
 
 def _shifted(window: Slice[Term]) -> Iterator[Slice[Term]]:
+    match window.lower, window.upper:
+        case Const(value=None | int() as start), Const(value=int() as stop) if 0 < stop - (start or 0) < stop + 1:
+            size = stop - (start or 0)
+            yield Slice(Const(stop), Const(stop + size), window.step)
+            if (start or 0) >= size:
+                yield Slice(Const((start or 0) - size), Const(start), window.step)
+        case _:
+            pass
     match window.lower, window.upper:
         case Const(value=None | 0), Const(value=int() as size) if size > 0:
             yield Slice(Const(-size), NOTHING, window.step)
@@ -201,7 +276,8 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
         for name in _REDUCTIONS:
             if name != term.operation:
                 new = Apply(name, term.operands, term.named)
-                yield part.edit(term, new, "operation", f"is where a {name} is meant", 4.5)
+                likely = {name, term.operation} == {"sum", "mean"}
+                yield part.edit(term, new, "operation", f"is where a {name} is meant", 3.25 if likely else 4.0)
     if part.term is part.site.term or term.spelled == "operator":
         for name in reference.unary:
             if not _is_unary(term):
@@ -245,11 +321,10 @@ def _operands(part: _Proposal) -> Iterator[Edit]:
         case Apply(operation="pad", operands=(_, Group(items=items) as group, *_)):
             for number, item in enumerate(items):
                 if isinstance(item, Group):
-                    turned = Group(
-                        (*items[:number], Group(item.items[::-1], item.kind), *items[number + 1 :]), group.kind
-                    )
-                    yield part.edit(term, with_argument(term, 1, turned), "order", "pads the wrong side", 3.5)
-        case Apply(operation="multiply" | "divide", operands=(x, y), spelled="operator"):
+                    for pads in _other_pads(item):
+                        turned = Group((*items[:number], pads, *items[number + 1 :]), group.kind)
+                        yield part.edit(term, with_argument(term, 1, turned), "order", "pads the wrong side", 3.5)
+        case Apply(operation="multiply" | "divide" | "add" | "subtract", operands=(x, y), spelled="operator"):
             for side in (x, y):
                 if isinstance(side, Name):
                     yield part.edit(side, operator("multiply", side, side), "operation", "is not squared", 5.0)
@@ -260,6 +335,75 @@ def _operands(part: _Proposal) -> Iterator[Edit]:
                     yield part.edit(side, new, "operation", "is not inverted", 5.5)
         case _:
             return
+
+
+def _other_pads(pads: Group[Term]) -> Iterator[Group[Term]]:
+    """The same padding at the other side, at one side alone, and moved by one."""
+    match pads.items:
+        case (Const(value=int() as before), Const(value=int() as after)):
+            total = before + after
+            for new in dict.fromkeys(((after, before), (total, 0), (0, total), (before + 1, after - 1),
+                                      (before - 1, after + 1))):  # fmt: skip
+                if new != (before, after) and min(new) >= 0:
+                    yield Group((Const(new[0]), Const(new[1])), pads.kind)
+        case items:
+            yield Group(items[::-1], pads.kind)
+
+
+def _exchanges(part: _Proposal) -> Iterator[Edit]:
+    """Two values, or two numbers, of one line that stand in each other's place: `0.2 * left + 0.3 * right`."""
+    if part.term is not part.site.term:
+        return
+    for kind, rank in ((Name, 3.5), (Const, 3.5)):
+        known = [each for each in dict.fromkeys(within(part.term)) if isinstance(each, kind)]
+        known = [each for each in known if isinstance(each, Name) or isinstance(each.value, float)]
+        for first, second in itertools.combinations(known[:_EXCHANGED], 2):
+            if _shape(part, first) == _shape(part, second):
+                new = _swapped(part.term, first, second)
+                yield part.edit(part.term, new, "exchange", "has two values in each other's place", rank)
+
+
+_EXCHANGED = 5
+"""The largest number of values of a line of which two are exchanged."""
+
+
+def _shape(part: _Proposal, term: Term) -> tuple[int, ...] | None:
+    """The shape of an array; None for other values."""
+    return part.edits.blocks.get(term.name) if isinstance(term, Name) else None
+
+
+def _swapped(term: Term, first: Term, second: Term) -> Term:
+    if term == first:
+        return second
+    return first if term == second else mapped(term, lambda each: _swapped(each, first, second))
+
+
+def _around_sums(part: _Proposal) -> Iterator[Edit]:
+    """`f(x) + b` where `f(x + b)` is meant, and the reverse; `f(x)` where `x * f(x)` is meant."""
+    term = part.term
+    if not isinstance(term, Apply):
+        return
+    if term.operation in ("add", "subtract") and term.spelled == "operator" and len(term.operands) == 2:
+        for at, side in enumerate(term.operands):
+            line = named_by(side, part.site)
+            if isinstance(line, Apply) and (_is_unary(line) or _is_clipped(line)):
+                operands = [line.operands[0] if number == at else each for number, each in enumerate(term.operands)]
+                new = replace(line, operands=(operator(term.operation, *operands), *line.operands[1:]))
+                yield part.edit(term, new, "order", f"is outside of {line.operation}", 3.5)
+    if _is_unary(term):
+        inner = named_by(term.operands[0], part.site)
+        if isinstance(inner, Apply) and inner.operation in ("add", "subtract") and inner.spelled == "operator":
+            for at, side in enumerate(inner.operands):
+                operands = [replace(term, operands=(side,)) if number == at else each
+                            for number, each in enumerate(inner.operands)]  # fmt: skip
+                new = operator(inner.operation, *operands)
+                yield part.edit(term, new, "order", f"has a term inside of {term.operation}", 3.75)
+        yield part.edit(term, operator("multiply", term.operands[0], term), "operation", "is without its factor", 4.25)
+
+
+def _is_clipped(term: Apply) -> bool:
+    """Whether a part is one array clipped by a number: `relu(x)`."""
+    return term.operation in ("maximum", "minimum") and isinstance(term.operands[1], Const)
 
 
 def _exchanged(labels: str) -> Iterator[str]:
@@ -273,9 +417,13 @@ def _exchanged(labels: str) -> Iterator[str]:
             yield f"{','.join(operands)}{arrow}{last}"
 
 
-def _masks(part: _Proposal) -> Iterator[Edit]:
+def _masks(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
     """A mask that is too much, or that is missing from what is summed."""
     term = part.term
+    row = called(term)
+    if reference.masks and isinstance(term, Apply) and row is not None and row.contraction is not None:
+        for side in term.operands if row.name != "einsum" else ():
+            yield part.edit(side, Apply("tril", (side,)), "mask", "is not masked", 4.75)
     match term:
         case Apply(operation="where", operands=(_, x, y)):
             yield part.edit(term, x, "mask", "masks what should be whole", 4.5)

@@ -45,6 +45,23 @@ def changing(edits: Edits) -> Iterator[Edit]:
                 yield edits.stepped(position, loop, by)
 
 
+def removing(edits: Edits) -> Iterator[Edit]:
+    """The edits that leave out a collective, an update of a part, a term or a factor, without a message."""
+    for site in edits.sites:
+        for term in parts(site.term):
+            match term:
+                case Apply(operation="dynamic_update_slice", operands=(whole, *_)):
+                    yield edits.edit(site, term, whole, "update", str, 0.0)
+                case Apply(operands=(operand, *_), spelled="call") if is_collective(term):
+                    yield edits.edit(site, term, operand, "collective", str, 0.0)
+                case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].inverse:
+                    yield edits.edit(site, term, left, "operand", str, 0.0)
+                    if OPERATIONS[name].commutes:
+                        yield edits.edit(site, term, right, "operand", str, 0.0)
+                case _:
+                    continue
+
+
 @dataclass(frozen=True)
 class _Part:
     """A part of an expression, and its position."""

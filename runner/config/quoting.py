@@ -57,11 +57,23 @@ def _several(text: str) -> list[str]:
     return parts if all(map(_OVERRIDE.fullmatch, parts)) and all(closed) else []
 
 
+def sizes(text: str) -> str | None:
+    """The list of sizes that a text such as `4x2` or `4,2` means; None for another text."""
+    parts = re.split(r"[x×*,]", text)
+    return f"[{','.join(parts)}]" if len(parts) > 1 and all(map(str.isdecimal, parts)) else None
+
+
 def ambiguous(override: str) -> str:
     """Return the message for an override with several values outside a sweep."""
     key, _, value = override.partition("=")
     typed = _quoted(key, value)
     text = f", for one text {typed}" if typed else ""
+    if key.lstrip("+") == "mesh" and (shape := sizes(value)):
+        # `mesh` is a group, of which `mesh=[4,2]` would name two options.
+        return (
+            f"command line: {override}\n  these are several values, and no mesh has such a name; "
+            f"for the sizes of its axes write {for_shell(f'mesh.shape={shape}')}"
+        )
     return (
         f"command line: {override}\n  these are several values: add -m to run them all; "
         f"for one list write {for_shell(f'{key}=[{value}]')}{text}"

@@ -293,6 +293,9 @@ class ExperimentConfig:
     """What decides whether a value is right: the measured rounding and, where that leaves doubt (`auto`), always
     (`twin`) or never (`rounding`), the same program in float64.
     """
+    diagnose: Annotated[float, "search"] = 30.0
+    """How long edits are tried to find what is wrong with a program, in seconds of 20,000 equations each; 0: none is.
+    """
     manual: Annotated[list[Any] | None, "one-or-more"] = None
     """The mesh axes over which `per_device` is manual; the others are left to the compiler; null: all are manual."""
     check_vma: Flag = True

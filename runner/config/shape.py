@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from runner.config import specs
-from runner.config.quoting import WORD
+from runner.config.quoting import WORD, sizes
 from runner.config.schema import ExperimentConfig, Flag, Layout, MeshShape
 from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_list, is_mapping
@@ -240,7 +240,7 @@ def _as_list(value: object, key: Key, kind: Kind) -> str:
         return (
             f"; a list is in square brackets: [{text.strip('()').rstrip(', ')}{']' if text.endswith(')') else ', …]'}"
         )
-    return f"; write [{value}]"
+    return f"; write {sizes(text) or f'[{value}]'}"
 
 
 def _in_yaml(value: Any) -> str:

@@ -326,6 +326,7 @@ FORMS: Mapping[str, Form] = {
     "precision": Form("text", "no precision '{value}'", choices=PRECISIONS),
     "verify": Form("text", "no way to verify '{value}'", choices=VERIFY),
     "seconds": Form("number", "the timeout is a number of seconds above 0, and not infinite", above=0),
+    "search": Form("number", "the search for a mistake takes a number of seconds that is 0 or more", least=0),
     "boolean": Form("flag"),
     "at-least-1": _AT_LEAST_1,
     "functions": Form("mapping", of=_any("", EXPRESSION, "choice", "function")),

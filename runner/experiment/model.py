@@ -135,6 +135,7 @@ class Experiment:
     seed: int = field(metadata=AS_WRITTEN)
     precision: str = field(metadata=AS_WRITTEN)
     verify: str = field(metadata=AS_WRITTEN)
+    diagnose: float = field(metadata=AS_WRITTEN)
     check_vma: bool = field(metadata=AS_WRITTEN)
     trace: bool = field(metadata=AS_WRITTEN)
     profile: bool = field(metadata=AS_WRITTEN)

@@ -40,11 +40,15 @@ _MOST = 60
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of the user's Python: its file, its number and its text."""
+    """A line of the user's Python: its file, its number and its text.
+
+    `caller` is the line that calls the function around it, as it is printed; empty in the outermost function.
+    """
 
     file: str
     line: int
     text: str
+    caller: str = field(default="", compare=False)
 
     @property
     def place(self) -> str:

@@ -1098,9 +1098,14 @@ class _FunctionReader:
         where: str,
     ) -> None:
         """Add the lines of a function that has a reference, if they can be read."""
-        try:
-            lines = jaxprs.read(function, structs, mesh=self.probe.mesh, taken=self._taken_inside)
-        except CannotRead:
+        lines: jaxprs.FunctionLines | None = None
+        # What nothing reads may be of an operation that has no line.
+        for unread in (True, False):
+            with contextlib.suppress(CannotRead):
+                lines = lines or jaxprs.read(
+                    function, structs, mesh=self.probe.mesh, taken=self._taken_inside, unread=unread
+                )
+        if lines is None:
             # Its reference was read, which is why it has one.
             return
         own = free(f"{reference.partition('(')[0]}_written", self.taken)

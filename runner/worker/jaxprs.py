@@ -122,6 +122,7 @@ def read(
     references: Mapping[str, Callable[..., Any]] | None = None,
     taken: Iterable[str] = (),
     marks: Callable[[str], bool] | None = None,
+    unread: bool = False,
 ) -> FunctionLines:
     """The lines of a function of arrays, which it takes by position in the order of `operands`.
 
@@ -134,6 +135,8 @@ def read(
       `custom_jvp` or `custom_vjp`, a kernel, a callback. They take the same arrays by position.
     - `taken`: names that lines may not have.
     - `marks`: whether the value with a path inside the function gets a line of its own; only for whole arrays.
+    - `unread`: whether values that the user's lines compute, and that nothing reads, have lines too, and regions all
+      their inputs: a mistake leaves such values.
 
     Raises `CannotRead`, and any exception of the function.
     """
@@ -141,7 +144,7 @@ def read(
         each if isinstance(each, jax.ShapeDtypeStruct) else jax.ShapeDtypeStruct(each.shape, each.dtype)
         for each in operands.values()
     ]
-    reader = _Reader({*operands, *taken}, mesh, frozenset(manual))
+    reader = _Reader({*operands, *taken}, mesh, frozenset(manual), unread=unread)
     if mesh is None or not manual:
         return _lines(function, {**operands}, structs, reader, references or {}, marks)
     readings: list[FunctionLines] = []
@@ -245,6 +248,8 @@ class _Reader:
     """How the user's source spells values and expressions."""
     rules: dict[str, None] = field(default_factory=dict[str, None])
     """The places of the user's functions with a derivative of their own."""
+    unread: bool = False
+    """Whether the user's values that nothing reads have lines too."""
     added: dict[str, str] = field(default_factory=dict[str, str])
     """The lines of sums that JAX adds, each with the name of the operand whose cotangents it sums, if it is known."""
 
@@ -286,11 +291,15 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Live:
-    """The parts of a jaxpr that some of its outputs depend on: equations, inputs and variables."""
+    """The parts of a jaxpr that some of its outputs depend on: equations, inputs and variables.
+
+    `unread` are the variables that nothing reads and that have lines all the same.
+    """
 
     equations: tuple[Any, ...]
     inputs: tuple[bool, ...]
     variables: frozenset[Any]
+    unread: frozenset[Any] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -340,7 +349,7 @@ class _Body:
         equations, frames = live.equations, [_frame(equation) for equation in live.equations]
         read = [self._read(equation, live.variables) for equation in equations]
         outputs = [v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept]
-        reads = Counter(v for each in (*read, outputs) for v in each if isinstance(v, Var))
+        reads = Counter(v for each in (*read, outputs, live.unread) for v in each if isinstance(v, Var))
         # The only reader of each variable that is read once.
         reader_of = {v: at for at, each in enumerate(read) for v in each}
         # JAX may have cached the trace of a library's function at a call elsewhere.
@@ -404,12 +413,18 @@ class _Body:
         if key not in self.reader.live:
             needed = {v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept and isinstance(v, Var)}
             equations: list[Any] = []
+            unread = set[Any]()
+            shown = self.reader.unread and (self.outermost or _defined(jaxpr) is not None)
             for equation in reversed(jaxpr.eqns):
+                if shown and needed.isdisjoint(equation.outvars) and _is_own_value(equation):
+                    unread.update(equation.outvars)
+                    needed.update(equation.outvars)
                 if not needed.isdisjoint(equation.outvars):
                     equations.append(equation)
                     needed.update(self._read(equation, needed))
             inputs = tuple(v in needed for v in jaxpr.invars)
-            self.reader.live[key] = _Live(tuple(reversed(equations)), inputs, frozenset(needed))
+            parts = tuple(reversed(equations)), inputs, frozenset(needed), frozenset(unread)
+            self.reader.live[key] = _Live(*parts)
         return self.reader.live[key]
 
     def _read(self, equation: Any, needed: Container[Any]) -> list[Any]:
@@ -421,6 +436,8 @@ class _Body:
             operands = operands[1:]
         elif name in (*_BODIES, "shard_map") and self._reference(equation) is None:
             jaxpr, _ = _opened(equation.params[_BODIES.get(name, "jaxpr")])
+            if name == "shard_map" and self.reader.unread:
+                return [v for v in operands if isinstance(v, Var)]
             inputs = self.live(jaxpr, tuple(v in needed for v in equation.outvars)).inputs
             last = operands[len(operands) - len(inputs) :]
             operands = [v for v, kept in zip(last, inputs, strict=True) if kept]
@@ -800,15 +817,15 @@ class _Body:
         self._check_mesh(params["mesh"])
         self._check_specs(equation)
         manual = tuple(axis for axis in params["mesh"].axis_names if axis in params["newly_manual_axes"])
-        live = self.live(jaxpr, tuple(wanted))
+        read = self.live(jaxpr, tuple(wanted)).inputs
         name = self.reader.fresh(self._loop_name("shard_map"))
         named = tuple((name, v.aval) for name, v in zip(_parameters(jaxpr), jaxpr.invars, strict=True) if name)
         inside = replace(self.inside({}), follows=params["check_vma"], operands=named)
         over: dict[str, Term] = {}
         in_specs: list[Any] = []
-        inputs = zip(jaxpr.invars, equation.invars, params["in_specs"], _parameters(jaxpr), live.inputs, strict=True)
+        inputs = zip(jaxpr.invars, equation.invars, params["in_specs"], _parameters(jaxpr), read, strict=True)
         for variable, operand, spec, wish, kept in inputs:
-            if kept:
+            if kept or self.reader.unread:
                 shard = self.reader.fresh(wish or "shard")
                 over[shard] = as_array(self.term(operand), variable.aval)
                 inside.known[variable] = Name(shard)
@@ -1163,7 +1180,22 @@ def _defined(jaxpr: Any) -> Frame | None:
     return Frame(location[1], int(location[2]), linecache.getline(location[1], int(location[2])).strip())
 
 
+def _is_own_value(equation: Any) -> bool:
+    """Whether an equation computes a single value on a line of the user's, without a loop or a region."""
+    name = equation.primitive.name
+    if len(equation.outvars) != 1 or any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects):
+        return False
+    return user_frame(equation.source_info) is not None and (name not in _HAS_BODY or name in _BODIES)
+
+
 def _frame(equation: Any) -> Frame | None:
     """The user's line that an equation comes from."""
     frame = user_frame(equation.source_info)
-    return None if frame is None else Frame(frame.file, frame.line, linecache.getline(frame.file, frame.line).strip())
+    if frame is None:
+        return None
+    caller = "" if frame.caller is None else str(_line_of_file(*frame.caller))
+    return replace(_line_of_file(frame.file, frame.line), caller=caller)
+
+
+def _line_of_file(file: str, line: int) -> Frame:
+    return Frame(file, line, linecache.getline(file, line).strip())

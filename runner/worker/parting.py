@@ -135,12 +135,14 @@ class _Single:
         results = _core.eval_jaxpr(self.body if body is None else body, (), *arguments)
         return dict(zip(self.results, results, strict=True))
 
-    def error(self, values: Mapping[int, Any], body: Any) -> Any:
+    def error(self, values: Mapping[int, Any], body: Any, offset: Callable[[int], Any] = lambda _: 0) -> Any:
         """The largest error of its results on this device, the largest element, and what moved operands change."""
         with _jax.enable_x64(True):
             wide = self.evaluate({number: _wide(values[number]) for number in self.operands}, body)
             moved = [
-                self.evaluate({n: _moved(values[n], draw, place) for place, n in enumerate(self.operands)}, body)
+                self.evaluate(
+                    {n: _moved(values[n], draw, place, offset(n)) for place, n in enumerate(self.operands)}, body
+                )
                 for draw in range(_DRAWN)
             ]
             parts = [_distance(values[at], wide[at], [each[at] for each in moved]) for at in self.results]
@@ -203,10 +205,15 @@ class _Region:
 
         def device(*stacked: Any) -> Any:
             held = {**self.constants, **{number: value[0] for number, value in zip(kept, stacked, strict=True)}}
-            errors = [single.error(held, bodies[single.results]) for single in singles]
+            numbers = {axis: _jax.lax.axis_index(axis) * 31**k for k, axis in enumerate(self._axes)}
+
+            def offset(operand: int) -> Any:
+                # Sums over devices of values that are all moved alike would hide what rounding does.
+                return 0 if operand in self.constants else sum(numbers[axis] for axis in self._over(operand))
+
+            errors = [single.error(held, bodies[single.results], offset) for single in singles]
             # So they differ over all axes, whatever the equation's result does.
-            place = sum(_jax.lax.axis_index(axis) for axis in self._axes) * 0.0
-            return [(error + place)[None] for error in errors]
+            return [(error + sum(numbers.values()) * 0.0)[None] for error in errors]
 
         if not singles:
             return {}
@@ -220,12 +227,16 @@ class _Region:
         params = self.equation.params
         return tuple(axis for axis in params["mesh"].axis_names if axis in params["newly_manual_axes"])
 
+    def _over(self, number: int) -> tuple[str, ...]:
+        """The axes over which a value inside may differ."""
+        if not self.equation.params["check_vma"]:
+            return self._axes
+        varying = varying_axes(self.avals[number])
+        return tuple(axis for axis in self._axes if axis in varying)
+
     def _spec(self, number: int) -> PartitionSpec:
         """The layout of a value inside, stacked over the devices between which it may differ."""
-        if not self.equation.params["check_vma"]:
-            return PartitionSpec(self._axes)
-        varying = varying_axes(self.avals[number])
-        return PartitionSpec(tuple(axis for axis in self._axes if axis in varying))
+        return PartitionSpec(self._over(number))
 
     def _mapped(self, device: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         params = self.equation.params
@@ -413,14 +424,13 @@ def _wide(value: Any) -> Any:
     return value.astype(widening.wide_dtype(value.dtype)) if widening.is_narrow(value.dtype) else value
 
 
-def _moved(value: Any, draw: int, place: int) -> Any:
+def _moved(value: Any, draw: int, place: int, offset: Any) -> Any:
     """The operand at a place, widened, each element moved up or down by one unit in the last place of its dtype."""
     if not widening.is_narrow(value.dtype):
         return value
     at = _jnp.arange(value.size, dtype=_jnp.uint32).reshape(value.shape)
-    signs = (
-        (at * np.uint32(2654435761) + np.uint32((draw + _DRAWN * place) * 0x9E3779B9 % (1 << 32))) >> np.uint32(13)
-    ) & np.uint32(1)
+    seed = np.uint32((draw + _DRAWN * place) * 0x9E3779B9 % (1 << 32)) + _jnp.uint32(offset) * np.uint32(0x85EBCA6B)
+    signs = ((at * np.uint32(2654435761) + seed) >> np.uint32(13)) & np.uint32(1)
     return _wide(value) * (1 + float(_jnp.finfo(value.dtype).eps) * (signs.astype(np.float64) * 2 - 1))
 
 

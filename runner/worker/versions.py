@@ -8,7 +8,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -186,13 +186,17 @@ def module_cost(text: str) -> dict[str, float] | str:
 
 @dataclass(frozen=True)
 class UserFrame:
-    """A place in a file: the lines, from 1 on, and columns, in bytes, between which an expression is written."""
+    """A place in a file: the lines, from 1 on, and columns, in bytes, between which an expression is written.
+
+    `caller` is the file and the line that call the function around it, if these are the user's too.
+    """
 
     file: str
     line: int
     column: int
     last_line: int
     last_column: int
+    caller: tuple[str, int] | None = field(default=None, compare=False)
 
 
 def user_frame(source: Any) -> UserFrame | None:
@@ -207,10 +211,12 @@ def user_frame(source: Any) -> UserFrame | None:
 def _user_frame(traceback: Any) -> UserFrame | None:
     frames: list[Any] = list(importlib.import_module("jax._src.source_info_util").user_frames(traceback))
     frames = [frame for frame in frames if not frame.file_name.endswith(f"/{CALLED}")]
-    own = next((frame for frame in frames if is_own(frame.file_name)), frames[0] if frames else None)
-    if own is None:
+    users = [frame for frame in frames if is_own(frame.file_name)] or frames[:1]
+    if not users:
         return None
-    return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column)
+    own, *around = users
+    caller = (around[0].file_name, around[0].start_line) if around else None
+    return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column, caller)
 
 
 def user_places(source: Any) -> list[tuple[str, int]]:

@@ -1,0 +1,249 @@
+"""Which lines a diagnosis names: those of which an edit, tried, mends the program, with all that are as likely."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import runner
+from runner.checks import diagnosis
+from runner.checks.changed import ChangedGraphs, Unlisted
+from runner.checks.edits import Edits
+from runner.checks.oversights import overlooking
+from runner.checks.slips import changing, removing
+from runner.graph.model import walk
+from runner.graph.source import Frame
+from runner.graph.term import Name
+from runner.language.passing import passed_on
+from runner.reference import arithmetic
+from runner.reference.rerun import Rerun
+from tests.test_diagnosis import context
+
+TEXT = """
+mesh: {axes: [x], shape: [4]}
+arrays:
+  A: {shape: [8, 16], spec: [x, null]}
+  B: {shape: [16, 8], spec: [null, x]}
+outputs: {C: [null, x]}
+"""
+PAIRS = "((0, 1), (1, 2), (2, 3), (3, 0))"
+
+
+def unrolled(steps: int, offset: str = "-") -> dict[str, Any]:
+    """A collective matmul along a ring, of which each step is lines of its own."""
+    lines = {"i": "axis_index('x')", "C0": "dynamic_update_slice(zeros((8, 2)), A @ B, (i * 2, 0))"}
+    block = "A"
+    for step in range(1, steps):
+        lines[f"chunk{step}"] = f"ppermute({block}, 'x', {PAIRS})"
+        block = f"chunk{step}"
+        name = "C" if step == steps - 1 else f"C{step}"
+        lines[name] = f"dynamic_update_slice(C{step - 1}, {block} @ B, ((i {offset} {step}) % 4 * 2, 0))"
+    return lines
+
+
+def test_the_step_that_an_unrolled_ring_lacks_is_put_back_and_no_gather_in_its_place() -> None:
+    assert diagnosis.diagnose(context("A @ B", unrolled(3), TEXT)) == [
+        "per_device.C: the steps of this line are one too few: with one more after the last it equals the graph"
+    ]
+
+
+def test_an_unrolled_ring_that_turns_the_other_way_has_two_lines_either_of_which_may_be_turned() -> None:
+    permuted, stored = diagnosis.diagnose(context("A @ B", unrolled(4, "+"), TEXT))
+    assert permuted.startswith("per_device.chunk1: ")
+    assert "sends the wrong way" in permuted
+    assert stored == "or per_device.C1: i + 1 should be i - 1: with that it equals the graph"
+
+
+def test_a_diagnosis_with_no_time_names_nothing_and_says_where_the_output_differs() -> None:
+    given = context("A @ B", unrolled(3), TEXT)
+    given.experiment = given.experiment.at(diagnose=0)
+    nothing, where = diagnosis.diagnose(given)
+    assert nothing == "no single edit of per_device was found within 0 s that makes it equal the graph"
+    assert where.startswith("C begins to differ from the reference on devices 0-3")
+
+
+def test_diagnose_is_a_number_of_seconds_that_is_not_negative() -> None:
+    with pytest.raises(Exception, match="0 or more"):
+        context("A @ B", unrolled(4), TEXT, diagnose=-1)
+
+
+def edit_of(given: Any, kind: str, after: str) -> Any:
+    edits = Edits(given.experiment, "per_device", reference=given.experiment)
+    return next(edit for edit in (*changing(edits), *overlooking(edits)) if (edit.kind, edit.after) == (kind, after))
+
+
+def test_a_changed_graph_shares_the_equations_that_the_edit_leaves() -> None:
+    given = context("A @ B", unrolled(4), TEXT)
+    graphs = ChangedGraphs(given.experiment, "per_device")
+    changed = graphs.of(edit_of(given, "sign", "i + 3"))
+    own = [*walk(graphs.graph)]
+    others = [equation for equation in walk(changed) if not any(equation is each for each in own)]
+    assert {equation.source.line.label for equation in others} == {"C"}
+    assert [value.number for value in changed.equations[-1].results] == [
+        value.number for value in graphs.graph.equations[-1].results
+    ]
+
+
+def test_two_edits_are_made_together() -> None:
+    given = context("A @ B", unrolled(4), TEXT)
+    graphs = ChangedGraphs(given.experiment, "per_device")
+    lines = {e.source.line.label for e in walk(graphs.graph)}
+    changed = graphs.of(edit_of(given, "sign", "i + 3"), edit_of(given, "sign", "i + 2"))
+    edited = {e.source.line.label for e in walk(changed) if not any(e is each for each in walk(graphs.graph))}
+    assert edited == {"C2", "C"}
+    assert edited < lines
+
+
+def test_an_edit_that_reads_what_comes_later_is_refused() -> None:
+    given = context("A @ B", {"first": "A @ B", "C": "all_gather(first, 'x', axis=0, tiled=True)"}, TEXT)
+    edits = Edits(given.experiment, "per_device")
+    site = next(site for site in edits.sites if site.name == "first")
+    later = edits.edit(site, site.term, Name("C"), "value", str, 0.0)
+    with pytest.raises(Unlisted):
+        ChangedGraphs(given.experiment, "per_device").of(later)
+
+
+def test_a_rerun_computes_only_what_is_downstream_of_the_edit() -> None:
+    given = context("A @ B", unrolled(4), TEXT)
+    exact = arithmetic.Arithmetic({}, casts=False)
+    rerun = Rerun(given.experiment, "per_device", given.arrays, exact, lambda: given.bounded("per_device"), 10**6)
+    graphs, before = ChangedGraphs(given.experiment, "per_device"), rerun.work
+    last = rerun.changed(graphs.of(edit_of(given, "sign", "i + 3")), ["C"])["C"]
+    afterwards = rerun.work - before
+    rerun.changed(graphs.of(edit_of(given, "sign", "i + 1")), ["C"])
+    assert 0 < afterwards < rerun.work - before - afterwards < before
+    assert not np.array_equal(last[0], rerun.values["C"][0])
+
+
+def test_removals_leave_out_collectives_updates_and_terms() -> None:
+    given = context("A @ B", unrolled(4), TEXT)
+    removed = {(edit.line, edit.kind) for edit in removing(Edits(given.experiment, "per_device"))}
+    assert {("chunk1", "collective"), ("C1", "update"), ("C1", "operand")} <= removed
+
+
+def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]:
+    given = context(graph, {"C": line})
+    edits = Edits(given.experiment, "per_device", reference=given.experiment)
+    return {edit.after for edit in overlooking(edits) if edit.kind == kind}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "after"),
+    [
+        ("0.25 * R[0] + 0.75 * bias", "exchange", "0.75 * R[0] + 0.25 * bias"),
+        ("tanh(R[0]) + bias", "order", "tanh(R[0] + bias)"),
+        ("tanh(R[0] + bias)", "order", "tanh(R[0]) + bias"),
+        ("tanh(R[0])", "operation", "R[0] * tanh(R[0])"),
+        ("R[0:1][0] + bias", "window", "R[1:2]"),
+        ("pad(bias, ((1, 1),))[1:9]", "order", "pad(bias, ((2, 0),))"),
+        ("0.5 * R[0]", "number", "2.0"),
+    ],
+)
+def test_an_oversight_has_an_edit(line: str, kind: str, after: str) -> None:
+    assert after in kinds(line, kind)
+
+
+def test_the_statement_that_passes_a_value_on_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "passing.py"
+    file.write_text("def f(x):\n    out = x + 1\n    back = out\n    return back\n", "utf-8")
+    assert passed_on(Frame(str(file), 2, "out = x + 1")) == Frame(str(file), 3, "back = out")
+    assert passed_on(Frame(str(file), 4, "return back")) is None
+
+
+HELPER = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+
+def scaled(x, by):
+    return x * by
+
+
+def helper(x, g):
+    return scaled(jnp.tanh(x), x) + 0.5
+
+
+def forgotten(x, w, v):
+    def device(x, w, v):
+        partial = x @ w
+        total = lax.psum(partial, "d")
+        other = lax.psum(x @ v, "d")
+        return jnp.tanh(total) * total
+
+    return jax.shard_map(device, in_specs=(P(None, "d"), P("d"), P("d")), out_specs=P())(x, w, v)
+
+
+def reduced(x, w):
+    even = x.sum(-1)
+    return 0.25 * even @ w
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "guilty_functions.py").write_text(HELPER, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "guilty_functions", raising=False)
+    return importlib.import_module("guilty_functions")
+
+
+def named(function: Callable[..., Any], operands: tuple[Any, ...], reference: Callable[..., Any], **keys: Any) -> str:
+    record = runner.check(function, operands, reference=reference, show="none", quiet=True, **keys)
+    assert record.status == "failed", record.error
+    (program,) = record.compiled.values()
+    assert program.checks.value is not None
+    return "\n".join(program.checks.value.diagnosis)
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def test_a_mistake_in_the_call_of_a_helper_names_the_call(module: Any) -> None:
+    diagnosed = named(
+        module.helper, (normal(0, 8, 4), normal(1, 8, 4)), lambda x, g: jnp.tanh(x) * g + 0.5, mesh={"d": 2},
+        in_specs=(P("d"), P("d")),
+    )  # fmt: skip
+    assert "guilty_functions.py:9 return x * by: x is used where g is meant" in diagnosed
+    assert (
+        "or its call gives it the wrong value, guilty_functions.py:13 return scaled(jnp.tanh(x), x) + 0.5" in diagnosed
+    )
+
+
+def test_a_value_that_nothing_reads_is_what_was_meant(module: Any) -> None:
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    with jax.set_mesh(mesh):
+        diagnosed = named(
+            module.forgotten, (normal(0, 8, 4), normal(1, 4, 3), normal(2, 4, 3)),
+            lambda x, w, v: jnp.tanh(x @ w) * (x @ v), in_specs=(P(None, "d"), P("d"), P("d")),
+        )  # fmt: skip
+    assert "guilty_functions.py:21 return jnp.tanh(total) * total: total is used where other is meant" in diagnosed
+
+
+def test_two_lines_that_may_be_at_fault_are_both_named(module: Any) -> None:
+    diagnosed = named(
+        module.reduced, (normal(0, 8, 4), normal(1, 8)), lambda x, w: 0.0625 * x.sum(-1) @ w, mesh={"d": 2},
+        in_specs=(P("d"), P("d")),
+    )  # fmt: skip
+    assert "guilty_functions.py:28 return 0.25 * even @ w: " in diagnosed
+    assert "guilty_functions.py:27 even = x.sum(-1): x.sum(-1) is where a mean is meant" in diagnosed
+
+
+def test_diagnose_is_a_key_of_check_and_ends_the_search(module: Any) -> None:
+    diagnosed = named(
+        module.helper, (normal(0, 8, 4), normal(1, 8, 4)), lambda x, g: jnp.tanh(x) * g + 0.5, mesh={"d": 2},
+        in_specs=(P("d"), P("d")), diagnose=0,
+    )  # fmt: skip
+    assert "no single edit of the function was found within 0 s" in diagnosed
+    assert "guilty_functions" not in diagnosed

@@ -19,8 +19,8 @@ from pathlib import Path
 import yaml
 from omegaconf import OmegaConf
 
-from runner.config.schema import ExperimentConfig
-from runner.evidence.gather import gather
+from runner.compiled.evidence.gather import gather
+from runner.experiment.config.schema import ExperimentConfig
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 

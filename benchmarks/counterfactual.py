@@ -31,14 +31,14 @@ sys.path.insert(0, str(ROOT))
 import jax  # noqa: E402
 
 from benchmarks.why import DEVICES, compiled_collectives  # noqa: E402
-from runner.config.compose import compose  # noqa: E402
-from runner.evidence import words  # noqa: E402
-from runner.evidence.model import Collective  # noqa: E402
+from runner.base.faults import InvalidExperiment  # noqa: E402
+from runner.base.layout import Spec  # noqa: E402
+from runner.compiled.evidence import words  # noqa: E402
+from runner.compiled.evidence.model import Collective  # noqa: E402
+from runner.experiment.config.compose import compose  # noqa: E402
 from runner.experiment.model import Experiment  # noqa: E402
 from runner.experiment.program import Program  # noqa: E402
 from runner.experiment.reader import read  # noqa: E402
-from runner.faults import InvalidExperiment  # noqa: E402
-from runner.layout import Spec  # noqa: E402
 
 TRUE, FALSE, UNTRIED, UNEXPLAINED = "true", "false", "not tried", "not explained"
 

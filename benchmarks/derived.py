@@ -27,14 +27,14 @@ import yaml
 from benchmarks.fuzz import cases
 from benchmarks.fuzz.search import template
 from benchmarks.fuzz.shrink import Config, Types, pruned, shrink
+from runner.base.faults import InvalidExperiment
 from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kinds import derivation
+from runner.checks.reference import CannotInterpret
 from runner.experiment import data
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.reference import CannotInterpret
 from runner.worker.types import infer
 from tests import harness
 

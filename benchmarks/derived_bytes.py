@@ -20,15 +20,15 @@ from typing import Any
 import jax
 
 from benchmarks.derived import DEVICES
-from runner.config import schema
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
+from runner.base.layout import Mesh
 from runner.experiment import expect
+from runner.experiment.config import schema
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.imported import imports
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.layout import Mesh
 from runner.programs.types import InferredTypes
 from runner.programs.writers import WRITERS
 from runner.worker import functions

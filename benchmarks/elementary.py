@@ -2,10 +2,10 @@
 
 `python -m benchmarks.elementary [--points 200000] [FUNCTION …]`, from the root of the repository.
 
-Each function of `runner/reference/elementary.py` is computed in float32 in large arrays, in fusions, in small arrays
-and one number at a time, and compared with NumPy's and SciPy's float64; in float16 and bfloat16, which XLA computes in
-float32, with the result that is rounded once. Prints the largest error, in units of 2⁻²⁴ of the result, and its share
-of what the table allows; the exit status is 1 if an error is larger.
+Each function of `runner/checks/reference/elementary.py` is computed in float32 in large arrays, in fusions, in small
+arrays and one number at a time, and compared with NumPy's and SciPy's float64; in float16 and bfloat16, which XLA
+computes in float32, with the result that is rounded once. Prints the largest error, in units of 2⁻²⁴ of the result, and
+its share of what the table allows; the exit status is 1 if an error is larger.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 from scipy import special
 
-from runner.reference.elementary import ON_CPU, UNIT
+from runner.checks.reference.elementary import ON_CPU, UNIT
 
 LARGEST, SMALLEST = float(np.finfo(np.float32).max), 1.2e-37
 """The exact results that are compared: near the smallest ones XLA flushes to 0, or rounds in fewer digits."""

@@ -7,7 +7,7 @@ import hydra
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runner.config.compose import register
+from runner.experiment.config.compose import register
 
 register()
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import yaml
 
-from runner.config import schema
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
+from runner.experiment.config import schema
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.written import spread
 
 MESH = {"axes": ["x", "y"], "shape": [2, 4]}

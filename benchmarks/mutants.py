@@ -21,14 +21,14 @@ from pathlib import Path
 
 import jax
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import InvalidExperiment
 from runner.checks import diagnosis, oracles
 from runner.checks.context import Context
 from runner.checks.mutants import Mutant, mutants
+from runner.checks.reference import interpret
+from runner.checks.reference.arithmetic import Arithmetic
 from runner.experiment.model import Experiment
-from runner.faults import InvalidExperiment
-from runner.reference import interpret
-from runner.reference.arithmetic import Arithmetic
 from tests.command import REFUSED
 from tests.harness import consulted, shipped
 

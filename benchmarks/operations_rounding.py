@@ -22,12 +22,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from runner.base.faults import InvalidExperiment
 from runner.checks import oracles
 from runner.checks.compare import EXCUSED, Alternatives, Difference, difference, tolerance
+from runner.checks.reference import Oracle
 from runner.experiment import data
 from runner.experiment.model import Experiment
-from runner.faults import InvalidExperiment
-from runner.reference import Oracle
 from runner.worker.types import infer
 from runner.worker.walk import Walker
 from tests import harness

@@ -136,8 +136,8 @@ def overrides(case: Mapping[str, str]) -> list[str]:
 
 
 def _devices(experiment: str) -> int:
-    from runner.config.compose import InvalidConfiguration, compose
-    from runner.config.folders import conf_folder
+    from runner.experiment.config.compose import InvalidConfiguration, compose
+    from runner.experiment.config.folders import conf_folder
 
     try:
         shape = compose(experiment, conf_folder()).plain["mesh"]["shape"]

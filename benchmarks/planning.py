@@ -23,20 +23,20 @@ import jax
 import numpy as np
 import yaml
 
-from runner.config import schema
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
-from runner.evidence.gather import gather
+from runner.base.faults import key_text
+from runner.base.layout import Spec
+from runner.compiled.evidence.gather import gather
 from runner.experiment import auto
+from runner.experiment.config import schema
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.experiment.written import spread
-from runner.faults import key_text
-from runner.layout import Spec
-from runner.planning.plan import Wanted, plan
-from runner.planning.solving import SECONDS
-from runner.planning.spaces import plain_layouts
+from runner.programs.planning.plan import Wanted, plan
+from runner.programs.planning.solving import SECONDS
+from runner.programs.planning.spaces import plain_layouts
 from runner.programs.writers import WRITERS
 from runner.worker import functions
 from runner.worker.compilation import compile_program

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.cli import compare, report, runs
-from runner.cli.options import Options
-from runner.cli.sweep import passed
-from runner.cli.sweeping import Sweeping
-from runner.record import record
-from runner.show import html
+from runner.app.cli import compare, report, runs
+from runner.app.cli.options import Options
+from runner.app.cli.sweep import passed
+from runner.app.cli.sweeping import Sweeping
+from runner.reports.record import record
+from runner.reports.show import html
 
 HOSTILE = (
     *('""', '"\\u001b[31m\\u0007"', '"\\ud800"', '"\\u202e</script>"', '"' + "x" * 5000 + '"', '"NaN"', '"0"'),
@@ -135,7 +135,7 @@ def _overrides(folder: Path) -> list[str]:
 
 
 def _shown(home: Path) -> None:
-    from runner.api import Record
+    from runner.app.api import Record
 
     try:
         result = record.read(home / "sweep" / "1")

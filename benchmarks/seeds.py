@@ -23,8 +23,8 @@ import jax
 
 from benchmarks.fuzz import judge
 from benchmarks.right_programs import compiled_once
+from runner.base.layout import Mesh, SpecEntries
 from runner.experiment.model import Experiment
-from runner.layout import Mesh, SpecEntries
 from tests.command import LARGE, REFUSED
 from tests.harness import shipped
 

@@ -24,8 +24,8 @@ from omegaconf import OmegaConf
 
 from runner.checks import oracles
 from runner.checks.kinds import sections, value
-from runner.config.schema import ExperimentConfig
 from runner.experiment import data
+from runner.experiment.config.schema import ExperimentConfig
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program as Way
 from runner.experiment.reader import read
@@ -33,8 +33,8 @@ from runner.link.events import Compilation, Ran, Timing
 from runner.link.target import ProgramRun, program_run
 from runner.programs.types import InferredTypes
 from runner.programs.writers import WRITERS
-from runner.record.verdicts import ValueVerdict
-from runner.show.table import Table, markdown
+from runner.reports.record.verdicts import ValueVerdict
+from runner.reports.show.table import Table, markdown
 from runner.worker.execute import leave
 from runner.worker.types import infer
 from tests.harness import configured

@@ -20,10 +20,10 @@ import jax
 
 from benchmarks.fuzz import judge
 from benchmarks.fuzz.cases import case
+from runner.base.faults import InvalidExperiment, key_text
 from runner.experiment import auto
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment, key_text
-from runner.planning.plan import NoPlan, Wanted, plan
+from runner.programs.planning.plan import NoPlan, Wanted, plan
 from runner.worker.derive import value_types
 from tests.harness import configured
 

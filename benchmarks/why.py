@@ -21,16 +21,16 @@ sys.path.insert(0, str(ROOT))
 
 import jax  # noqa: E402
 
-from runner.config.compose import compose  # noqa: E402
-from runner.evidence import words  # noqa: E402
-from runner.evidence.gather import gather  # noqa: E402
-from runner.evidence.model import Collective  # noqa: E402
+from runner.base.faults import InvalidExperiment, invalid  # noqa: E402
+from runner.compiled.evidence import words  # noqa: E402
+from runner.compiled.evidence.gather import gather  # noqa: E402
+from runner.compiled.evidence.model import Collective  # noqa: E402
+from runner.compiled.why.reasons import explained  # noqa: E402
+from runner.experiment.config.compose import compose  # noqa: E402
 from runner.experiment.model import Experiment  # noqa: E402
 from runner.experiment.program import Program  # noqa: E402
 from runner.experiment.reader import read  # noqa: E402
-from runner.faults import InvalidExperiment, invalid  # noqa: E402
 from runner.programs.writers import WRITERS  # noqa: E402
-from runner.why.reasons import explained  # noqa: E402
 from runner.worker import calls  # noqa: E402
 from runner.worker.compilation import NotLowered, asked, compile_program, planned  # noqa: E402
 from runner.worker.job import _load  # noqa: E402

@@ -23,7 +23,7 @@ from packaging.version import Version
 from experiments import pivot, rank, tabulate
 from experiments.rank import Ranked
 from experiments.tabulate import cells
-from runner.faults import nearest
+from runner.base.faults import nearest
 
 HERE = Path(__file__).parent
 WRONG = HERE / "wrong_answers"

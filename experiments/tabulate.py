@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from runner.layout import Spec
-from runner.record import record
-from runner.show.table import Table, markdown
+from runner.base.layout import Spec
+from runner.reports.record import record
+from runner.reports.show.table import Table, markdown
 
 
 def shown(spec: Spec | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from runner.version import __version__
 
 if TYPE_CHECKING:
-    from runner.api import (
+    from runner.app.api import (
         AUTO,
         Configuration,
         Experiment,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         sweep,
         validate,
     )
-    from runner.explaining import Explained, compare, explain
+    from runner.app.explaining import Explained, compare, explain
 
 __all__ = [
     "AUTO",
@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
     # Nothing that an import makes is garbage.
     gc.disable()
     try:
-        return getattr(importlib.import_module(f"runner.{module}"), name)
+        return getattr(importlib.import_module(f"runner.app.{module}"), name)
     finally:
         if collecting:
             gc.enable()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.evidence import collectives, hlo
-from runner.evidence.collectives import Collectives
-from runner.evidence.nodes import Origins
+from runner.compiled.evidence import collectives, hlo
+from runner.compiled.evidence.collectives import Collectives
+from runner.compiled.evidence.nodes import Origins
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from tests import harness

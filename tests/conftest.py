@@ -11,7 +11,7 @@ import hypothesis
 import jax
 import pytest
 
-from runner.show import progress
+from runner.reports.show import progress
 from tests import here, quick
 from tests.server import SELDOM, TIMED
 

@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from runner import codec, executions
+from runner.base import codec, executions
+from runner.base.layout import Spec
 from runner.checks.kinds.layout import LayoutVerdict
 from runner.checks.kinds.replicas import ReplicasVerdict
-from runner.evidence.model import Between, Collective
-from runner.layout import Spec
+from runner.compiled.evidence.model import Between, Collective
 from runner.link.events import Compilation, Cost, Devices, Memory, Ran, RunTimes, Timing
-from runner.record.model import (
+from runner.reports.record.model import (
     ArrayRecord,
     CompiledProgram,
     Environment,
@@ -21,7 +21,7 @@ from runner.record.model import (
     ProgramRecord,
     Record,
 )
-from runner.record.verdicts import (
+from runner.reports.record.verdicts import (
     AgreementVerdict,
     Checks,
     FileChecks,

@@ -16,26 +16,26 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from runner.app.flow import run as flow
+from runner.app.flow import verification
+from runner.base.faults import InvalidExperiment
 from runner.checks import oracles
 from runner.checks.context import Context
-from runner.config import direct, schema
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
-from runner.config.schema import ExperimentConfig
-from runner.config.sources import Layer, Sources
 from runner.experiment import data
+from runner.experiment.config import direct, schema
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
+from runner.experiment.config.schema import ExperimentConfig
+from runner.experiment.config.sources import Layer, Sources
 from runner.experiment.imported import imports
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.flow import run as flow
-from runner.flow import verification
 from runner.link import events
 from runner.link.target import ProgramRun
 from runner.link.workers import Workers
 from runner.programs.types import InferredTypes
-from runner.record.model import Record
-from runner.record.verdicts import SectionsVerdict, ValueVerdict, Verdict
+from runner.reports.record.model import Record
+from runner.reports.record.verdicts import SectionsVerdict, ValueVerdict, Verdict
 from runner.worker import functions
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner import codec
+from runner.base import codec
 from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read

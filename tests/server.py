@@ -111,8 +111,8 @@ def _serve() -> None:
     # The imports of every command line.
     for name in _OF_COMMANDS:
         importlib.import_module(name)
-    from runner.config.compose import compose
-    from runner.config.folders import conf_folder
+    from runner.experiment.config.compose import compose
+    from runner.experiment.config.folders import conf_folder
 
     # The first composition of a process loads Hydra's plugins and prepares its parsers.
     compose("case3_allreduce", conf_folder(), ["mesh.shape=[4,1]"])
@@ -120,7 +120,7 @@ def _serve() -> None:
     loaded = set(sys.modules)
     for name in _OF_WORKERS:
         importlib.import_module(name)
-    from runner.show import progress
+    from runner.reports.show import progress
     from tests import quick
 
     progress.PIPED = SELDOM
@@ -142,20 +142,20 @@ _OF_COMMANDS = (
     "hydra.main",
     "omegaconf._impl",
     "runner.checks.known",
-    "runner.cli.command",
-    "runner.cli.composing",
-    "runner.cli.sweeping",
-    "runner.config.composition",
-    "runner.config.trust",
-    "runner.flow.drawing",
-    "runner.flow.findings",
-    "runner.flow.modes",
-    "runner.flow.run",
-    "runner.show.collectives",
-    "runner.show.keeping",
-    "runner.show.modes",
-    "runner.show.report",
-    "runner.testing.items",
+    "runner.app.cli.command",
+    "runner.app.cli.composing",
+    "runner.app.cli.sweeping",
+    "runner.experiment.config.composition",
+    "runner.experiment.config.trust",
+    "runner.app.flow.drawing",
+    "runner.app.flow.findings",
+    "runner.app.flow.modes",
+    "runner.app.flow.run",
+    "runner.reports.show.collectives",
+    "runner.reports.show.keeping",
+    "runner.reports.show.modes",
+    "runner.reports.show.report",
+    "runner.app.testing.items",
 )
 """The modules that most command lines import."""
 

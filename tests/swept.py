@@ -6,8 +6,8 @@ import itertools
 from pathlib import Path
 
 from runner.link.events import Cost
-from runner.record import manifest, record
-from runner.record.model import Record
+from runner.reports.record import manifest, record
+from runner.reports.record.model import Record
 from tests import evidence
 
 SPECS = ("[null,null]", "[x,null]", "[y,null]", "[null,x]", "[x,y]")

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
+from runner.app.flow import verification
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Spec, Typed
 from runner.checks.context import Context
 from runner.checks.kinds import layout
 from runner.checks.kinds.layout import LayoutVerdict
-from runner.config.slices import slices
 from runner.experiment import effort, topology
+from runner.experiment.config.slices import slices
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment
-from runner.flow import verification
-from runner.layout import Spec, Typed
 from runner.link.target import Output, ProgramRun, ShardPlace
 from runner.programs.writers import WRITERS
-from runner.record.model import Record
-from runner.record.verdicts import FileChecks, NotRun, SectionsVerdict
+from runner.reports.record.model import Record
+from runner.reports.record.verdicts import FileChecks, NotRun, SectionsVerdict
 from tests import evidence, harness
 from tests.command import ROOT, recorded, run_command
 from tests.evidence import ran

@@ -13,10 +13,10 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from runner import api
-from runner.evidence.model import Collective
+from runner.app import api
+from runner.compiled.evidence.model import Collective
 from runner.link.workers import Workers
-from runner.record import readable
+from runner.reports.record import readable
 from tests.user_functions import copies, derivatives
 
 MESH = AbstractMesh((2,), ("d",), axis_types=(AxisType.Auto,))

@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner.explanation import runs
-from runner.show import annotated
-from runner.show.page import run as page
+from runner.reports.show import annotated
+from runner.reports.show import explained_runs as runs
+from runner.reports.show.page import run as page
 
 MODEL = """import jax.numpy as jnp
 

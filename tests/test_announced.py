@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
 from runner.link.process import ANNOUNCED, Worker
 from runner.link.workers import Workers
 from runner.worker import announced

@@ -15,8 +15,8 @@ from rich.console import Console
 
 import runner
 from runner.link import copied
-from runner.record.record import UnreadableRecord
-from runner.show import html
+from runner.reports.record.record import UnreadableRecord
+from runner.reports.show import html
 from tests import evidence
 from tests.command import ROOT, errors, run_command
 from tests.here import Here

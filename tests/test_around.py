@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.testing import session
+from runner.app.testing import session
 from tests.command import ROOT, run_whole
 from tests.faults import GOOD
 from tests.server import Done, command

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
-from runner.derivation.expressions import Hints
-from runner.derivation.ruling import Rulings
-from runner.derivation.writer import Writer
-from runner.estimate.prices import BYTES
+from runner.base.layout import Spec
+from runner.compiled.estimate.prices import BYTES
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.reader import read
-from runner.layout import Spec
-from runner.sharding.plan import whole_axes
+from runner.graph.sharding.plan import whole_axes
+from runner.programs.derivation.expressions import Hints
+from runner.programs.derivation.ruling import Rulings
+from runner.programs.derivation.writer import Writer
 from runner.worker.derive import planned
 from tests import harness
 

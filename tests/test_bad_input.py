@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
 from tests.faults import GOOD
 from tests.server import Done, command
 
@@ -637,7 +637,7 @@ def test_errors_that_only_jax_finds_name_the_line(tmp_path: Path, mistake: str) 
 
 
 def test_an_invalid_experiment_leaves_a_record(tmp_path: Path) -> None:
-    from runner.record import record
+    from runner.reports.record import record
 
     run(tmp_path, edited("spec: [null, x]", "spec: [null, z]"))
     result = record.read(tmp_path / "run")
@@ -648,7 +648,7 @@ def test_an_invalid_experiment_leaves_a_record(tmp_path: Path) -> None:
 
 
 def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
-    from runner.record import record
+    from runner.reports.record import record
 
     values = "[[.nan, 1, 2, 3], [4, 5, 6, 7], [8, 9, 1, 2], [3, 4, 5, 6]]"
     result = run(tmp_path, edited('"arange(16)", spec: [null', f"{values}, spec: [null"))

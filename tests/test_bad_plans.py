@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli import plan, report
+from runner.app.cli import plan, report
 from tests.server import command
 from tests.test_plans_page import LARGE, SMALL, candidate
 

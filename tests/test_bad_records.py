@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from benchmarks.records import Case, Home, cases, real
-from runner.cli import report, runs
-from runner.record import record
-from runner.show.page.layered import Name, Size, place
+from runner.app.cli import report, runs
+from runner.reports.record import record
+from runner.reports.show.page.layered import Name, Size, place
 from tests.server import command
 
 EVERY = 4

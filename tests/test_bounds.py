@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.base.layout import Mesh
 from runner.experiment import enumeration
-from runner.layout import Mesh
 from tests.server import command
 
 SWEEP = ("-m", "+experiment=case3_allreduce", "program=auto", "hydra.sweep.dir=sweep")

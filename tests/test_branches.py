@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner import executions
+from runner.base import executions
+from runner.base.executions import InBranch, Part, Range
 from runner.checks import communication
-from runner.executions import InBranch, Part, Range
 from runner.experiment.expect import Expectations
 from runner.experiment.program import Program
-from runner.record import differences, golden, measures
-from runner.record.model import CompiledProgram
-from runner.show import collectives, modes, sweep
+from runner.reports.record import differences, golden, measures
+from runner.reports.record.model import CompiledProgram
+from runner.reports.show import collectives, modes, sweep
 from tests import evidence
 from tests.compiled import collectives_in as read
 from tests.evidence import collective, record

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.faults import InvalidExperiment
+from runner.base.faults import InvalidExperiment
 from runner.worker import gradient
 from tests import harness
 

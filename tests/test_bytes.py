@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.evidence.gather import gather
+from runner.compiled.evidence.gather import gather
 from runner.experiment.program import Program
 from tests import harness
 from tests.command import ROOT

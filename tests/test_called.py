@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from runner import api
+from runner.app import api
 from runner.link.workers import Workers
 from runner.worker.versions import is_own
 from tests.user_functions.modules import Module

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from runner import api
+from runner.app import api
 from runner.link.workers import Workers
 from tests.user_functions import calls
 

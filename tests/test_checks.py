@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Typed
 from runner.checks import blame, oracles
 from runner.checks.context import Context
 from runner.checks.kinds import agreement, layout, pinned, replicas, sections, value
 from runner.checks.kinds.layout import LayoutVerdict
 from runner.checks.kinds.replicas import ReplicasVerdict
+from runner.checks.reference.arithmetic import ANY
 from runner.experiment import data
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment
-from runner.layout import Typed
 from runner.link.target import DeviceShard, Output, ProgramRun
-from runner.record.verdicts import NotRun
-from runner.reference.arithmetic import ANY
+from runner.reports.record.verdicts import NotRun
 from tests.evidence import ran
 from tests.harness import experiment
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import yaml
 
+from runner.base.executions import Range
+from runner.base.faults import Fault, InvalidExperiment
 from runner.checks import mutants
-from runner.evidence.hlo import Metadata
-from runner.evidence.nodes import Origins
-from runner.executions import Range
+from runner.checks.reference import interpret
+from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.nodes import Origins
 from runner.experiment.lines import Choice, Invocation, Loop, Node, flat
 from runner.experiment.model import Experiment
-from runner.faults import Fault, InvalidExperiment
-from runner.language import printing
-from runner.record.model import CompiledProgram
-from runner.reference import interpret
+from runner.graph.language import printing
+from runner.reports.record.model import CompiledProgram
 from tests.harness import consulted, experiment, run
 
 STEP = """\

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
+from runner.base.faults import InvalidExperiment
+from runner.checks.reference import interpret
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.reference import interpret
 
 
 def pipeline(microbatches: int) -> Experiment:

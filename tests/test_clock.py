@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.sources import Sources
-from runner.flow import clock, run
-from runner.flow.clock import TimedOut, limit
-from runner.record import record
+from runner.app.flow import clock, run
+from runner.app.flow.clock import TimedOut, limit
+from runner.experiment.config.sources import Sources
+from runner.reports.record import record
 from tests.harness import config
 
 

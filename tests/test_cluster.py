@@ -22,13 +22,13 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
-from runner.config.sources import Sources
+from runner.app.flow import run as flow
+from runner.base.faults import InvalidExperiment
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
+from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.flow import run as flow
 from runner.link import cluster, key, lending, wire
 from runner.link.cluster import Member, Owner, Remote, Unlike, Unmet, introduced
 from runner.link.events import Done, Finished, encoded

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from runner.language.counterparts import collectives
-from runner.layout import Mesh
+from runner.base.layout import Mesh
+from runner.graph.language.counterparts import collectives
 
 MESHES = [
     Mesh(axes, shape)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import jobs
+from runner.app.cli import jobs
 from tests.command import EXPERIMENTS, LARGE, REFUSED, ROOT, SMALLER, alone, recorded, run_command, run_whole
 
 CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from runner.app.cli import compare
+from runner.base.layout import Spec
 from runner.checks.kinds.pinned import PinnedVerdict
-from runner.cli import compare
-from runner.layout import Spec
 from runner.link.events import Cost, Devices
-from runner.record import golden, record
-from runner.record.model import ArrayRecord, Environment, MeshShape
-from runner.record.verdicts import Checks, FileChecks, SectionsVerdict
+from runner.reports.record import golden, record
+from runner.reports.record.model import ArrayRecord, Environment, MeshShape
+from runner.reports.record.verdicts import Checks, FileChecks, SectionsVerdict
 from tests.command import ROOT
 from tests.evidence import CHECKS, collective, memory, output, program, timing, value
 from tests.evidence import record as record_with

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.base.faults import InvalidExperiment
 from runner.experiment.model import Node
-from runner.faults import InvalidExperiment
-from runner.language import printing
+from runner.graph.language import printing
 from tests import harness
 
 RING = """

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from runner import printable
-from runner.api import Record
-from runner.record import record
-from runner.show import html
+from runner.app.api import Record
+from runner.base import printable
+from runner.reports.record import record
+from runner.reports.show import html
 from tests.command import ROOT
 from tests.faults import GOOD
 from tests.server import Done, command

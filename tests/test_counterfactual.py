@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import counterfactual
 from benchmarks.counterfactual import FALSE, TRUE, UNEXPLAINED, UNTRIED, Trial, trials, verdicts
-from runner.evidence.model import Collective
+from runner.compiled.evidence.model import Collective
 from runner.experiment.program import Program
 from tests.command import ROOT
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import InvalidExperiment
 from runner.experiment import data
 from runner.experiment.model import Experiment
-from runner.faults import InvalidExperiment
 from tests.harness import experiment
 
 

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from runner.layout import Mesh
+from runner.base.layout import Mesh
 from runner.worker import deadlocks
 from runner.worker.versions import abstract_mesh
 

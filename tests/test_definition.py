@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Spec
 from runner.experiment.model import Experiment, expressions
-from runner.faults import InvalidExperiment
-from runner.language import printing
-from runner.layout import Spec
+from runner.graph.language import printing
 from tests.harness import experiment
 
 TEXT = """

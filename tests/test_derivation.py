@@ -19,23 +19,33 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.derivation import combining, draws, indexing, lookups, matrices, reductions, sliding, updating, windows
-from runner.derivation.calls import Argument, Call
-from runner.derivation.derive import Hints, Typing, derive
-from runner.derivation.operations import WAYS, WHOLE
-from runner.derivation.registry import Way
-from runner.derivation.rules import Rule, followed
-from runner.derivation.ruling import Rulings
-from runner.derivation.terms import Part, built, constant
-from runner.estimate.prices import BYTES
+from runner.base.layout import Layout, Mesh, Spec, Typed
+from runner.checks.reference import interpret
+from runner.compiled.estimate.prices import BYTES
 from runner.experiment import data
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import parse
 from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Name, names, within
-from runner.language.operations import OPERATIONS
-from runner.language.printing import text
-from runner.language.syntax import parse
-from runner.layout import Layout, Mesh, Spec, Typed
-from runner.reference import interpret
+from runner.programs.derivation import (
+    combining,
+    draws,
+    indexing,
+    lookups,
+    matrices,
+    reductions,
+    sliding,
+    updating,
+    windows,
+)
+from runner.programs.derivation.calls import Argument, Call
+from runner.programs.derivation.derive import Hints, Typing, derive
+from runner.programs.derivation.operations import WAYS, WHOLE
+from runner.programs.derivation.registry import Way
+from runner.programs.derivation.rules import Rule, followed
+from runner.programs.derivation.ruling import Rulings
+from runner.programs.derivation.terms import Part, built, constant
 from runner.worker.derive import planned
 from tests import harness, samples
 

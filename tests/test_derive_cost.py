@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
+from runner.base.faults import InvalidExperiment
 from runner.checks.kinds import derivation
-from runner.config.compose import Configuration, InvalidConfiguration, compose
-from runner.config.folders import conf_folder
+from runner.experiment.config.compose import Configuration, InvalidConfiguration, compose
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
 from runner.programs.types import InferredTypes
 from runner.worker.types import infer
 from tests import harness

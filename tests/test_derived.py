@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from runner.app.cli.derive import text
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Mesh, Spec
 from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kinds import derivation
-from runner.cli.derive import text
-from runner.derivation.inlining import inlined
-from runner.derivation.lines import Written
-from runner.derivation.section import as_data, section, with_lines
 from runner.experiment import data, expect
 from runner.experiment.model import Experiment, Line, Statement
 from runner.experiment.program import Program
 from runner.experiment.statements import read_statements
 from runner.experiment.traced import TracedLines
-from runner.faults import InvalidExperiment
-from runner.language.check import VisibleNames
-from runner.language.syntax import parse
-from runner.layout import Mesh, Spec
+from runner.graph.language.check import VisibleNames
+from runner.graph.language.syntax import parse
+from runner.graph.sharding import moves
+from runner.programs.derivation.inlining import inlined
+from runner.programs.derivation.lines import Written
+from runner.programs.derivation.section import as_data, section, with_lines
 from runner.programs.types import InferredTypes
-from runner.record.verdicts import Judged, NotRun
-from runner.sharding import moves
+from runner.reports.record.verdicts import Judged, NotRun
 from runner.worker import plan
 from runner.worker.types import infer
 from tests import harness

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.app.flow import revising
+from runner.base.layout import Typed
 from runner.checks import diagnosis, mends, oracles, slips
 from runner.checks.context import Context
 from runner.checks.edits import Edits
 from runner.checks.kinds import sections
+from runner.checks.reference import interpret
 from runner.experiment import data
 from runner.experiment.model import Experiment, expressions
-from runner.flow import revising
 from runner.graph.term import Term
-from runner.layout import Typed
 from runner.link.workers import Workers
-from runner.reference import interpret
 from tests.harness import experiment
 from tests.here import Here
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner import dtypes
+from runner.app.flow import dimensions
+from runner.base import dtypes
+from runner.base.layout import Layout
+from runner.checks.reference import interpret
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.flow import dimensions
-from runner.layout import Layout
-from runner.reference import interpret
 from tests.harness import experiment
 
 SQUARE = """

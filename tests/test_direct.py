@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from runner import swept
-from runner.config import compose, direct
+from runner.app import swept
+from runner.experiment.config import compose, direct
 
 WHOLE: dict[str, Any] = {
     "mesh": {"axes": ["x", "y"], "shape": [2, 2]},

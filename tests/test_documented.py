@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import files, shape
-from runner.language import printing
-from runner.language.syntax import parse
-from runner.untyped import is_dict
+from runner.base.untyped import is_dict
+from runner.experiment.config import files, shape
+from runner.graph.language import printing
+from runner.graph.language.syntax import parse
 from tests.command import ROOT
 from tests.server import Done, command
 from tests.test_cluster import ended, free_port, of_open_mpi, of_slurm, started
@@ -323,7 +323,7 @@ def test_a_line_as_jax_spells_it_is_the_line_beside_it() -> None:
 
 
 def test_the_number_of_operations_is_what_the_readme_says() -> None:
-    from runner.language.operations import OPERATIONS
+    from runner.graph.language.operations import OPERATIONS
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"\[(\d+) operations\]\(docs/operations.md\)", readme) == [str(len(OPERATIONS))]

@@ -13,11 +13,11 @@ import jax.scipy.special
 import numpy as np
 import pytest
 
-from runner.language.counterparts.promotion import x64
-from runner.language.operations import OPERATIONS
-from runner.reference import Rounding
-from runner.reference.machine import Machine
-from runner.reference.rounded import plain, rounded
+from runner.checks.reference import Rounding
+from runner.checks.reference.machine import Machine
+from runner.checks.reference.rounded import plain, rounded
+from runner.graph.language.counterparts.promotion import x64
+from runner.graph.language.operations import OPERATIONS
 from runner.worker.walk import function_of
 
 EDGES = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0)

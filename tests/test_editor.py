@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 import yaml
 
-from runner.cli import editor
-from runner.config import schema, shape
-from runner.config.compose import compose
+from runner.app.cli import editor
+from runner.experiment.config import schema, shape
+from runner.experiment.config.compose import compose
 from runner.experiment.forms import FORMS, check
 from tests.command import EXPERIMENTS, ROOT
 

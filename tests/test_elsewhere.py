@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runner.config import composition, quoting, shape
+from runner.base.faults import InvalidExperiment, Key
 from runner.experiment import data
-from runner.faults import InvalidExperiment, Key
-from runner.language.syntax import SyntaxFault, parse
+from runner.experiment.config import composition, quoting, shape
+from runner.graph.language.syntax import SyntaxFault, parse
 from tests import harness
 
 KEYS: dict[Key, str] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.explanation import modules
+from runner.compiled.explanation import modules
 
 FOLDER = Path(__file__).parent / "elsewhere"
 

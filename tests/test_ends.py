@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.app.flow import verification
 from runner.experiment.reader import read
-from runner.flow import verification
 from tests import harness
 from tests.faults import GOOD
 from tests.server import command

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 import runner
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
-from runner.estimate import estimate as estimating
-from runner.estimate.estimate import estimate
-from runner.estimate.model import Estimate
-from runner.evidence import collectives, hlo, work
-from runner.evidence.nodes import Origins
-from runner.evidence.work import LineWork, ModuleWork
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Mesh
+from runner.base.words import share_text
+from runner.compiled.estimate import estimate as estimating
+from runner.compiled.estimate.estimate import estimate
+from runner.compiled.estimate.model import Estimate
+from runner.compiled.evidence import collectives, hlo, work
+from runner.compiled.evidence.nodes import Origins
+from runner.compiled.evidence.work import LineWork, ModuleWork
 from runner.experiment import hardware
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.hardware import Hardware, Torus
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.layout import Mesh
-from runner.record.model import CompiledProgram
-from runner.words import share_text
+from runner.reports.record.model import CompiledProgram
 from tests.compiled import MODULES, experiment
 from tests.evidence import collective
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Layout
 from runner.checks.kinds import layout, pinned, replicas
 from runner.checks.kinds.layout import LayoutVerdict
 from runner.checks.kinds.replicas import ReplicasVerdict
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment
-from runner.layout import Layout
 from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.programs.writers import WRITERS
-from runner.record.verdicts import OutputVerdict
+from runner.reports.record.verdicts import OutputVerdict
 from tests import harness
 from tests.evidence import ran
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from runner.checks import origins
+from runner.checks.reference import interpret
 from runner.experiment.model import Node
-from runner.record.model import TracedCollective, TracedDevice, TracedNode, TracedValue
-from runner.reference import interpret
-from runner.show import exchange
+from runner.reports.record.model import TracedCollective, TracedDevice, TracedNode, TracedValue
+from runner.reports.show import exchange
 from tests.harness import experiment
 
 SHAPE = (4, 4)

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import yaml
 
-from runner import codec
+from runner.base import codec
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Spec
 from runner.checks.kinds import expectations
-from runner.evidence import warnings
-from runner.evidence.nodes import Origins
+from runner.compiled.evidence import warnings
+from runner.compiled.evidence.nodes import Origins
 from runner.experiment import expect
 from runner.experiment.expect import Expectations
 from runner.experiment.forms import KINDS
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment
-from runner.layout import Spec
 from runner.link.events import Memory
-from runner.record.model import CompiledProgram
+from runner.reports.record.model import CompiledProgram
 from tests import compiled
 from tests.command import run_command
 from tests.evidence import as_json, collective

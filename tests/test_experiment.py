@@ -10,11 +10,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from runner.config import schema
-from runner.config.schema import ExperimentConfig
+from runner.base.faults import InvalidExperiment, key_text
+from runner.experiment.config import schema
+from runner.experiment.config.schema import ExperimentConfig
 from runner.experiment.model import Experiment, Loop, expressions, lines
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment, key_text
 
 BASE = """
 name: mine

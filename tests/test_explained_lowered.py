@@ -12,11 +12,11 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner.explanation import files
-from runner.explanation.files import Wanted
-from runner.explanation.model import Explanation
-from runner.explanation.modules import UnreadableModule
-from runner.layout import Spec
+from runner.base.layout import Spec
+from runner.compiled.explanation import files
+from runner.compiled.explanation.files import Wanted
+from runner.compiled.explanation.model import Explanation
+from runner.compiled.explanation.modules import UnreadableModule
 
 
 def _step(w: Any, x: Any) -> Any:

@@ -16,15 +16,15 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner.evidence import hlo
-from runner.evidence.model import Collective
-from runner.explanation import expecting, files, meshes, modules
-from runner.explanation.meshes import InvalidMesh
-from runner.explanation.model import Explanation, MemoryUse, PlacedCollective, SourcePlace
-from runner.explanation.modules import Known, UnreadableModule
-from runner.layout import Spec
-from runner.show import annotated, explained
-from runner.show.page import explanation as explained_page
+from runner.base.layout import Spec
+from runner.compiled.evidence import hlo
+from runner.compiled.evidence.model import Collective
+from runner.compiled.explanation import expecting, files, meshes, modules
+from runner.compiled.explanation.meshes import InvalidMesh
+from runner.compiled.explanation.model import Explanation, MemoryUse, PlacedCollective, SourcePlace
+from runner.compiled.explanation.modules import Known, UnreadableModule
+from runner.reports.show import annotated, explained
+from runner.reports.show.page import explanation as explained_page
 from tests.command import ROOT
 from tests.compiled import MODULES, experiment, stored
 from tests.explained import STEP, step

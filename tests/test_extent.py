@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config import limits
-from runner.config.compose import InvalidConfiguration, refuse_too_much
+from runner.base.faults import InvalidExperiment
 from runner.experiment import extent
+from runner.experiment.config import limits
+from runner.experiment.config.compose import InvalidConfiguration, refuse_too_much
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
 from runner.programs.source import in_docstring
 from tests import harness
 from tests.command import ROOT

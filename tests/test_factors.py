@@ -14,20 +14,20 @@ import jax
 import pytest
 from jax._src.lib.mlir import ir, passmanager  # pyright: ignore[reportPrivateImportUsage]
 
-from runner.derivation.calls import Call, NotStatic
-from runner.derivation.facts import call_of, leaves
-from runner.derivation.operations import WAYS
-from runner.derivation.registry import Way
-from runner.derivation.rules import Rule
-from runner.derivation.scopes import Binding, Names
-from runner.derivation.values import DeviceValue
-from runner.dtypes import dtype
+from runner.base.dtypes import dtype
+from runner.base.layout import Spec
 from runner.experiment.model import Experiment
+from runner.graph.language.syntax import parse
 from runner.graph.model import Ref
+from runner.graph.sharding.plan import parsed_rule
 from runner.graph.term import Name, within
-from runner.language.syntax import parse
-from runner.layout import Spec
-from runner.sharding.plan import parsed_rule
+from runner.programs.derivation.calls import Call, NotStatic
+from runner.programs.derivation.facts import call_of, leaves
+from runner.programs.derivation.operations import WAYS
+from runner.programs.derivation.registry import Way
+from runner.programs.derivation.rules import Rule
+from runner.programs.derivation.scopes import Binding, Names
+from runner.programs.derivation.values import DeviceValue
 from runner.worker import shardy
 from runner.worker.derive import planned
 from runner.worker.modules import Walk, shape_of

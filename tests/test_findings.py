@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.app.flow.findings import Findings
+from runner.base.layout import Spec, Typed
 from runner.experiment import data
 from runner.experiment.program import Program
-from runner.flow.findings import Findings
-from runner.layout import Spec, Typed
 from runner.link import handover
 from runner.link.events import Compilation, Devices, Finished, OutputTold, Ran, Types
 from runner.link.steps import Step
-from runner.record import record
-from runner.record.model import Held, ProgramRecord, Shard
-from runner.record.verdicts import Checks, DecidingLine, Undecided
+from runner.reports.record import record
+from runner.reports.record.model import Held, ProgramRecord, Shard
+from runner.reports.record.verdicts import Checks, DecidingLine, Undecided
 from tests.evidence import timing
 from tests.harness import experiment, run
 

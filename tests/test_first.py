@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runner.evidence.model import Collective, Reason
-from runner.record.model import Record
-from runner.record.verdicts import Checks, Undecided, ValueVerdict
-from runner.show import collectives, modes, report, weak
+from runner.compiled.evidence.model import Collective, Reason
+from runner.reports.record.model import Record
+from runner.reports.record.verdicts import Checks, Undecided, ValueVerdict
+from runner.reports.show import collectives, modes, report, weak
 from tests import evidence
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.evidence.hlo import Metadata
-from runner.evidence.nodes import Origins
+from runner.base.faults import InvalidExperiment
+from runner.checks.reference import interpret
+from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.nodes import Origins
 from runner.experiment.model import Experiment, Flat, Loop, Node
-from runner.faults import InvalidExperiment
+from runner.graph.language import printing
+from runner.graph.language.syntax import Expression
 from runner.graph.term import Name
-from runner.language import printing
-from runner.language.syntax import Expression
 from runner.programs.types import InferredTypes, Repairs
 from runner.programs.writers import WRITERS
-from runner.reference import interpret
 from tests.harness import experiment, refusal, run, types
 
 GATHER = "all_gather(w, axis, tiled=True, to='invarying')"

@@ -17,12 +17,12 @@ from benchmarks.fuzz import cases
 from benchmarks.fuzz.child import answer
 from benchmarks.fuzz.search import Child, Search, finding
 from benchmarks.fuzz.shrink import shrink
-from runner.derivation.operations import WAYS
-from runner.derivation.reductions import reduced
-from runner.derivation.registry import Way
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.language import operations
+from runner.graph.language import operations
+from runner.programs.derivation.operations import WAYS
+from runner.programs.derivation.reductions import reduced
+from runner.programs.derivation.registry import Way
 from runner.programs.writers import WRITERS
 from tests.samples import SAMPLES
 

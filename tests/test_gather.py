@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from runner.evidence.gather import gather
+from runner.compiled.evidence.gather import gather
 from runner.experiment.program import Program
 from runner.worker.compilation import _text, compile_program
 from tests import harness

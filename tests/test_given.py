@@ -17,9 +17,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner import api
-from runner.config.compose import InvalidConfiguration, compose
-from runner.config.folders import conf_folder
+from runner.app import api
+from runner.experiment.config.compose import InvalidConfiguration, compose
+from runner.experiment.config.folders import conf_folder
 from runner.link.workers import Workers
 from tests.server import command
 

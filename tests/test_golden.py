@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.evidence import words
-from runner.layout import Spec
-from runner.record import differences, golden
+from runner.base.layout import Spec
+from runner.compiled.evidence import words
+from runner.reports.record import differences, golden
 from tests.command import ROOT
 from tests.evidence import collective, died, memory, output, program
 
@@ -135,7 +135,7 @@ def test_pinning_leaves_every_other_series_target_and_program_as_it_is(tmp_path:
 def test_several_processes_pin_in_one_file_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "case.json"
     script = (
-        "import sys; from pathlib import Path; from runner.record import golden\n"
+        "import sys; from pathlib import Path; from runner.reports.record import golden\n"
         "path, name = Path(sys.argv[1]), sys.argv[2]\n"
         "for i in range(20): golden.pin(path, ('jax 0.10', 'cpu', f'{name}{i}'), {'dims': {'M': i}})"
     )

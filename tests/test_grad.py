@@ -17,21 +17,21 @@ import jax
 import numpy as np
 import pytest
 
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Spec
 from runner.checks import oracles
 from runner.checks.kinds import gradient
+from runner.checks.reference import Gradients
+from runner.checks.reference.gradient import nudged
 from runner.experiment import data
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Gradient
 from runner.experiment.program import Program
 from runner.experiment.results import DIFFERENCES
-from runner.faults import InvalidExperiment
-from runner.language.operations import OPERATIONS
-from runner.layout import Spec
+from runner.graph.language.operations import OPERATIONS
 from runner.link.target import ProgramRun
-from runner.programs.names import Identifiers
 from runner.programs.writers import WRITERS
-from runner.record import record
-from runner.reference import Gradients
-from runner.reference.gradient import nudged
+from runner.reports.record import record
 from runner.worker import gradient as gradients
 from runner.worker.gradient import unsharded
 from runner.worker.walk import function

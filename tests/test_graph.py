@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from runner.checks.reference import interpret
 from runner.experiment import data, graphs
 from runner.experiment.model import Experiment, Node
 from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, literal, walk
 from runner.graph.term import Apply, Const, Name
-from runner.reference import interpret
 from tests import harness
 
 EVERYTHING = """

@@ -19,13 +19,13 @@ from runner.checks import diagnosis
 from runner.checks.changed import ChangedGraphs, Unlisted
 from runner.checks.edits import Edits
 from runner.checks.oversights import overlooking
+from runner.checks.reference import arithmetic
+from runner.checks.reference.rerun import Rerun
 from runner.checks.slips import changing, removing
+from runner.graph.language.passing import passed_on
 from runner.graph.model import walk
 from runner.graph.source import Frame
 from runner.graph.term import Name
-from runner.language.passing import passed_on
-from runner.reference import arithmetic
-from runner.reference.rerun import Rerun
 from tests.test_diagnosis import context
 
 TEXT = """

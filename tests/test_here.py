@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import pytest
 
-from runner import codec
-from runner.config.sources import Sources
-from runner.flow import run as flow
+from runner.app.flow import run as flow
+from runner.base import codec
+from runner.experiment.config.sources import Sources
 from runner.link.events import Finished
 from runner.link.workers import Workers
 from runner.worker import job

@@ -14,15 +14,15 @@ from jax._src.lax import parallel
 from jax.extend.core import Primitive
 from jaxlib import lapack
 
-from runner.evidence import custom_calls, groups, hlo
-from runner.evidence.gather import gather
-from runner.evidence.hlo import Instruction, Metadata, Shape
-from runner.evidence.model import Between, Evidence
-from runner.evidence.nodes import OperationOrigin, Origins, asked, stacks
-from runner.executions import InBranch, Range
+from runner.base.executions import InBranch, Range
+from runner.base.layout import Mesh
+from runner.compiled.evidence import custom_calls, groups, hlo
+from runner.compiled.evidence.gather import gather
+from runner.compiled.evidence.hlo import Instruction, Metadata, Shape
+from runner.compiled.evidence.model import Between, Evidence
+from runner.compiled.evidence.nodes import OperationOrigin, Origins, asked, stacks
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Mesh
 from tests import harness
 from tests.compiled import collectives_in
 

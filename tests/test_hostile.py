@@ -22,13 +22,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.api import validate
-from runner.config.compose import InvalidConfiguration, compose
-from runner.config.sources import Sources
+from runner.app.api import validate
+from runner.base.faults import InvalidExperiment
+from runner.experiment.config.compose import InvalidConfiguration, compose
+from runner.experiment.config.sources import Sources
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.language.operations import OPERATIONS
+from runner.graph.language.operations import OPERATIONS
 from tests.faults import GOOD
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]

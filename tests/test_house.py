@@ -1,51 +1,45 @@
-"""Each room imports only lower rooms, and only the worker's room imports JAX."""
+"""Each module imports only rooms before its own, and only the worker's room imports JAX."""
 
 from __future__ import annotations
 
 import ast
 import re
 import symtable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.command import ROOT
 
-FLOORS = (
-    ("untyped", "words", "printable", "version", "invocation", "regular"),
-    ("faults", "dtypes", "layout", "codec", "executions"),
-    ("graph",),
-    ("language",),
-    ("config",),
-    ("experiment", "sharding"),
-    ("programs", "link"),
-    ("reference", "evidence"),
-    ("estimate",),
-    ("derivation",),
-    ("why", "planning"),
-    ("record",),
-    ("explanation",),
-    ("show", "track"),
-    ("checks", "worker"),
-    ("flow",),
-    ("cli", "testing"),
-    ("called", "swept", "explaining"),
-    ("planned",),
-    ("__main__", "api", "conf"),
-    ("fixtures",),
-)
-"""The rooms from the ground up; rooms of one floor do not import each other. Commands are on the top floor."""
+PACKAGES = {
+    "base": ("base",),
+    "graph": ("graph", "language", "sharding"),
+    "experiment": ("config", "experiment"),
+    "link": ("link",),
+    "compiled": ("evidence", "estimate", "why", "explanation"),
+    "programs": ("programs", "derivation", "planning"),
+    "reports": ("record", "show", "track"),
+    "checks": ("reference", "checks"),
+    "worker": ("worker",),
+    "app": ("flow", "testing", "cli", "called", "swept", "explaining", "planned", "api", "fixtures"),
+}
+"""The packages from the ground up, with the rooms of each: a module imports its own room, and rooms before it."""
+
+OUTSIDE = {"runner", *(f"runner.{package}" for package in PACKAGES)}
+"""What modules are imported from by their names."""
 
 FILES = sorted((ROOT / "runner").rglob("*.py"))
-COMMANDS = [file.stem for file in FILES if file.parent == ROOT / "runner" and "cli.command import" in file.read_text()]
-FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-FLOOR |= dict.fromkeys(COMMANDS, len(FLOORS) - 1)
+ORDER = [(package, room) for package, rooms in PACKAGES.items() for room in rooms]
 
 
-def room(module: str) -> str:
-    """Return the room of a module: `checks` for `runner.checks.kinds.value`."""
-    return module.split(".")[1] if "." in module else module
+def room(module: str) -> tuple[str, str]:
+    """Return the package and the room of a module: `checks` and `reference` for `runner.checks.reference.rounding`.
+
+    A module that lies in a package itself is in the room of its name.
+    """
+    package, *inside = module.split(".")[1:]
+    return package, inside[0] if inside and inside[0] in PACKAGES[package] else package
 
 
 @pytest.fixture(scope="module")
@@ -61,24 +55,47 @@ def relative(file: Path) -> str:
 def imports(tree: ast.Module) -> Iterator[str]:
     """Yield the modules that a file imports."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "runner":
-            yield from (f"runner.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
+        if isinstance(node, ast.ImportFrom) and node.module in OUTSIDE:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
 
+def is_package(file: Path) -> bool:
+    """Whether a file is the `__init__.py` of one of the packages."""
+    return file.name == "__init__.py" and file.parent.parent == ROOT / "runner"
+
+
+def upward(own: str, modules: Iterable[str]) -> list[str]:
+    """Return those of the modules that module `own` may not import, since they are in a later room."""
+    ours = {module for module in modules if module.startswith("runner.") and module.split(".")[1] in PACKAGES}
+    return sorted(module for module in ours if ORDER.index(room(module)) > ORDER.index(room(own)))
+
+
 def test_a_room_imports_downwards_only(trees: dict[Path, ast.Module]) -> None:
     upwards: list[str] = []
     for file, tree in trees.items():
-        own = file.relative_to(ROOT / "runner").parts[0].removesuffix(".py")
-        # The modules of the command line start where every command does.
-        own = "__main__" if file.name == "__main__.py" else own
-        if own != "__init__":
-            rooms = {room(module) for module in imports(tree) if module.startswith("runner.")} - {own}
-            upwards += [f"{relative(file)} imports {each}" for each in sorted(rooms) if FLOOR[each] >= FLOOR[own]]
+        # A module that is run by itself starts where every command does, and imports what every command does.
+        if len(relative(file).split("/")) > 2 and file.name != "__main__.py" and not is_package(file):
+            own = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            upwards += [f"{relative(file)} imports {module}" for module in upward(own, imports(tree))]
     assert upwards == []
+
+
+def test_an_import_of_a_later_room_is_noticed() -> None:
+    modules = ["runner.base.words", "runner.checks.reference.rounding", "runner.reports.record.model", "runner.version"]
+    assert upward("runner.reports.show.table", modules) == ["runner.checks.reference.rounding"]
+    assert upward("runner.checks.reference.rounding", ["runner.checks.blame"]) == ["runner.checks.blame"]
+    assert upward("runner.checks.blame", modules) == []
+
+
+def test_every_package_and_room_is_in_the_order() -> None:
+    folders = {file.parent.relative_to(ROOT / "runner").parts for file in FILES}
+    assert {parts[0] for parts in folders if parts} == PACKAGES.keys()
+    modules = [file for file in FILES if len(relative(file).split("/")) > 2 and not is_package(file)]
+    assert {room(".".join(file.relative_to(ROOT).with_suffix("").parts)) for file in modules} == set(ORDER)
 
 
 def imported(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
@@ -140,9 +157,9 @@ def uses_of_id(table: symtable.SymbolTable, inside: str) -> Iterator[str]:
 
 
 IDENTITIES = {
-    "runner/layout.py": {"first_holders"},
-    "runner/called/pickling.py": {"_OfObjects"},
-    "runner/reference/rerun.py": {"_Remembering"},
+    "runner/base/layout.py": {"first_holders"},
+    "runner/app/called/pickling.py": {"_OfObjects"},
+    "runner/checks/reference/rerun.py": {"_Remembering"},
 }
 """Where objects are told apart by `id`: arrays, which cannot be hashed, and of which devices share one for a copy; what
 a function refers to, which is kept meanwhile; and values that are kept while an interpretation is repeated."""
@@ -178,7 +195,7 @@ VAGUE = {"found", "told", "said", "begun", "having", "those"}
 ALONE = {"one", "seen"}
 """Words that say nothing where they are the whole name."""
 
-KEYS = {"runner/checks/communication.py": {"found"}, "runner/record/verdicts.py": {"found"}}
+KEYS = {"runner/checks/communication.py": {"found"}, "runner/reports/record/verdicts.py": {"found"}}
 """Keys of `result.json`, which keep their names."""
 
 ROOMS = ("runner", "hydra_plugins", "tests", "benchmarks", "experiments")
@@ -232,16 +249,28 @@ def test_vague_names_are_noticed(text: str, names: set[str]) -> None:
     assert vague(text) == names
 
 
-def test_every_room_says_what_goes_in_and_what_comes_out(trees: dict[Path, ast.Module]) -> None:
-    for folder in {file.parent for file in FILES} - {ROOT / "runner"}:
-        docstring = ast.get_docstring(trees[folder / "__init__.py"])
-        assert docstring is not None, folder
-        assert " in; " in docstring, folder
+LISTS = re.compile(r"\bin; | in[,.] .*\bout[.:,]")
+"""First lines that list what goes in and what comes out, without a verb."""
+
+
+def test_the_first_line_of_a_module_is_a_sentence(trees: dict[Path, ast.Module]) -> None:
+    for file, tree in trees.items():
+        docstring = ast.get_docstring(tree)
+        assert docstring is not None, file
+        first = docstring.split("\n\n")[0].rstrip()
+        assert first.endswith("."), (file, first)
+        assert LISTS.search(first) is None, (file, first)
+
+
+def test_a_first_line_without_a_verb_is_noticed() -> None:
+    assert LISTS.search("The text of a module in; its collectives out.")
+    assert LISTS.search("A module, as text, in, its collectives out.")
+    assert LISTS.search("Reads a module's text into its collectives.") is None
 
 
 PRIVATE = {
-    "runner/cli/composing.py": {"hydra._internal.callbacks"},
-    "runner/config/options.py": {"hydra._internal.core_plugins", "hydra._internal.sources_registry"},
+    "runner/app/cli/composing.py": {"hydra._internal.callbacks"},
+    "runner/experiment/config/options.py": {"hydra._internal.core_plugins", "hydra._internal.sources_registry"},
 }
 """The private names of Hydra that are used; its sweeper and its source of files are base classes, too."""
 

@@ -11,27 +11,27 @@ from typing import Any
 
 import pytest
 
-from runner import codec
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
-from runner.config.sources import Sources
-from runner.evidence import hlo, warnings
-from runner.evidence.hlo import Metadata
-from runner.evidence.model import Collective
-from runner.evidence.nodes import OperationOrigin, Origins
+from runner.app.flow import run as flow
+from runner.base import codec
+from runner.compiled.evidence import hlo, warnings
+from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.model import Collective
+from runner.compiled.evidence.nodes import OperationOrigin, Origins
+from runner.compiled.why.least import Gap
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
+from runner.experiment.config.sources import Sources
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLines
-from runner.flow import run as flow
+from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
-from runner.language.syntax import parse
 from runner.link.workers import Workers
-from runner.programs.names import Identifiers
-from runner.record.model import Mode, Record
-from runner.record.readable import readable
-from runner.show import report
-from runner.show.page import run as page
-from runner.why.least import Gap
+from runner.reports.record.model import Mode, Record
+from runner.reports.record.readable import readable
+from runner.reports.show import report
+from runner.reports.show.page import run as page
 from tests import harness, imported
 
 FILE = imported.FOLDER / "transformer.py"

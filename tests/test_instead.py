@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import jax.scipy
 import numpy as np
 
+from runner.checks.reference import interpret
 from runner.experiment import data
-from runner.language.spellings import INSTEAD
-from runner.reference import interpret
+from runner.graph.language.spellings import INSTEAD
 from tests import harness
 
 TEXT = """

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.checks.reference import CannotInterpret, Interpretation, interpret
+from runner.checks.reference.arithmetic import Arithmetic
 from runner.experiment import data
-from runner.language.operations import OPERATIONS
-from runner.reference import CannotInterpret, Interpretation, interpret
-from runner.reference.arithmetic import Arithmetic
+from runner.graph.language.operations import OPERATIONS
 from runner.worker.types import infer
 from tests.harness import experiment
 

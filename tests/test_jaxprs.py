@@ -13,9 +13,9 @@ from jax.experimental import pallas
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from runner.layout import Layout, Mesh, Spec
-from runner.reference.arithmetic import Arithmetic
-from runner.reference.interpreter import interpret
+from runner.base.layout import Layout, Mesh, Spec
+from runner.checks.reference.arithmetic import Arithmetic
+from runner.checks.reference.interpreter import interpret
 from runner.worker import calls, jaxprs
 from runner.worker.versions import abstract_mesh
 from tests import harness, here, traced, written

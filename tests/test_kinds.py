@@ -13,9 +13,9 @@ import pytest
 import runner
 from runner.checks import kinds, registry
 from runner.experiment.program import Program
-from runner.record import record
-from runner.record.verdicts import Checks, NotRun
-from runner.show.page import run as page
+from runner.reports.record import record
+from runner.reports.record.verdicts import Checks, NotRun
+from runner.reports.show.page import run as page
 from tests import harness
 from tests.command import ROOT
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from runner.checks.kind import Case, CheckKind, Needs
 from runner.experiment.program import Program
-from runner.record.verdicts import Judged, NotRun
+from runner.reports.record.verdicts import Judged, NotRun
 
 
 @dataclass(frozen=True, kw_only=True)

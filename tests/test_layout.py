@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from runner.layout import Layout, Mesh, Spec
+from runner.base.layout import Layout, Mesh, Spec
 
 MESHES = [Mesh(("x",), (8,)), Mesh(("x", "y"), (2, 4)), Mesh(("y", "x"), (4, 2)), Mesh(("a", "b", "c"), (2, 1, 2))]
 

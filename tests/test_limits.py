@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.estimate.model import Estimate
-from runner.flow.limits import COMPILED, ROOM, SEARCHES, Round, next_limit
-from runner.flow.planning import as_compiled
+from runner.app.flow.limits import COMPILED, ROOM, SEARCHES, Round, next_limit
+from runner.app.flow.planning import as_compiled
+from runner.compiled.estimate.model import Estimate
 from tests.evidence import program
 
 LEAST, MOST = 40.0, 100.0

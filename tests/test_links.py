@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
-from runner.estimate import cuts
-from runner.estimate.links import Links
+from runner.base.layout import Mesh
+from runner.compiled.estimate import cuts
+from runner.compiled.estimate.links import Links
 from runner.experiment import hardware
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.hardware import Hardware, NodeLinks, Switch, Torus
-from runner.layout import Mesh
 
 WITHIN = 0.05
 

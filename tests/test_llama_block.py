@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import llama_block
-from runner.config.folders import conf_folder
+from runner.experiment.config.folders import conf_folder
 from tests import harness
 
 YAML = conf_folder() / "experiment" / "llama_block_adamw.yaml"

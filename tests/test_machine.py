@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli import single, streams
+from runner.app.cli import single, streams
 from tests.command import ROOT, recorded
 from tests.server import command
 
@@ -136,7 +136,7 @@ def test_a_stream_that_knows_only_ascii_gets_plain_characters(tmp_path: Path) ->
 
 def test_every_character_that_the_source_prints_has_a_plain_one() -> None:
     streams.ready()
-    for file in (ROOT / "runner" / "show").glob("*.py"):
+    for file in (ROOT / "runner" / "reports" / "show").glob("*.py"):
         text = file.read_text(encoding="utf-8")
         plain = text.encode("ascii", "plain").decode()
         assert plain.count("\\") == text.count("\\"), file

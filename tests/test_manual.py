@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.base.layout import Layout, Mesh, Spec
 from runner.checks import diagnosis
 from runner.checks.edits import Edits
 from runner.checks.kinds import value
+from runner.checks.reference import interpret
+from runner.checks.reference.gradient import shares
 from runner.experiment.data import make
 from runner.experiment.enumeration import identity
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.layout import Layout, Mesh, Spec
 from runner.link.target import DeviceShard, Output, ProgramRun
-from runner.reference import interpret
-from runner.reference.gradient import shares
 from tests.harness import config, consulted, experiment, refusal, run
 
 GOOD = """\

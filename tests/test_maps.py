@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
+from runner.base.faults import InvalidExperiment
+from runner.checks.reference import interpret
 from runner.experiment.model import Loop
-from runner.faults import InvalidExperiment
-from runner.reference import interpret
 from tests.harness import experiment, run
 
 TEXT = """\

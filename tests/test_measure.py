@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.cli.measure import main
-from runner.estimate import fit
+from runner.app.cli.measure import main
+from runner.base.layout import Mesh
+from runner.compiled.estimate import fit
 from runner.experiment import hardware
 from runner.experiment.hardware import Switch
-from runner.layout import Mesh
+from runner.graph.sharding import ring
 from runner.link.measures import MeasuredRun, MeasuringRequest, NotMeasured, measure
-from runner.sharding import ring
 
 DEVICES = 8
 

@@ -17,15 +17,15 @@ import jax
 import pytest
 
 import runner
-from runner.evidence import planes, timeline, xspace
-from runner.evidence.model import ProfiledCollective, ProfiledDevice
-from runner.evidence.planes import Event
-from runner.evidence.timeline import Covered
-from runner.explanation import files, profiles
-from runner.explanation.files import Wanted
-from runner.explanation.model import Explanation
-from runner.explanation.modules import Known, UnreadableModule
-from runner.show import annotated, explained, measured
+from runner.compiled.evidence import planes, timeline, xspace
+from runner.compiled.evidence.model import ProfiledCollective, ProfiledDevice
+from runner.compiled.evidence.planes import Event
+from runner.compiled.evidence.timeline import Covered
+from runner.compiled.explanation import files, profiles
+from runner.compiled.explanation.files import Wanted
+from runner.compiled.explanation.model import Explanation
+from runner.compiled.explanation.modules import Known, UnreadableModule
+from runner.reports.show import annotated, explained, measured
 from tests.command import ROOT
 from tests.profiled_step import step_and_operand
 from tests.server import command

@@ -15,21 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.cli import options
-from runner.config.compose import InvalidConfiguration
-from runner.estimate.model import Estimate
+from runner.app.cli import options
+from runner.base.layout import Mesh, Spec
+from runner.compiled.estimate.model import Estimate
 from runner.experiment import enumeration
-from runner.layout import Mesh, Spec
+from runner.experiment.config.compose import InvalidConfiguration
 from runner.link.events import Cost
-from runner.record import measures, record, where
-from runner.record.measures import MEASURES, Row
-from runner.record.model import Status
-from runner.record.verdicts import FileChecks, SectionsVerdict
-from runner.show import progress, sweep
-from runner.show.page import measured
-from runner.show.page import sweep as pages
-from runner.show.page.measured import MeasuredPoint
-from runner.track import entry
+from runner.reports.record import measures, record, where
+from runner.reports.record.measures import MEASURES, Row
+from runner.reports.record.model import Status
+from runner.reports.record.verdicts import FileChecks, SectionsVerdict
+from runner.reports.show import progress, sweep
+from runner.reports.show.page import measured
+from runner.reports.show.page import sweep as pages
+from runner.reports.show.page.measured import MeasuredPoint
+from runner.reports.track import entry
 from tests import evidence
 from tests.evidence import collective
 

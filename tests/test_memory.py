@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Typed
 from runner.experiment import memory
-from runner.faults import InvalidExperiment
-from runner.layout import Typed
 from tests import harness
 
 TEXT = """

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from runner.estimate.links import Links
+from runner.app.flow.modes import modes
+from runner.base.faults import InvalidExperiment, key_text
+from runner.base.layout import Mesh
+from runner.compiled.estimate.links import Links
 from runner.experiment import enumeration
 from runner.experiment.hardware import Hardware, Torus
 from runner.experiment.layouts import read_mesh
-from runner.faults import InvalidExperiment, key_text
-from runner.flow.modes import modes
-from runner.layout import Mesh
-from runner.record.measures import counts
-from runner.record.model import CompiledProgram
+from runner.reports.record.measures import counts
+from runner.reports.record.model import CompiledProgram
 from tests.command import alone, recorded, run_command
 from tests.harness import experiment, run
 

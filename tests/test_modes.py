@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runner.flow.modes import modes
-from runner.record import record
-from runner.record.model import Mode
-from runner.show import modes as shown
+from runner.app.flow.modes import modes
+from runner.reports.record import record
+from runner.reports.record.model import Mode
+from runner.reports.show import modes as shown
 from tests.command import run_command
 from tests.evidence import as_json, collective, died, program
 from tests.evidence import record as recorded

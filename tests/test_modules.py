@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.evidence import hlo
-from runner.layout import Mesh
-from runner.sharding.ring import sent as sent_on_a_ring
+from runner.base.layout import Mesh
+from runner.compiled.evidence import hlo
+from runner.graph.sharding.ring import sent as sent_on_a_ring
 from tests.compiled import MODULES, collectives_in, experiment, stored
 from tests.evidence import as_json
 

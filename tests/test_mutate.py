@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runner.checks.mutants import Mutant, mutants
-from runner.config.folders import conf_folder
+from runner.experiment.config.folders import conf_folder
 from tests import harness
 from tests.command import EXPERIMENTS, REFUSED, ROOT
 from tests.server import Done, command

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.arguments import parsed
-from runner.cli.naming import with_experiment
-from runner.config.folders import InvalidName
+from runner.app.cli.arguments import parsed
+from runner.app.cli.naming import with_experiment
+from runner.experiment.config.folders import InvalidName
 from tests.command import ROOT, recorded
 from tests.faults import GOOD
 from tests.server import command

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from runner.language.counterparts import algebra, arithmetic
-from runner.language.counterparts.indexing import getitem
-from runner.language.operations import COMPUTATIONS, OPERATIONS
-from runner.language.operators import BY_NAME
+from runner.graph.language.counterparts import algebra, arithmetic
+from runner.graph.language.counterparts.indexing import getitem
+from runner.graph.language.operations import COMPUTATIONS, OPERATIONS
+from runner.graph.language.operators import BY_NAME
 
 # Rows of other kinds have tests of their own: `test_collectives.py`, `test_threefry.py`.
 ROWS = {n: r for n, r in OPERATIONS.items() if r.kind != "collective" and not r.random}

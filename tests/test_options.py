@@ -10,8 +10,8 @@ import yaml
 
 import runner
 from runner import InvalidConfiguration
-from runner.config.compose import Configuration
-from runner.record.model import CompiledProgram
+from runner.experiment.config.compose import Configuration
+from runner.reports.record.model import CompiledProgram
 from tests.command import ROOT, run_command
 
 MINE = """\

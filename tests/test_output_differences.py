@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from runner.base.layout import Layout, Mesh, Spec
 from runner.checks.output_differences import differences
-from runner.layout import Layout, Mesh, Spec
 
 WHOLE = np.arange(1.0, 9.0)
 MESH = Mesh(("x",), (4,))

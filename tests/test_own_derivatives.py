@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from runner.config.sources import Sources
+from runner.app.flow import run as flow
+from runner.app.flow.modes import modes
+from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
-from runner.flow import run as flow
-from runner.flow.modes import modes
 from runner.link.workers import Workers
-from runner.record.model import Record
-from runner.record.verdicts import ValueVerdict
+from runner.reports.record.model import Record
+from runner.reports.record.verdicts import ValueVerdict
 from tests import harness
 
 FILE = """

@@ -16,14 +16,14 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner import api
+from runner.app import api
+from runner.app.flow import revising
+from runner.base.layout import Mesh, Spec
 from runner.checks import diagnosis
+from runner.checks.reference.interpreter import interpret
 from runner.experiment import naming
 from runner.experiment.model import Experiment
-from runner.flow import revising
 from runner.graph.term import Name
-from runner.layout import Mesh, Spec
-from runner.reference.interpreter import interpret
 from runner.worker import jaxprs
 from runner.worker.versions import abstract_mesh
 from tests import harness, traced

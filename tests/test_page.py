@@ -19,20 +19,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.cli import report
-from runner.estimate.model import CollectiveTime, Estimate, LineTime
-from runner.evidence.model import Collective, Reason
-from runner.layout import Spec
-from runner.printable import printable
-from runner.record import record
-from runner.record.model import STATUSES, ArrayRecord, MeshShape, Record, RecordedLine
-from runner.record.verdicts import FileChecks, NotRun, RefusalVerdict
-from runner.show.page import chart, graph, headline, heat, measured, plots, run, scale, sweep, timeline
-from runner.show.page.chart import Dot
-from runner.show.page.layered import place
-from runner.show.page.markup import Markup, joined, tag
-from runner.show.page.plots import MeasureGrid
-from runner.show.status import LOOKS, style_sheet
+from runner.app.cli import report
+from runner.base.layout import Spec
+from runner.base.printable import printable
+from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime
+from runner.compiled.evidence.model import Collective, Reason
+from runner.reports.record import record
+from runner.reports.record.model import STATUSES, ArrayRecord, MeshShape, Record, RecordedLine
+from runner.reports.record.verdicts import FileChecks, NotRun, RefusalVerdict
+from runner.reports.show.page import chart, graph, headline, heat, measured, plots, run, scale, sweep, timeline
+from runner.reports.show.page.chart import Dot
+from runner.reports.show.page.layered import place
+from runner.reports.show.page.markup import Markup, joined, tag
+from runner.reports.show.page.plots import MeasureGrid
+from runner.reports.show.status import LOOKS, style_sheet
 from tests import evidence, swept
 from tests.command import ROOT, run_command
 from tests.harness import run as ran
@@ -227,7 +227,7 @@ def test_no_jax_is_imported(tmp_path: Path) -> None:
     swept.write(tmp_path, 3)
     script = (
         "import sys\n"
-        "from runner.cli import report, runs\n"
+        "from runner.app.cli import report, runs\n"
         f"assert report.main([{str(tmp_path)!r}]) == 0\n"
         f"assert runs.main([{str(tmp_path)!r}]) == 0\n"
         "assert not {'jax', 'jaxlib', 'hydra', 'scipy'} & set(sys.modules), sorted(sys.modules)\n"
@@ -734,7 +734,7 @@ def test_every_status_has_a_look_and_its_colours_on_a_page() -> None:
 
 
 def test_every_text_colour_is_readable_on_its_background() -> None:
-    css = style_sheet() + (ROOT / "runner" / "show" / "page" / "style.css").read_text("utf-8")
+    css = style_sheet() + (ROOT / "runner" / "reports" / "show" / "page" / "style.css").read_text("utf-8")
     colours = {name: pair for name, *pair in re.findall(r"--([\w-]+):light-dark\((#\w{6}),(#\w{6})\)", css)}
     on = {
         "ink": ("bg", "soft", "card", "good-bg", "warn-bg", "blue-bg", "odd-bg"),

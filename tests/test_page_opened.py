@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import report
+from runner.app.cli import report
 from tests import browser, swept
 from tests.browser import Browser
 from tests.harness import run

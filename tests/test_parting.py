@@ -17,12 +17,12 @@ from jax._src.interpreters import mlir
 from jax.sharding import AxisType, PartitionSpec
 
 import runner
+from runner.app.flow import run
 from runner.checks import parting
-from runner.config.sources import Sources
+from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
-from runner.flow import run
-from runner.record.verdicts import ValueVerdict
-from runner.show import report
+from runner.reports.record.verdicts import ValueVerdict
+from runner.reports.show import report
 from runner.worker.parting import TooLarge, measured
 from tests.command import ROOT
 from tests.harness import WORKERS, experiment

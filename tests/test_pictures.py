@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from rich.console import Console
 
-from runner import codec
-from runner.layout import Layout, Mesh, Spec
-from runner.record.model import Pictures, Shard
-from runner.show import colours, console, figures, pictures, sheet, svg
-from runner.show.pictures import ArrayPicture, MeshPicture
-from runner.words import devices_text
+from runner.base import codec
+from runner.base.layout import Layout, Mesh, Spec
+from runner.base.words import devices_text
+from runner.reports.record.model import Pictures, Shard
+from runner.reports.show import colours, console, figures, pictures, sheet, svg
+from runner.reports.show.pictures import ArrayPicture, MeshPicture
 
 
 def picture_of(
@@ -482,7 +482,7 @@ def test_a_copy_is_striped_in_the_colours_of_all_that_have_one():
 
 def test_drawing_imports_no_jax_and_rich_only_to_show():
     code = (
-        "import sys\nfrom runner.show import figures, pictures, svg\n"
+        "import sys\nfrom runner.reports.show import figures, pictures, svg\n"
         "mesh = pictures.MeshPicture(('x',), (2,), (0, 1), 'cpu')\n"
         "svg.draw(mesh, [], 't'); figures.text(mesh, [], 80)\n"
         "print([name for name in ('jax', 'numpy', 'rich') if name in sys.modules])"

@@ -18,27 +18,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runner
-from runner.estimate.prices import Bytes
+from runner.app.flow.layouts import Planning, filled
+from runner.app.flow.planning import Compiled, Ranked, Tried, ranked
+from runner.base.faults import InvalidExperiment, key_text
+from runner.base.words import bytes_text
+from runner.compiled.estimate.prices import Bytes
 from runner.experiment import auto
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment, key_text
-from runner.flow.layouts import Planning, filled
-from runner.flow.planning import Compiled, Ranked, Tried, ranked
-from runner.planning import clock
-from runner.planning.elimination import TooLarge, eliminated, least_of_each
-from runner.planning.limited import Limited, limited
-from runner.planning.messages import Messages
-from runner.planning.network import Network, Table
-from runner.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
-from runner.planning.program import programmed
-from runner.planning.reading import layable
-from runner.planning.reduction import reduced
-from runner.planning.solving import Solver
-from runner.planning.tables import Tables
-from runner.show.plan import differing
-from runner.show.planned import optimality
-from runner.words import bytes_text
+from runner.programs.planning import clock
+from runner.programs.planning.elimination import TooLarge, eliminated, least_of_each
+from runner.programs.planning.limited import Limited, limited
+from runner.programs.planning.messages import Messages
+from runner.programs.planning.network import Network, Table
+from runner.programs.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
+from runner.programs.planning.program import programmed
+from runner.programs.planning.reading import layable
+from runner.programs.planning.reduction import reduced
+from runner.programs.planning.solving import Solver
+from runner.programs.planning.tables import Tables
+from runner.reports.show.plan import differing
+from runner.reports.show.planned import optimality
 from runner.worker.derive import value_types
 from tests.command import ROOT, run_command
 from tests.server import Done, command
@@ -511,7 +511,7 @@ def test_the_time_limit_counts_work_from_the_start_with_tables_and_runners_up(mo
         ends.append(arguments[-1])
         return limited(*arguments)
 
-    monkeypatch.setattr("runner.planning.plan.limited", search)
+    monkeypatch.setattr("runner.programs.planning.plan.limited", search)
     planned(mlp(8, {"model": 4}, x=[]) | {"plan": {"seconds": 1000}})
     assert ends == [pytest.approx(began + 900.0)]
 
@@ -1217,7 +1217,7 @@ def test_the_limit_of_the_model_moves_by_what_the_compiler_needs(
             programs=(Compiled(program="auto", status="passed", bytes_sent=int(candidate.sent), memory_bytes=needed),),
         )
 
-    monkeypatch.setattr("runner.flow.planning._tried", compiled)
+    monkeypatch.setattr("runner.app.flow.planning._tried", compiled)
     none: Any = None
     answer = ranked(planning, tmp_path, none, (), none)
     (program,) = answer.tried[0].programs
@@ -1245,7 +1245,7 @@ def test_a_plan_that_does_not_compile_is_made_again_only_if_it_needs_too_much_me
             program = Compiled(program="auto", status="error", error=error)
         return Tried(candidate=candidate, folder=own.name, programs=(program,))
 
-    monkeypatch.setattr("runner.flow.planning._tried", compiled)
+    monkeypatch.setattr("runner.app.flow.planning._tried", compiled)
     none: Any = None
     answer = ranked(planning, tmp_path, none, (), none)
     assert (len(answer.rounds) > 1) == again
@@ -1269,7 +1269,7 @@ def _ranked(
         ordered = sorted(compiled_, key=lambda each: each.bytes_sent or 0)
         return Tried(candidate=candidate, folder=own.name, programs=tuple(ordered))
 
-    monkeypatch.setattr("runner.flow.planning._tried", compiled)
+    monkeypatch.setattr("runner.app.flow.planning._tried", compiled)
     none: Any = None
     return ranked(planning, folder, none, (), none)
 

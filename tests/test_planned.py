@@ -11,8 +11,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import runner
+from runner.app.planned import LineConstraint, Plan
 from runner.graph.source import Frame
-from runner.planned import LineConstraint, Plan
 from tests.user_functions import planned_step
 
 MESH = {"data": 2, "model": 2}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from runner.cli import plan, report
-from runner.show import plan as show
-from runner.show.page import planned, plans
-from runner.show.page.markup import joined
+from runner.app.cli import plan, report
+from runner.reports.show import plan as show
+from runner.reports.show.page import planned, plans
+from runner.reports.show.page.markup import joined
 from tests.test_page import Page
 
 SMALL: dict[str, Any] = {

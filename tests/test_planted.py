@@ -11,13 +11,13 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from runner.app.flow import run
 from runner.checks import blame
-from runner.config.schema import ExperimentConfig
-from runner.config.sources import Sources
+from runner.experiment.config.schema import ExperimentConfig
+from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
-from runner.flow import run
-from runner.language import operations
-from runner.record.verdicts import ValueVerdict
+from runner.graph.language import operations
+from runner.reports.record.verdicts import ValueVerdict
 from tests.command import ROOT
 from tests.evidence import compared
 from tests.evidence import value as verdict

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from runner import codec
-from runner.record import golden
-from runner.record.model import Record
-from runner.record.record import started
-from runner.record.verdicts import FileChecks, NotRun, SectionsVerdict, Verdict
+from runner.base import codec
+from runner.reports.record import golden
+from runner.reports.record.model import Record
+from runner.reports.record.record import started
+from runner.reports.record.verdicts import FileChecks, NotRun, SectionsVerdict, Verdict
 from tests.command import ROOT
 from tests.evidence import CHECKS, as_json, collective, died, on, output, program, record, value
 from tests.server import command
@@ -46,9 +46,9 @@ outputs:
 FAKE = """\
 import json
 from pathlib import Path
-from runner import codec
-from runner.flow import run
-from runner.record.model import Record
+from runner.base import codec
+from runner.app.flow import run
+from runner.reports.record.model import Record
 
 def replayed(config, folder, sources, overrides=(), workers=None):
     # The records in records.json that replace runs, by experiment and target.
@@ -64,7 +64,7 @@ run.run = replayed
 
 # The entry point is there where the project is installed as it stands; a test must not depend on that.
 _INSTALLED = any(point.name == "shardproof" for point in entry_points(group="pytest11"))
-PLUGIN = () if _INSTALLED else ("-p", "runner.testing.plugin")
+PLUGIN = () if _INSTALLED else ("-p", "runner.app.testing.plugin")
 
 
 class Project:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
-from runner.config.sources import Sources
+from runner.app.flow import run as flow
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
+from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.flow import run as flow
 from runner.link import descendants
 from runner.link.events import Finished, Started
 from runner.link.order import job

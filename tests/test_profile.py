@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from runner import codec
-from runner.config.sources import Sources
-from runner.evidence import collectives, hlo, planes, profile
-from runner.evidence.model import Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
-from runner.evidence.nodes import Origins
-from runner.evidence.planes import Capture, Event, Recorded
-from runner.evidence.profile import own_times
+from runner.app.flow import run, verification
+from runner.base import codec
+from runner.base.words import time_text
+from runner.compiled.evidence import collectives, hlo, planes, profile
+from runner.compiled.evidence.model import Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
+from runner.compiled.evidence.nodes import Origins
+from runner.compiled.evidence.planes import Capture, Event, Recorded
+from runner.compiled.evidence.profile import own_times
+from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.flow import run, verification
 from runner.link.events import Profiled, RunTimes
 from runner.link.steps import Step, StepWork
-from runner.show import profile as table
-from runner.show import report
-from runner.words import time_text
+from runner.reports.show import profile as table
+from runner.reports.show import report
 from tests import evidence, harness
 from tests.command import run_whole
 from tests.test_target import TYPES, asked, described, errors, hear

@@ -11,11 +11,11 @@ from dataclasses import replace
 import jax
 import pytest
 
+from runner.base.faults import InvalidExperiment
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment
-from runner.language.operations import OPERATIONS
+from runner.graph.language.operations import OPERATIONS
 from runner.programs import emit, lines, source
-from runner.programs.names import Identifiers
 from tests import harness
 from tests.here import loaded
 from tests.samples import ARRAYS, SAMPLES, SPECS

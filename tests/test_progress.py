@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from runner.show import progress
-from runner.show.progress import Progress, SweepProgress
+from runner.reports.show import progress
+from runner.reports.show.progress import Progress, SweepProgress
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:

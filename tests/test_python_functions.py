@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.sources import Sources
+from runner.app.flow import run as flow
+from runner.base.faults import InvalidExperiment, key_text
+from runner.base.layout import Spec
 from runner.experiment import unread
+from runner.experiment.config.sources import Sources
 from runner.experiment.imported import read_imported
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment, key_text
-from runner.flow import run as flow
-from runner.layout import Spec
 from runner.link.workers import Workers
-from runner.record.model import Record
-from runner.show import exchange
+from runner.reports.record.model import Record
+from runner.reports.show import exchange
 from runner.worker import functions, types
 from runner.worker import imported as calling
 from tests import harness

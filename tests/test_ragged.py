@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Mesh
 from runner.checks import origins
-from runner.evidence import collectives as evidence
-from runner.evidence import hlo
-from runner.evidence.nodes import Origins
+from runner.compiled.evidence import collectives as evidence
+from runner.compiled.evidence import hlo
+from runner.compiled.evidence.nodes import Origins
 from runner.experiment.model import Node
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment
-from runner.language.counterparts import collectives
-from runner.layout import Mesh
+from runner.graph.language.counterparts import collectives
 from runner.link.steps import StepWork
-from runner.record.verdicts import SectionsVerdict
+from runner.reports.record.verdicts import SectionsVerdict
 from runner.worker import lowered
 from tests import harness
 

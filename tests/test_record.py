@@ -23,10 +23,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import runner
-from runner import __version__, codec
+from runner import __version__
+from runner.base import codec
 from runner.link import copied
-from runner.record import files, record
-from runner.record.model import (
+from runner.reports.record import files, record
+from runner.reports.record.model import (
     CompiledProgram,
     Mode,
     OutputRecord,
@@ -36,7 +37,7 @@ from runner.record.model import (
     Trace,
     Verification,
 )
-from runner.record.verdicts import Checks, FileChecks
+from runner.reports.record.verdicts import Checks, FileChecks
 from tests import evidence
 from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, run_command
 from tests.here import Here
@@ -84,7 +85,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_nothing(
     killed = f"""
 import os, signal, sys
 from pathlib import Path
-from runner.record import files
+from runner.reports.record import files
 genuine = os.fdopen
 def end(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def half(*given, **more):
@@ -326,7 +327,7 @@ SCHEMA = ROOT / "docs" / "result.schema.json"
 
 def test_the_published_schema_is_that_of_the_dataclasses() -> None:
     text = record.schema_text()
-    assert SCHEMA.read_text(encoding="utf-8") == text, "run: python -m runner.record > docs/result.schema.json"
+    assert SCHEMA.read_text(encoding="utf-8") == text, "run: python -m runner.reports.record > docs/result.schema.json"
 
 
 def validate(plain: Any) -> None:

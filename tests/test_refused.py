@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from runner.base.faults import Fault, InvalidExperiment, key_text
 from runner.checks.kinds import refused
 from runner.experiment import expect
-from runner.faults import Fault, InvalidExperiment, key_text
-from runner.record.verdicts import RefusalVerdict
+from runner.reports.record.verdicts import RefusalVerdict
 from tests.command import REFUSED, ROOT, recorded, run_command
 from tests.test_plugin import Project
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner import codec
-from runner.layout import Layout, Mesh, Spec
-from runner.record.model import Record
-from runner.record.record import started
-from runner.show import pictures, report
+from runner.base import codec
+from runner.base.layout import Layout, Mesh, Spec
+from runner.reports.record.model import Record
+from runner.reports.record.record import started
+from runner.reports.show import pictures, report
 from tests import evidence
 from tests.evidence import as_json
 

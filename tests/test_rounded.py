@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from benchmarks.operations_rounding import DTYPES, compared, expressions
+from runner.checks.reference import Oracle, Rounding, UndecidedLine, interpreter, measure, rounding
+from runner.checks.reference.machine import Machine
+from runner.checks.reference.rounded import NEAREST, plain, rounded
 from runner.experiment import data
-from runner.language.operations import OPERATIONS
-from runner.reference import Oracle, Rounding, UndecidedLine, interpreter, measure, rounding
-from runner.reference.machine import Machine
-from runner.reference.rounded import NEAREST, plain, rounded
+from runner.graph.language.operations import OPERATIONS
 from runner.worker.types import infer
 from tests.harness import experiment
 

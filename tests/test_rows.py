@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from runner import dtypes
-from runner.evidence import nodes
+from runner.base import dtypes
+from runner.base.layout import Mesh
+from runner.compiled.evidence import nodes
+from runner.graph.language.counterparts import windows
+from runner.graph.language.operations import COMPUTATIONS, OPERATIONS, Limit, Operation
+from runner.graph.language.operators import BY_NAME
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import parse
 from runner.graph.term import Apply, Name, Term
-from runner.language.counterparts import windows
-from runner.language.operations import COMPUTATIONS, OPERATIONS, Limit, Operation
-from runner.language.operators import BY_NAME
-from runner.language.printing import text
-from runner.language.syntax import parse
-from runner.layout import Mesh
 from runner.worker import limits
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import function

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.compose import compose
+from runner.app.flow import run as flow
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Mesh, Spec
 from runner.experiment import enumeration
+from runner.experiment.config.compose import compose
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.experiment.rules import Logical, LogicalAxisRule, Rules
-from runner.faults import InvalidExperiment
-from runner.flow import run as flow
-from runner.layout import Mesh, Spec
-from runner.show import report
+from runner.reports.show import report
 from tests.command import run_command
 from tests.harness import run
 

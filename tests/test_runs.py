@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import report, runs
-from runner.record import files, folders, manifest, record, shelf
-from runner.record.model import SCHEMA
+from runner.app.cli import report, runs
+from runner.reports.record import files, folders, manifest, record, shelf
+from runner.reports.record.model import SCHEMA
 from tests import evidence, swept
 from tests.command import run_command
 

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from runner import executions
+from runner.base import executions
+from runner.checks.reference import interpret
 from runner.experiment.forms import BY_NAMES, POLICIES
 from runner.experiment.lines import Checkpoint, expressions
 from runner.experiment.model import Experiment, Loop
 from runner.programs.types import InferredTypes, Repairs
 from runner.programs.writers import WRITERS
-from runner.reference import interpret
 from tests.command import ROOT
 from tests.harness import experiment, refusal, run, types
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runner.language import printing
-from runner.language.check import VisibleNames, canonical, check
-from runner.language.syntax import SyntaxFault, parse
-from runner.layout import Mesh
+from runner.base.layout import Mesh
+from runner.graph.language import printing
+from runner.graph.language.check import VisibleNames, canonical, check
+from runner.graph.language.syntax import SyntaxFault, parse
 
 
 def scope(section: str = "per_device") -> VisibleNames:

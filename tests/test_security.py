@@ -16,13 +16,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner.cli.sweep import clear
-from runner.config.compose import InvalidConfiguration, compose
-from runner.config.folders import conf_folder
+from runner.app.cli.sweep import clear
+from runner.base.faults import InvalidExperiment
 from runner.experiment import data
+from runner.experiment.config.compose import InvalidConfiguration, compose
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.record import manifest
+from runner.reports.record import manifest
 from tests import swept
 from tests.command import ROOT, recorded, run_command, run_whole
 from tests.server import command
@@ -429,6 +429,6 @@ def test_load_takes_files_of_numbers_and_reads_no_pickle() -> None:
 
 @pytest.mark.parametrize("file", sorted((conf_folder() / "experiment").glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_experiments_that_come_with_the_runner_set_nothing_else(file: Path) -> None:
-    from runner.config import files, trust
+    from runner.experiment.config import files, trust
 
     assert trust.of_file(files.content(file)) is None

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from runner.app.cli import mutate
+from runner.app.flow import run as flow
+from runner.app.flow import untyped_output
+from runner.base.faults import InvalidExperiment
 from runner.checks import diagnosis
 from runner.checks.kinds import sections
 from runner.checks.mutants import mutants
-from runner.cli import mutate
-from runner.config.sources import Sources
 from runner.experiment import data
+from runner.experiment.config.sources import Sources
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.flow import run as flow
-from runner.flow import untyped_output
 from runner.link.workers import Workers
-from runner.show import report
+from runner.reports.show import report
 from runner.worker import functions
 from runner.worker.types import infer
 from tests import harness

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner import executions
+from runner.base import executions
+from runner.graph.sharding import ring
 from runner.link.events import Cost
-from runner.sharding import ring
 from runner.worker import versions
 from runner.worker.cost import with_loops
 from tests import harness

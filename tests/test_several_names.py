@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config.compose import InvalidConfiguration, compose
-from runner.config.sources import Layer, Sources
+from runner.app.flow import dimensions
+from runner.base.faults import InvalidExperiment
 from runner.experiment import data
+from runner.experiment.config.compose import InvalidConfiguration, compose
+from runner.experiment.config.sources import Layer, Sources
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.flow import dimensions
 from tests import harness
 
 TEXT = """\

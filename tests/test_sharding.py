@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.base.layout import Mesh, Spec
 from runner.experiment.graphs import graph
 from runner.experiment.lines import Line, Node
+from runner.graph.language.syntax import parse
 from runner.graph.model import Equation
-from runner.language.syntax import parse
-from runner.layout import Mesh, Spec
-from runner.sharding.repairs import Repair, candidates, resharded
-from runner.sharding.results import OperandLayout, of_result
+from runner.graph.sharding.repairs import Repair, candidates, resharded
+from runner.graph.sharding.results import OperandLayout, of_result
 
 MESH = Mesh(("x", "y"), (2, 4))
 

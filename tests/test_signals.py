@@ -20,7 +20,7 @@ for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 {before}
-from runner.cli import signals
+from runner.app.cli import signals
 
 try:
     with signals.handled():

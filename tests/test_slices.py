@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.evidence import collectives, hlo, megascale
-from runner.evidence.nodes import Origins
+from runner.base.faults import InvalidExperiment, key_text
+from runner.base.layout import Mesh
+from runner.compiled.evidence import collectives, hlo, megascale
+from runner.compiled.evidence.nodes import Origins
 from runner.experiment import topology
 from runner.experiment.hardware import Torus
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment, key_text
-from runner.layout import Mesh
 from tests import harness
 
 IDS = [100_000, 100_001, 100_003, 100_002, 200_000, 200_001, 200_003, 200_002]

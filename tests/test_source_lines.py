@@ -8,8 +8,15 @@ import jax
 import numpy as np
 import pytest
 
-from runner.evidence import hlo
-from runner.evidence.source_lines import SourceLine, distinguishing, installed, source_line, source_lines, spelled
+from runner.compiled.evidence import hlo
+from runner.compiled.evidence.source_lines import (
+    SourceLine,
+    distinguishing,
+    installed,
+    source_line,
+    source_lines,
+    spelled,
+)
 from tests import twice
 
 MODULE = """HloModule jit_step

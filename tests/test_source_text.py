@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from jax import ShapeDtypeStruct, numpy
 
-from runner.evidence.model import Collective
+from runner.compiled.evidence.model import Collective
 from runner.experiment.source_text import SourceText
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
-from runner.language.printing import text
-from runner.language.syntax import parse
-from runner.record import differences, golden
+from runner.reports.record import differences, golden
 from runner.worker import jaxprs
 from tests import evidence
 from tests.evidence import collective, program

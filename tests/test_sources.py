@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.config.layers import layers
-from runner.config.sources import Layer, Location, Sources, key_place, listing, shown, text_place
-from runner.faults import Fault, Key
+from runner.base.faults import Fault, Key
+from runner.experiment.config.layers import layers
+from runner.experiment.config.sources import Layer, Location, Sources, key_place, listing, shown, text_place
 
 TEXT = """\
 name: mine

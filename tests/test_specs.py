@@ -9,9 +9,9 @@ import jax
 import pytest
 import yaml
 
-from runner.config import specs
+from runner.base.layout import Mesh, Spec
+from runner.experiment.config import specs
 from runner.experiment.enumeration import specs as all_specs
-from runner.layout import Mesh, Spec
 from tests.command import recorded
 from tests.faults import GOOD
 from tests.server import Done, command

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from runner.graph.language import printing
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.spellings import METHODS
+from runner.graph.language.syntax import SyntaxFault, parse
 from runner.graph.term import Apply
-from runner.language import printing
-from runner.language.operations import OPERATIONS
-from runner.language.spellings import METHODS
-from runner.language.syntax import SyntaxFault, parse
 from tests import harness
 
 

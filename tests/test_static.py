@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.language.static import evaluate
-from runner.language.syntax import SyntaxFault, parse
-from runner.layout import Mesh
+from runner.base.layout import Mesh
+from runner.graph.language.static import evaluate
+from runner.graph.language.syntax import SyntaxFault, parse
 
 DIMS = {"I": 4, "J": 6}
 MESH = Mesh(("x", "y"), (2, 4))

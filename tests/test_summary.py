@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.api import Record
-from runner.record.verdicts import FileChecks, NotRun, RefusalVerdict, SectionsVerdict
-from runner.show import html, report
-from runner.show.page import headline
+from runner.app.api import Record
+from runner.reports.record.verdicts import FileChecks, NotRun, RefusalVerdict, SectionsVerdict
+from runner.reports.show import html, report
+from runner.reports.show.page import headline
 from tests import evidence
 from tests.test_page import Page
 

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import pytest
 
-from runner.cli.sweep import Results, RunningSweep, SweepOptions
-from runner.config.compose import compose
-from runner.config.folders import conf_folder
-from runner.config.points import Composed, Composer
+from runner.app.cli.sweep import Results, RunningSweep, SweepOptions
+from runner.experiment.config.compose import compose
+from runner.experiment.config.folders import conf_folder
+from runner.experiment.config.points import Composed, Composer
 from runner.link.workers import Workers
 from tests.command import ROOT, recorded, run_command, run_whole
 from tests.here import Here

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import runner
-from runner import swept
-from runner.config.quoting import for_hydra
-from runner.record.record import UnreadableRecord
+from runner.app import swept
+from runner.experiment.config.quoting import for_hydra
+from runner.reports.record.record import UnreadableRecord
 from tests.faults import GOOD
 
 

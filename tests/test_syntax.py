@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from runner.graph.language import printing
+from runner.graph.language.syntax import Expression, SyntaxFault, on_one_line, parse
 from runner.graph.term import heads, names
-from runner.language import printing
-from runner.language.syntax import Expression, SyntaxFault, on_one_line, parse
 
 ACCEPTED = [
     "A",

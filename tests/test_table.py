@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.show import table
-from runner.show.table import StatusCell, Table, status_cell
+from runner.reports.show import table
+from runner.reports.show.table import StatusCell, Table, status_cell
 
 
 def printed(head: list[str], rows: list[list[str]], room: int | None = None) -> list[str]:

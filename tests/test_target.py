@@ -16,10 +16,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runner.codec import Misfit
+from runner.base.codec import Misfit
+from runner.base.faults import Fault
+from runner.base.layout import Spec
 from runner.experiment.program import Program
-from runner.faults import Fault
-from runner.layout import Spec
 from runner.link import handover
 from runner.link.events import (
     Compilation,

@@ -6,9 +6,9 @@ import ast
 
 import pytest
 
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import Expression, SyntaxFault, parse
 from runner.graph.term import Apply, Const, Name, Term, calls, characters, placed, substituted, within
-from runner.language.printing import text
-from runner.language.syntax import Expression, SyntaxFault, parse
 from tests.samples import SAMPLES
 
 VALUES: dict[str, Term] = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.language.counterparts import threefry
-from runner.reference.rounded import NEAREST, rounded
+from runner.checks.reference.rounded import NEAREST, rounded
+from runner.graph.language.counterparts import threefry
 from tests import harness
 
 SHAPES = [(), (5,), (2, 3), (3, 1, 4), (0, 2), (257,)]

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runner.base.layout import Spec, Typed
 from runner.experiment.program import Program
-from runner.layout import Spec, Typed
 from runner.link import handover
 from runner.link.events import Compilation, Event, Finished, Log, OutputTold, Ran, Ranges, Traced
 from runner.link.process import Worker

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner import dtypes
+from runner.base import dtypes
 from runner.checks.compare import Alternatives, Difference, Tolerance, carried, difference, tolerance
+from runner.checks.reference import Oracle, Rounding, magnitude, measure
+from runner.checks.reference.arithmetic import ANY
+from runner.checks.reference.rounded import Machine, rounded
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment import data
-from runner.reference import Oracle, Rounding, magnitude, measure
-from runner.reference.arithmetic import ANY
-from runner.reference.rounded import Machine, rounded
 from tests import harness
 from tests.harness import experiment
 

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.app.flow import run
+from runner.base.faults import InvalidExperiment
+from runner.checks.reference import interpret
 from runner.checks.trace import take
-from runner.config.sources import Sources
 from runner.experiment import data, naming
+from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.flow import run
-from runner.language import operations
+from runner.graph.language import operations
 from runner.link.steps import Step, StepWork
-from runner.record import record
-from runner.record.model import FirstDifference, Record, TracedCollective, TracedValue
-from runner.reference import interpret
-from runner.show import trace
+from runner.reports.record import record
+from runner.reports.record.model import FirstDifference, Record, TracedCollective, TracedValue
+from runner.reports.show import trace
 from tests import harness
 from tests.command import EXPERIMENTS, REFUSED, ROOT, alone, run_command
 from tests.test_target import TYPES, asked, described, hear

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from runner import codec
+from runner.base import codec
+from runner.base.layout import Spec
 from runner.experiment.functions import RESULT
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, UserSpelling
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import parse
 from runner.graph.model import Region
 from runner.graph.source import Checkpoint
 from runner.graph.term import Const, Name, Term
-from runner.language.printing import text
-from runner.language.syntax import parse
-from runner.layout import Spec
 from tests import harness, traced
 from tests.command import ROOT
 
@@ -182,11 +182,11 @@ PRINTING = {
 """The modules that make text of terms."""
 
 PARSES = {
-    "runner.language.syntax": {"parse"},
+    "runner.graph.language.syntax": {"parse"},
     "runner.experiment.plain": {"read_expression"},
     "runner.experiment.statements": {"read_statements", "read_section"},
 }
-PRINTS = {"runner.language.printing": {"text", "written"}}
+PRINTS = {"runner.graph.language.printing": {"text", "written"}}
 
 
 def importing(tree: ast.AST, functions: Mapping[str, set[str]]) -> set[str]:
@@ -221,9 +221,9 @@ def test_terms_are_printed_only_for_programs_files_and_persons() -> None:
 
 
 @pytest.mark.parametrize("text_of_module", [
-    "from runner.language.printing import is_within, text\n",
-    "from runner.language import printing\n",
+    "from runner.graph.language.printing import is_within, text\n",
+    "from runner.graph.language import printing\n",
 ])  # fmt: skip
 def test_the_search_for_printing_finds_it(text_of_module: str) -> None:
     assert importing(ast.parse(text_of_module), PRINTS)
-    assert not importing(ast.parse("from runner.language.printing import is_within\n"), PRINTS)
+    assert not importing(ast.parse("from runner.graph.language.printing import is_within\n"), PRINTS)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from runner.track import named
-from runner.track.entry import Entry
+from runner.reports.track import named
+from runner.reports.track.entry import Entry
 from tests.command import ROOT, run_command
 
 EXPERIMENT = """# @package _global_
@@ -71,7 +71,7 @@ def command(folder: Path, *arguments: str) -> Any:
     (folder / "conf" / "experiment" / "summed.yaml").write_text(EXPERIMENT)
     installed(folder)
     path = os.pathsep.join((str(folder), str(ROOT)))
-    own = "+hydra.callbacks.own={_target_:runner.cli.tracking.Tracking,to:mine,file:calls.jsonl}"
+    own = "+hydra.callbacks.own={_target_:runner.app.cli.tracking.Tracking,to:mine,file:calls.jsonl}"
     given = ("--config-dir", "conf", "+experiment=summed", own)
     return run_command(*given, *arguments, folder=folder, PYTHONPATH=path)
 
@@ -124,10 +124,10 @@ def test_a_missing_library_is_reported_before_anything_runs(tmp_path: Path) -> N
         assert not (tmp_path / "out" / "result.json").exists()
 
 
-@pytest.mark.parametrize("name", ["os.system", "mine.Mine", "runner.track.mlflow.MLflow", "mine:Mine"])
+@pytest.mark.parametrize("name", ["os.system", "mine.Mine", "runner.reports.track.mlflow.MLflow", "mine:Mine"])
 def test_a_tracker_is_named_by_an_entry_point_and_never_by_a_dotted_name(name: str, tmp_path: Path) -> None:
     installed(tmp_path)
-    asked = f"+hydra.callbacks.own={{_target_:runner.cli.tracking.Tracking,to:'{name}',command:'touch called'}}"
+    asked = f"+hydra.callbacks.own={{_target_:runner.app.cli.tracking.Tracking,to:'{name}',command:'touch called'}}"
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
     done = run_command("+experiment=case3_allreduce", asked, "hydra.run.dir=out", folder=tmp_path, PYTHONPATH=path)
     assert done.returncode == 2
@@ -146,7 +146,7 @@ def test_the_trackers_that_come_with_shardproof_are_those_that_it_declares(
     installed(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in named.SHIPPED:
-        assert named.maker(name).__module__ == f"runner.track.{name}"
+        assert named.maker(name).__module__ == f"runner.reports.track.{name}"
 
 
 def needed(library: str, extra: str) -> Any:
@@ -157,7 +157,7 @@ def needed(library: str, extra: str) -> Any:
 
 def test_tensorboard_has_a_session_with_its_hyperparameters_and_metrics(tmp_path: Path) -> None:
     needed("tensorboardX", "tensorboard")
-    from runner.track.tensorboard import TensorBoard
+    from runner.reports.track.tensorboard import TensorBoard
 
     protos: Any = importlib.import_module("tensorboardX.proto.event_pb2")
     hparams: Any = importlib.import_module("tensorboardX.proto.plugin_hparams_pb2")
@@ -185,7 +185,7 @@ def test_tensorboard_has_a_session_with_its_hyperparameters_and_metrics(tmp_path
 
 def test_a_name_that_no_folder_can_have_does_not_lead_tensorboard_elsewhere(tmp_path: Path) -> None:
     needed("tensorboardX", "tensorboard")
-    from runner.track.tensorboard import TensorBoard
+    from runner.reports.track.tensorboard import TensorBoard
 
     TensorBoard(str(tmp_path / "board")).log(replace(FAILED, experiment="../../elsewhere"))
     assert [path.name for path in tmp_path.iterdir()] == ["board"]
@@ -197,7 +197,7 @@ def test_a_name_that_no_folder_can_have_does_not_lead_tensorboard_elsewhere(tmp_
 def test_mlflow_has_a_failed_run_with_parameters_metrics_and_verdict(tmp_path: Path) -> None:
     needed("sqlalchemy", "mlflow")
     mlflow = needed("mlflow", "mlflow")
-    from runner.track.mlflow import MLflow
+    from runner.reports.track.mlflow import MLflow
 
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     tracker = MLflow(uri)
@@ -217,7 +217,7 @@ def test_wandb_has_an_offline_run_with_config_and_summary(tmp_path: Path) -> Non
     needed("wandb", "wandb")
     protos: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     # wandb's service writes the file, to its end at the latest when the process that started it ends.
-    log = "import sys; from runner.track.wandb import WandB; from tests.test_track import FAILED\n"
+    log = "import sys; from runner.reports.track.wandb import WandB; from tests.test_track import FAILED\n"
     log += "WandB('offline', None, sys.argv[1]).log(FAILED)"
     subprocess.run([sys.executable, "-c", log, str(tmp_path)], cwd=ROOT, check=True, timeout=120)
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")

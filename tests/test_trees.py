@@ -11,13 +11,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import runner
+from runner.base.layout import Spec
 from runner.experiment.patterns import fits, folded
-from runner.layout import Spec
-from runner.record.model import ArrayRecord, Record
-from runner.record.readable import readable
-from runner.show import report, trees
-from runner.show.page import run as page
-from runner.show.table import Table
+from runner.reports.record.model import ArrayRecord, Record
+from runner.reports.record.readable import readable
+from runner.reports.show import report, trees
+from runner.reports.show.page import run as page
+from runner.reports.show.table import Table
 from tests import evidence
 
 

@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 import runner
-from runner import api
+from runner.app import api
+from runner.app.flow import run
 from runner.checks import compare, twins
-from runner.config.sources import Sources
-from runner.flow import run
-from runner.language import operations
-from runner.language.counterparts import threefry
-from runner.record import measures
+from runner.experiment.config.sources import Sources
+from runner.graph.language import operations
+from runner.graph.language.counterparts import threefry
+from runner.reports.record import measures
 from runner.worker import widening
 from tests.harness import WORKERS
 from tests.test_planted import config

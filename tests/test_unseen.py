@@ -10,7 +10,7 @@ import pytest
 
 from runner.checks import unseen
 from runner.checks.context import Context
-from runner.record.verdicts import AgreementVerdict, Checks, OutputVerdict
+from runner.reports.record.verdicts import AgreementVerdict, Checks, OutputVerdict
 from tests import evidence, harness
 
 TEXT = """

@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from runner.config.sources import Sources
+from runner.app.flow import run
+from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
-from runner.flow import run
 from runner.link.workers import Workers
 from runner.programs.writers import WRITERS
-from runner.record.model import Record
+from runner.reports.record.model import Record
 from runner.worker import derive, explicit
 from runner.worker import job as jobs
 from tests import harness

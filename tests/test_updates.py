@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.graph.language import printing
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.syntax import SyntaxFault, parse
 from runner.graph.term import calls, within
-from runner.language import printing
-from runner.language.operations import OPERATIONS
-from runner.language.syntax import SyntaxFault, parse
 from runner.programs.writers import WRITERS
 from tests import harness
 

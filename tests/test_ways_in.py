@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import command, subcommands
-from runner.cli.arguments import parsed
-from runner.cli.subcommands import SUBCOMMANDS, chosen
+from runner.app.cli import command, subcommands
+from runner.app.cli.arguments import parsed
+from runner.app.cli.subcommands import SUBCOMMANDS, chosen
 from runner.version import __version__
 from tests.command import ROOT
 from tests.server import command as done
@@ -33,13 +33,13 @@ def test_every_command_begins_in_one_place(file: Path) -> None:
     (begins,) = (node for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))
     *imports, call = begins.body
     imported = [ast.unparse(node) for node in [*tree.body, *imports] if isinstance(node, ast.ImportFrom)]
-    assert {"from runner.cli.command import main", "from runner.cli import command"} & {*imported}
+    assert {"from runner.app.cli.command import main", "from runner.app.cli import command"} & {*imported}
     assert ast.unparse(call).startswith(("main(", "command.main("))
 
 
 def test_the_list_of_commands_is_complete() -> None:
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for file in MODULES}
-    assert names == {"runner", "runner.explanation", "runner.language", "runner.record"}
+    assert names == {"runner", "runner.compiled.explanation", "runner.graph.language", "runner.reports.record"}
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
@@ -107,7 +107,7 @@ def test_a_subcommand_without_its_arguments_says_which_with_an_example(tmp_path:
 def test_messages_suggest_the_command_that_was_typed(tmp_path: Path) -> None:
     script = tmp_path / "bin" / "shardproof"
     script.parent.mkdir()
-    script.write_text("from runner.cli.command import main\nmain()\n", encoding="utf-8")
+    script.write_text("from runner.app.cli.command import main\nmain()\n", encoding="utf-8")
     outputs = {}
     for words in ((), ("nosuch",), ("compare",)):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -140,10 +140,10 @@ def test_an_unknown_group_is_one_message(tmp_path: Path) -> None:
 
 
 def test_a_name_of_a_subcommand_is_looked_for_in_the_first_word_alone() -> None:
-    assert subcommands.chosen(["compare", "A", "B"]) == ("runner.cli.compare", ["A", "B"])
-    assert subcommands.chosen(["+experiment=plan"]) == ("runner.cli.app", ["+experiment=plan"])
-    assert subcommands.chosen(["mine", "plan"]) == ("runner.cli.app", ["mine", "plan"])
-    assert subcommands.chosen([]) == ("runner.cli.app", [])
+    assert subcommands.chosen(["compare", "A", "B"]) == ("runner.app.cli.compare", ["A", "B"])
+    assert subcommands.chosen(["+experiment=plan"]) == ("runner.app.cli.app", ["+experiment=plan"])
+    assert subcommands.chosen(["mine", "plan"]) == ("runner.app.cli.app", ["mine", "plan"])
+    assert subcommands.chosen([]) == ("runner.app.cli.app", [])
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +160,8 @@ COMMANDS = {
     "runner report": ("outputs",),
     "runner compare": ("outputs/run", "outputs/run"),
     "runner catalogue": (),
-    "runner.record": (),
-    "runner.language": (),
+    "runner.reports.record": (),
+    "runner.graph.language": (),
     "runner editor": ("--help",),
     "runner measure": ("--help",),
 }
@@ -214,9 +214,9 @@ def test_an_interrupt_prints_one_word(monkeypatch: pytest.MonkeyPatch, capsys: p
     def interrupted(arguments: list[str]) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("runner.cli.runs.main", interrupted)
+    monkeypatch.setattr("runner.app.cli.runs.main", interrupted)
     with pytest.raises(SystemExit) as left:
-        command.main("runner.cli.runs")
+        command.main("runner.app.cli.runs")
     assert left.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -224,12 +224,12 @@ def test_an_interrupt_prints_one_word(monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("help", "runner.cli.app --help"),
-        ("help plan", "runner.cli.plan --help"),
-        ("version", "runner.cli.app --version"),
-        ("run case3_allreduce dims.J=8", "runner.cli.app case3_allreduce dims.J=8"),
-        ("run", "runner.cli.app"),
-        ("plan layer", "runner.cli.plan layer"),
+        ("help", "runner.app.cli.app --help"),
+        ("help plan", "runner.app.cli.plan --help"),
+        ("version", "runner.app.cli.app --version"),
+        ("run case3_allreduce dims.J=8", "runner.app.cli.app case3_allreduce dims.J=8"),
+        ("run", "runner.app.cli.app"),
+        ("plan layer", "runner.app.cli.plan layer"),
     ],
 )
 def test_the_words_of_other_commands_are_understood(typed: str, meant: str) -> None:

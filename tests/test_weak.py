@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
+from runner.base.faults import InvalidExperiment
+from runner.checks.reference.arithmetic import Arithmetic
+from runner.checks.reference.interpreter import interpret
+from runner.checks.reference.machine import Machine
 from runner.experiment import data
 from runner.experiment.model import Experiment
-from runner.faults import InvalidExperiment
-from runner.reference.arithmetic import Arithmetic
-from runner.reference.interpreter import interpret
-from runner.reference.machine import Machine
 from runner.worker import types
 from runner.worker.walk import Walker
 from tests.harness import experiment

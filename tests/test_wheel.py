@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.record import record
+from runner.reports.record import record
 from tests.command import EXPERIMENTS, ROOT
 
 

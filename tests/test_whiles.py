@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.base.faults import InvalidExperiment
 from runner.checks import mutants, oracles
-from runner.faults import InvalidExperiment
-from runner.record.verdicts import ValueOutput
+from runner.reports.record.verdicts import ValueOutput
 from tests import harness
 
 NEWTON = """
@@ -166,7 +166,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED, ids=lambda message: message[:40])
 def test_a_faulty_while_is_refused(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.reference.interpreter.STEPS", 700)
+    monkeypatch.setattr("runner.checks.reference.interpreter.STEPS", 700)
 
     def consult(text: str) -> Any:
         harness.consulted(harness.experiment(text), tmp_path)

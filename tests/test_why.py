@@ -10,16 +10,16 @@ import jax
 import pytest
 
 from benchmarks.why import collectives
-from runner.evidence import hlo_sharding, warnings
-from runner.evidence.model import Collective
-from runner.evidence.nodes import Origins
+from runner.base.layout import Layout, Mesh, Spec
+from runner.compiled.evidence import hlo_sharding, warnings
+from runner.compiled.evidence.model import Collective
+from runner.compiled.evidence.nodes import Origins
+from runner.compiled.why import least
+from runner.compiled.why.reasons import explained
 from runner.experiment.program import Program
-from runner.layout import Layout, Mesh, Spec
-from runner.record.model import Record
-from runner.show import collectives as shown
-from runner.show.page.run import page
-from runner.why import least
-from runner.why.reasons import explained
+from runner.reports.record.model import Record
+from runner.reports.show import collectives as shown
+from runner.reports.show.page.run import page
 from runner.worker import plan, resharding
 from tests import harness
 from tests.command import ROOT, run_command

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from runner.evidence import hlo, work
-from runner.evidence.hlo import Module
-from runner.evidence.nodes import Origins
+from runner.compiled.evidence import hlo, work
+from runner.compiled.evidence.hlo import Module
+from runner.compiled.evidence.nodes import Origins
 from runner.experiment.reader import read
 from tests.harness import config
 

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import yaml
 
+from runner.app.flow import verification
+from runner.base.faults import InvalidExperiment, key_text
+from runner.base.layout import Typed
 from runner.checks import known, oracles
 from runner.checks.context import Context
 from runner.checks.kinds import agreement, pinned, replicas, value
+from runner.checks.reference.arithmetic import ANY
 from runner.experiment import data
 from runner.experiment.expect import among
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment, key_text
-from runner.flow import verification
-from runner.layout import Typed
 from runner.link.target import DeviceShard, Output, ProgramRun
-from runner.record import record
-from runner.record.verdicts import AgreementVerdict, Checks, LeftOut
-from runner.reference.arithmetic import ANY
+from runner.reports.record import record
+from runner.reports.record.verdicts import AgreementVerdict, Checks, LeftOut
 from tests.command import ROOT, run_command
 from tests.evidence import ran
 from tests.harness import experiment

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runner.config.sources import Sources
-from runner.flow import run as flow
+from runner.app.flow import run as flow
+from runner.experiment.config.sources import Sources
 from runner.link.workers import Workers
-from runner.record.model import Record
+from runner.reports.record.model import Record
 from tests import harness
 
 ON = "import jax\njax.config.update('jax_enable_x64', True)\n"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runner import codec
+from runner.base import codec
 from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop
+from runner.graph.language.printing import text
 from runner.graph.source import Section
 from runner.graph.term import Term
-from runner.language.printing import text
 from tests import harness
 
 

@@ -1,4 +1,4 @@
-"""A seed and a number in; one random experiment out, always the same one.
+"""Makes one random experiment of a seed and a number, always the same one.
 
 The lines are the samples of every operation (`tests/samples.py`), with other names, sizes and numbers. A line that the
 language or JAX's abstract evaluation refuses is drawn again.
@@ -20,13 +20,13 @@ import yaml
 
 from benchmarks.fuzz.devices import per_device
 from benchmarks.fuzz.shrink import texts, used_names
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Mesh
 from runner.experiment.model import Line, Node
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
-from runner.language.check import VisibleNames, canonical, check
-from runner.language.syntax import SyntaxFault, parse
-from runner.layout import Mesh
+from runner.graph.language.check import VisibleNames, canonical, check
+from runner.graph.language.syntax import SyntaxFault, parse
 from runner.worker.walk import Walker
 from tests.harness import config
 from tests.samples import ARRAYS, SAMPLES

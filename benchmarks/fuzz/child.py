@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz import cases, judge
-from runner import dtypes
+from runner.base import dtypes
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A case's graph in; the same computation on shards, with the collectives that it needs, out.
+"""Writes a case's graph as a computation on shards, with the collectives that it needs.
 
 Every value has a PartitionSpec. Elementwise operations keep the layout; sums and matmuls over a sharded dimension end
 in a `psum`; for everything else the operands are gathered, and the result may be sharded again.
@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.layout import Spec
+from runner.base.layout import Spec
 
 Config = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""One configuration in; the verdict of the runner's own flow, in this process, out.
+"""Judges one configuration by the runner's own flow, in this process.
 
 A process serves many experiments, with as many devices as the largest needs.
 """
@@ -21,19 +21,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner import codec
-from runner.config.sources import Sources
+from runner.app.flow import run
+from runner.base import codec
+from runner.base.layout import Layout, Mesh, Spec
+from runner.checks.reference import interpret
 from runner.experiment import auto, data
+from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.flow import run
-from runner.layout import Layout, Mesh, Spec
 from runner.link.events import Started, Types, WorkerEvent
 from runner.link.steps import StepWork
 from runner.link.workers import Workers
-from runner.record import verdicts
-from runner.record.model import CompiledProgram, OutputRecord, Record
-from runner.reference import interpret
+from runner.reports.record import verdicts
+from runner.reports.record.model import CompiledProgram, OutputRecord, Record
 from tests import here
 from tests.here import Here
 

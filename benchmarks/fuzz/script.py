@@ -1,4 +1,4 @@
-"""A verdict and the wrong program in; a script with JAX and NumPy alone that reproduces the failure out."""
+"""Writes a script with JAX and NumPy alone that reproduces a wrong program's failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases in; a folder with the result of each, every finding shrunk, out. They run in a child, which may die."""
+"""Runs cases in a child, which may die, and keeps the result of each, every failure shrunk."""
 
 from __future__ import annotations
 

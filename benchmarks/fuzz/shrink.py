@@ -1,4 +1,4 @@
-"""A failing experiment, and a test of whether a smaller one fails alike, in; the smallest one that was found out.
+"""Finds the smallest experiment that fails as a larger one does.
 
 This does not use JAX: an edit may be invalid, which the test detects.
 """

@@ -22,11 +22,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
 from benchmarks.mistakes.case import Case
-from runner.api import Record, checked
+from runner.app.api import Record, checked
 from runner.link import copied
 from runner.link.workers import Workers
-from runner.record.model import CompiledProgram
-from runner.record.verdicts import ValueVerdict
+from runner.reports.record.model import CompiledProgram
+from runner.reports.record.verdicts import ValueVerdict
 
 FAMILIES = ("rings", "attention", "training", "jitted", "global_view", "shards")
 

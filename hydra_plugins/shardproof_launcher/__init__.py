@@ -15,7 +15,7 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 if TYPE_CHECKING:
-    from runner.cli.sweep import RunningSweep
+    from runner.app.cli.sweep import RunningSweep
 
 
 class ShardproofLauncher(BasicLauncher):
@@ -26,9 +26,9 @@ class ShardproofLauncher(BasicLauncher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run the points."""
-        from runner.cli import launching
-        from runner.cli.jobs import CommandLine
-        from runner.config import trust
+        from runner.app.cli import launching
+        from runner.app.cli.jobs import CommandLine
+        from runner.experiment.config import trust
 
         config, command = self.config, self.task_function
         assert config is not None
@@ -76,13 +76,13 @@ def asks_for_more(config: DictConfig) -> bool:
 
 @cache
 def _job_logging() -> object:
-    """Return the default logging of jobs, which `runner.cli.sweep` implements; Hydra does any other."""
-    from runner.config.folders import conf_folder
+    """Return the default logging of jobs, which `runner.app.cli.sweep` implements; Hydra does any other."""
+    from runner.experiment.config.folders import conf_folder
 
     return OmegaConf.to_container(OmegaConf.load(conf_folder() / "hydra" / "job_logging" / "file.yaml"))
 
 
-_TRACKING = "runner.cli.tracking.Tracking"
+_TRACKING = "runner.app.cli.tracking.Tracking"
 """A callback that only needs the records of ended jobs."""
 
 _NUMBERED = "${hydra.job.num}"

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from hydra_plugins.shardproof_launcher import ShardproofLauncher, asks_for_more
 
 if TYPE_CHECKING:
-    from runner.cli.jobs import CommandLine
+    from runner.app.cli.jobs import CommandLine
 
 
 class ShardproofSweeper(BasicSweeper):
@@ -25,7 +25,7 @@ class ShardproofSweeper(BasicSweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Wrap a launcher other than the runner's in one that records the points that cannot be composed."""
-        from runner.cli.jobs import CommandLine
+        from runner.app.cli.jobs import CommandLine
 
         assert isinstance(task_function, CommandLine)
         # The folder's name may contain the experiment, which can differ between points: resolve it once for all.
@@ -46,9 +46,9 @@ class ShardproofSweeper(BasicSweeper):
 
     def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[list[str]]]:  # type: ignore[override]
         """Return the overrides of every point, in batches."""
-        from runner.cli import enumerated, launching, resume
-        from runner.config import sweep as limits
-        from runner.config.points import Composer
+        from runner.app.cli import enumerated, launching, resume
+        from runner.experiment.config import sweep as limits
+        from runner.experiment.config.points import Composer
 
         assert self.hydra_context is not None
         assert self.config is not None

@@ -1,4 +1,4 @@
-"""The points of a sweep in; those that compose go to the user's launcher, the others are recorded."""
+"""Sends the points of a sweep that compose to the user's launcher, and records the others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from runner.cli import launching
-from runner.cli.jobs import CommandLine
-from runner.cli.sweep import clear, passed, refused, same_files
-from runner.config import trust
-from runner.config.points import REFUSALS, Composer
-from runner.record.model import Record
+from runner.app.cli import launching
+from runner.app.cli.jobs import CommandLine
+from runner.app.cli.sweep import clear, passed, refused, same_files
+from runner.experiment.config import trust
+from runner.experiment.config.points import REFUSALS, Composer
+from runner.reports.record.model import Record
 
 
 class Sorting(Launcher):

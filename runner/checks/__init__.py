@@ -1,1 +1,1 @@
-"""What the programs did and what the oracles say in; verdicts out. A kind of check is one file in `kinds/`; no JAX."""
+"""Compares what the programs did with what the oracles say; each file in `kinds/` is a kind of check. No JAX."""

@@ -1,4 +1,4 @@
-"""The results of all programs and the oracles in; if they differ, a sentence that says which of them is wrong out."""
+"""Says which of the programs and oracles is wrong where their results differ."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.words import listed
 from runner.checks.compare import difference
 from runner.checks.context import Context
 from runner.checks.kinds import value
 from runner.experiment.program import Program
 from runner.link.target import ProgramRun
-from runner.record.verdicts import OutputVerdict, TwinOutput, ValueOutput, ValueVerdict
-from runner.words import listed
+from runner.reports.record.verdicts import OutputVerdict, TwinOutput, ValueOutput, ValueVerdict
 
 
 def interpreter_is_wrong(context: Context, runs: Sequence[ProgramRun]) -> bool:

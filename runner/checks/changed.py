@@ -13,10 +13,10 @@ from runner.checks.edits import Edit
 from runner.experiment import graphs
 from runner.experiment.lines import Node, Position, in_section, scopes
 from runner.experiment.model import Experiment, Section
+from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph, Repeat, walk
 from runner.graph.source import Line
 from runner.graph.term import Name
-from runner.language.operations import OPERATIONS
 
 
 class Unlisted(ValueError):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner import executions
-from runner.evidence import words
-from runner.evidence.model import Collective
-from runner.executions import Count, InBranch, Range
+from runner.base import executions
+from runner.base.executions import Count, InBranch, Range
+from runner.base.words import bytes_text
+from runner.compiled.evidence import words
+from runner.compiled.evidence.model import Collective
 from runner.experiment.expect import Expectations
 from runner.experiment.forms import KINDS
 from runner.experiment.program import Program
-from runner.record.model import CompiledProgram
-from runner.record.verdicts import Judged, NotRun, Verdict
-from runner.sharding.plan import AskedCollective, PlannedCollective
-from runner.words import bytes_text
+from runner.graph.sharding.plan import AskedCollective, PlannedCollective
+from runner.reports.record.model import CompiledProgram
+from runner.reports.record.verdicts import Judged, NotRun, Verdict
 
 OF = ("compiled", "lowered", "planned")
 """What an expectation can be about, by the prefix of its key; without a prefix, the compiled module."""

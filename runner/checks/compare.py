@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from runner import dtypes
-from runner.reference import PerDevice, Rounding
+from runner.base import dtypes
+from runner.checks.reference import PerDevice, Rounding
 
 SAFE = {1: 3.0, 2: 3.0, 4: 4.0, 8: 4.0}
 """The tolerance in units of the largest measured rounding error, by the dtype's size in bytes.

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from runner.base.layout import Layout, Spec, Typed
 from runner.checks.compare import Alternatives, Tolerance, tolerance
+from runner.checks.reference import Gradients, Oracle, PerDevice, Rounding, UndecidedLine
+from runner.checks.reference.arithmetic import Floats
+from runner.checks.reference.decisions import Script
+from runner.checks.reference.rounding import row_step
 from runner.experiment.data import Arrays
 from runner.experiment.expect import among
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
-from runner.layout import Layout, Spec, Typed
-from runner.record.verdicts import DecidingLine
-from runner.reference import Gradients, Oracle, PerDevice, Rounding, UndecidedLine
-from runner.reference.arithmetic import Floats
-from runner.reference.decisions import Script
-from runner.reference.rounding import row_step
+from runner.reports.record.verdicts import DecidingLine
 
 Ranges = tuple[tuple[int, int], ...]
 """A half-open index range for each dimension."""

@@ -1,4 +1,4 @@
-"""A wrong per-device program in; sentences that say what is wrong with it out.
+"""Says in sentences what is wrong with a per-device program.
 
 If the per-device program, run by the NumPy interpreter, does not compute what `graph` says, single edits of it are
 tried until one makes it agree. Each edit is verified in float64 on the experiment's arrays and on random ones, and only
@@ -18,7 +18,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import InvalidExperiment
+from runner.base.words import listed
 from runner.checks import output_differences
 from runner.checks.changed import ChangedGraphs
 from runner.checks.context import Context
@@ -26,14 +28,12 @@ from runner.checks.edits import Edit, Edits, indices
 from runner.checks.kinds import sections
 from runner.checks.mends import inserting
 from runner.checks.oversights import overlooking
+from runner.checks.reference import PerDevice, interpret
+from runner.checks.reference.arithmetic import Arithmetic
+from runner.checks.reference.rerun import Rerun
 from runner.checks.slips import changing, removing
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section, expressions
-from runner.faults import InvalidExperiment
-from runner.reference import PerDevice, interpret
-from runner.reference.arithmetic import Arithmetic
-from runner.reference.rerun import Rerun
-from runner.words import listed
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 

@@ -1,6 +1,6 @@
 """Takes a section of an experiment; returns its expressions, and the section with one of them edited.
 
-A program is broken with edits (`runner/cli/mutate.py`) and, as most edits undo each other, mended
+A program is broken with edits (`runner/app/cli/mutate.py`) and, as most edits undo each other, mended
 (`runner/checks/diagnosis.py`). `runner/checks/slips.py` has the edits that change what is there,
 `runner/checks/mends.py` those that put back what is missing.
 """
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TypeGuard
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import Key
 from runner.checks import inscribed
 from runner.experiment.lines import (
     Flat,
@@ -29,13 +30,12 @@ from runner.experiment.lines import (
 )
 from runner.experiment.model import Experiment, Section
 from runner.experiment.source_text import NO_SOURCE, SourceText
-from runner.faults import Key
+from runner.graph.language.parts import called, parts
+from runner.graph.language.passing import passed_on
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import Expression
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Const, Name, Term, children, mapped, name_of, substituted, swapped, within
-from runner.language.parts import called, parts
-from runner.language.passing import passed_on
-from runner.language.printing import text
-from runner.language.syntax import Expression
 
 _SLICES = ("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim")
 

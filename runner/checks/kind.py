@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runner.experiment.model import Experiment
     from runner.experiment.program import Program
     from runner.link.target import ProgramRun
-    from runner.record.verdicts import Verdict
+    from runner.reports.record.verdicts import Verdict
 
 
 class Needs(Enum):

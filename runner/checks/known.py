@@ -1,4 +1,4 @@
-"""The verdicts on one program and `expect.wrong` in; the verdicts with expected failures as `known` out.
+"""Calls failures that `expect.wrong` expects of a program `known`.
 
 It is as strict as pytest's `xfail(strict=True)`: an output that is expected to be wrong and is right fails.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from runner.checks import registry
 from runner.checks.context import Context
 from runner.experiment.program import Program
-from runner.record.verdicts import Checks
+from runner.reports.record.verdicts import Checks
 
 
 def judge(context: Context, program: Program, checks: Checks) -> Checks:

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeGuard
 
+from runner.base.words import quoted
 from runner.checks.edits import Edit, Edits, EditSite, form, is_collective, is_reduced, is_reduction, named_by
 from runner.checks.oversights import is_mask
+from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes
+from runner.graph.language.operators import COMPARISONS
+from runner.graph.language.parts import argument, axes_of, called, operator, parts, place_of
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import parse
 from runner.graph.term import Apply, Const, Name, Term, heads, names, swapped, within
-from runner.language.operations import OPERATIONS, Does, Operation, OverAxes
-from runner.language.operators import COMPARISONS
-from runner.language.parts import argument, axes_of, called, operator, parts, place_of
-from runner.language.printing import text
-from runner.language.syntax import parse
-from runner.words import quoted
 
 
 def inserting(edits: Edits) -> Iterator[Edit]:

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.words import listed
 from runner.checks import oracles, registry
 from runner.checks.context import Context
 from runner.checks.diagnosis import MISFITS, Suspect, Trial, most
 from runner.checks.edits import Edit, Edits
 from runner.checks.kind import Case
 from runner.checks.kinds import sections
+from runner.checks.reference import PerDevice, interpret
+from runner.checks.reference.arithmetic import Arithmetic
+from runner.checks.reference.rounded import plain
+from runner.checks.reference.rounding import machine
 from runner.checks.slips import changing
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
 from runner.link.target import DeviceShard, Output, ProgramRun
-from runner.reference import PerDevice, interpret
-from runner.reference.arithmetic import Arithmetic
-from runner.reference.rounded import plain
-from runner.reference.rounding import machine
-from runner.words import listed
 
 
 @dataclass(frozen=True)

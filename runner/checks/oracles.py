@@ -8,17 +8,17 @@ from types import MappingProxyType
 
 import numpy as np
 
+from runner.base.faults import InvalidExperiment, invalid
+from runner.base.layout import Typed, distinct
 from runner.checks.context import Context
+from runner.checks.reference import CannotInterpret, Oracle, PerDevice, Rounding, gradient, interpret, measure
+from runner.checks.reference.arithmetic import Arithmetic, Floats
+from runner.checks.reference.rounding import machine, of_float64
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section
 from runner.experiment.plain import located
-from runner.faults import InvalidExperiment, invalid
+from runner.graph.language.syntax import fault_at
 from runner.graph.source import SECTIONS
-from runner.language.syntax import fault_at
-from runner.layout import Typed, distinct
-from runner.reference import CannotInterpret, Oracle, PerDevice, Rounding, gradient, interpret, measure
-from runner.reference.arithmetic import Arithmetic, Floats
-from runner.reference.rounding import machine, of_float64
 
 
 def consult(

@@ -1,4 +1,4 @@
-"""A collective of a trace in; for every device, the devices that each block of its result comes from, out.
+"""Finds, for a collective of a trace, the devices that each block of its result comes from.
 
 The collective is interpreted again on marks in place of its operand: each device holds a bit of its own. Moved elements
 keep their bit, and a sum has the bits of all its terms. It is interpreted once more on the indices of the operand's
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runner.checks.reference import PerDevice, interpret
 from runner.experiment.model import Experiment, Node
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.parts import argument, place_of, with_argument
+from runner.graph.language.syntax import Expression
 from runner.graph.term import Apply, Const, Term
-from runner.language.operations import OPERATIONS
-from runner.language.parts import argument, place_of, with_argument
-from runner.language.syntax import Expression
-from runner.record.model import TracedBlock, TracedOrigins
-from runner.reference import PerDevice, interpret
+from runner.reports.record.model import TracedBlock, TracedOrigins
 
 DEVICES = 16
 """The largest number of devices for which origins are recorded, since no more are drawn."""

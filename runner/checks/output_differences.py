@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runner.layout import Layout
-from runner.reference import PerDevice
-from runner.words import on_devices
+from runner.base.layout import Layout
+from runner.base.words import on_devices
+from runner.checks.reference import PerDevice
 
 _ALIKE = 1e-6
 """The largest difference of two equal values, relative to the largest element."""

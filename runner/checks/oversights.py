@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.checks.edits import Edit, Edits, EditSite, named_by
+from runner.graph.language.operators import COMPARISONS
+from runner.graph.language.parts import at_index, called, operator, parts, plus, with_argument
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, mapped, names, within
-from runner.language.operators import COMPARISONS
-from runner.language.parts import at_index, called, operator, parts, plus, with_argument
 
 _LITERALS = 20
 """The largest number of different literals of the reference that are tried in the place of others."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runner import dtypes
+from runner.base import dtypes
 from runner.checks.compare import of_bytes
 from runner.checks.kinds import value
 from runner.checks.twins import BOUND
-from runner.evidence.hlo import Metadata
-from runner.evidence.nodes import Origins, backward
+from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.nodes import Origins, backward
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import EquationError, Parted
-from runner.record.verdicts import Parting, ValueOutput, ValueVerdict
+from runner.reports.record.verdicts import Parting, ValueOutput, ValueVerdict
 
 
 def sought(verdict: ValueVerdict) -> bool:

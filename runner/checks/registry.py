@@ -1,4 +1,4 @@
-"""The files of `runner/checks/kinds/` in; the kinds of checks, in the order of a report, out."""
+"""Lists the kinds of checks that the files of `kinds/` declare, in the order of a report."""
 
 from __future__ import annotations
 

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.base.words import quoted, varying
 from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
-from runner.graph.model import literal
-from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
-from runner.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
-from runner.language.operators import COMPARISONS
-from runner.language.parts import (
+from runner.graph.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
+from runner.graph.language.operators import COMPARISONS
+from runner.graph.language.parts import (
     argument,
     at_index,
     axes_of,
@@ -26,8 +25,9 @@ from runner.language.parts import (
     transposed,
     with_argument,
 )
-from runner.language.printing import text
-from runner.words import quoted, varying
+from runner.graph.language.printing import text
+from runner.graph.model import literal
+from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
 
 _SLICED = 3.0
 """The penalty in rank of leaving out a gather whose result is sliced."""

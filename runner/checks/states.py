@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from runner import dtypes
-from runner.evidence.aliases import aliased
+from runner.base import dtypes
+from runner.base.layout import Layout, Spec
+from runner.base.words import bytes_text, listed
+from runner.compiled.evidence.aliases import aliased
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Layout, Spec
-from runner.words import bytes_text, listed
 
 
 def unused(experiment: Experiment, program: Program, module: str) -> str | None:

@@ -9,16 +9,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runner import codec, dtypes
+from runner.base import codec, dtypes
+from runner.base.words import on_devices
 from runner.checks import origins
 from runner.checks.compare import SAME, Alternatives, Difference, difference, tolerance
 from runner.checks.context import Context
+from runner.checks.reference import interpret, measure
+from runner.checks.reference.arithmetic import ANY
 from runner.experiment import naming
 from runner.experiment.model import Node
 from runner.experiment.naming import NamedCode
 from runner.experiment.program import Program
 from runner.link.target import ProgramRun
-from runner.record.model import (
+from runner.reports.record.model import (
     PLACED,
     FirstDifference,
     Trace,
@@ -28,9 +31,6 @@ from runner.record.model import (
     TracedOrigins,
     TracedValue,
 )
-from runner.reference import interpret, measure
-from runner.reference.arithmetic import ANY
-from runner.words import on_devices
 
 RECORDED = 256
 """The largest number of elements of a value, on each device, that the record has."""

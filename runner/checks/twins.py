@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.layout import first_holders
 from runner.checks import oracles
 from runner.checks.compare import SAFE, SAME, Alternatives, Difference, Tolerance, difference, nearest, of_bytes
 from runner.checks.context import Context
 from runner.checks.kinds import value
+from runner.checks.reference import PerDevice, Rounding, gradient, magnitude
+from runner.checks.reference.rounding import SAFETY_OF_FLOAT64
 from runner.experiment.data import Arrays
 from runner.experiment.model import Section
 from runner.experiment.program import Program
-from runner.layout import first_holders
 from runner.link.target import Output, ProgramRun
-from runner.record.verdicts import OutputVerdict, TwinOutput, ValueOutput, ValueVerdict
-from runner.reference import PerDevice, Rounding, gradient, magnitude
-from runner.reference.rounding import SAFETY_OF_FLOAT64
+from runner.reports.record.verdicts import OutputVerdict, TwinOutput, ValueOutput, ValueVerdict
 
 TERMS = 1e-11
 """How much the order of sums and the functions of two libraries may change in float64, relative to the largest

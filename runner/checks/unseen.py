@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from runner.checks.context import Context
 from runner.checks.kinds.pinned import PinnedVerdict
-from runner.record.model import ProgramRecord
-from runner.record.verdicts import AgreementVerdict, Checks, OutputVerdict, ValueVerdict
+from runner.reports.record.model import ProgramRecord
+from runner.reports.record.verdicts import AgreementVerdict, Checks, OutputVerdict, ValueVerdict
 
 
 def warnings(context: Context, programs: Mapping[str, ProgramRecord]) -> Iterator[str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.checks.compare import MANY, lucky, of_bytes, units
-from runner.reference import Rounding
-from runner.reference.rounding import moments
+from runner.checks.reference import Rounding
+from runner.checks.reference.rounding import moments
 
 COMMON = {1: 0.03125, 2: 0.25, 4: 2.0, 8: 2.0}
 """The error, in units, that all elements may share, so that it does not average out."""

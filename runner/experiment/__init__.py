@@ -1,1 +1,1 @@
-"""A resolved mapping in; one frozen `Experiment` and its arrays out."""
+"""Reads a resolved mapping into one frozen `Experiment` and its arrays."""

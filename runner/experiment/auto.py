@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from runner.config import schema
+from runner.base.faults import Key, invalid
+from runner.base.invocation import invocation
+from runner.base.untyped import is_list, is_mapping, leaves
 from runner.experiment import enumeration, topology
+from runner.experiment.config import schema
 from runner.experiment.forms import AUTO, check
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.written import spread
-from runner.faults import Key, invalid
-from runner.invocation import invocation
-from runner.untyped import is_list, is_mapping, leaves
 
 Least: TypeAlias = Literal["bytes", "time", "memory"]
 """The quantity to minimize: the bytes that a device sends, the time of a run, or the bytes that a device holds."""

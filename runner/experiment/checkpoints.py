@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from runner.base.faults import Key, invalid, nearest
+from runner.base.untyped import is_list, is_mapping
 from runner.experiment.forms import BY_NAMES, POLICIES, yaml_hint
 from runner.experiment.lines import Checkpoint, Invocation, Loop, Statement, expressions, flat, inside, with_inside
-from runner.faults import Key, invalid, nearest
 from runner.graph.term import Const, calls, within
-from runner.untyped import is_list, is_mapping
 
 _FORM = f"write true, one of {', '.join(POLICIES)}, or {{{BY_NAMES[0]}: [NAME]}}"
 

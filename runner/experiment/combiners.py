@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from runner.base.faults import Fault, InvalidExperiment
+from runner.base.untyped import is_mapping
 from runner.experiment.frames import Place
 from runner.experiment.functions import DefinedFunction
 from runner.experiment.plain import read_expression
-from runner.faults import Fault, InvalidExperiment
+from runner.graph.language.operations import combination
 from runner.graph.term import Apply, Lambda, Name, Term, calls, mapped, placed, substituted, swapped, within
-from runner.language.operations import combination
-from runner.untyped import is_mapping
 
 
 def combined(term: Term, functions: Mapping[str, DefinedFunction], place: Place) -> Term:

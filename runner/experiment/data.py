@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import Fault, InvalidExperiment, invalid, nearest
+from runner.base.untyped import is_list
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import located, rectangular, size_text
-from runner.faults import Fault, InvalidExperiment, invalid, nearest
+from runner.graph.language import bounds
+from runner.graph.language.check import callee
+from runner.graph.language.operators import BY_NAME, COMPARISONS
+from runner.graph.language.printing import text
+from runner.graph.language.signatures import signature
+from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.term import Apply, Const, Group, Name, Term, calls, children, mapped, within
-from runner.language import bounds
-from runner.language.check import callee
-from runner.language.operators import BY_NAME, COMPARISONS
-from runner.language.printing import text
-from runner.language.signatures import signature
-from runner.language.syntax import Expression, SyntaxFault
-from runner.untyped import is_list
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from runner.config.sources import Sources
+    from runner.experiment.config.sources import Sources
 
 Arrays: TypeAlias = "dict[str, np.ndarray]"
 

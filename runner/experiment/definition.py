@@ -1,4 +1,4 @@
-"""The definition of an experiment and changes to it in; the definition of the changed experiment out.
+"""Changes the definition of an experiment: other sizes, another mesh, other layouts.
 
 A definition is plain data: every key of the file with its value, or with its default.
 """
@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from runner.faults import Key, invalid, nearest
+from runner.base.faults import Key, invalid, nearest
+from runner.base.layout import SpecEntries
+from runner.base.untyped import is_mapping
 from runner.graph.source import Section
-from runner.layout import SpecEntries
-from runner.untyped import is_mapping
 
 
 def at(

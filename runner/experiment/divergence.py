@@ -1,4 +1,4 @@
-"""An experiment in; an error for a collective that some devices of its group never reach out.
+"""Refuses a collective that some devices of its group never reach.
 
 If the predicate of a branch differs between devices, only some of them take it, and if that of a while does, some take
 more steps than others. A collective in the branch or in the while over an axis along which the predicate differs then
@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import InvalidExperiment
+from runner.base.words import quoted
 from runner.experiment import graphs
 from runner.experiment.lines import flat
 from runner.experiment.model import Experiment
 from runner.experiment.plain import located
-from runner.faults import InvalidExperiment
+from runner.graph.language.operations import OPERATIONS, Operation
+from runner.graph.language.operators import COMPARISONS
+from runner.graph.language.syntax import fault_at
 from runner.graph.model import Branches, Equation, Graph, Operand, Ref, Repeat, literal, read_by, walk
 from runner.graph.source import Source
-from runner.language.operations import OPERATIONS, Operation
-from runner.language.operators import COMPARISONS
-from runner.language.syntax import fault_at
-from runner.words import quoted
 
 
 def check(experiment: Experiment) -> None:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from runner.base.layout import Typed
 from runner.experiment.model import Experiment, Flat, Node, Section
+from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Graph, walk
-from runner.language.operations import OPERATIONS
-from runner.layout import Typed
 
 Shapes = Mapping[str, Typed]
 """The shape and dtype of each line's value, by the line's path."""

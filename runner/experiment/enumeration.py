@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.base.layout import Mesh, Spec
+from runner.base.untyped import is_dict, is_list
 from runner.experiment.program import Program
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import SyntaxFault, parse
 from runner.graph.term import Const, Term, mapped
-from runner.language.printing import text
-from runner.language.syntax import SyntaxFault, parse
-from runner.layout import Mesh, Spec
-from runner.untyped import is_dict, is_list
 
 
 def factorisations(devices: int, axes: int) -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""The `expect` of a configuration in; the expectations of each program out.
+"""Reads `expect` into the expectations of each program.
 
 What the compiler must do, and which outputs are known to be `wrong`, may differ by program and by platform, as in
 `collectives: {all-reduce: 1, tpu: {reduce-scatter: 1}, auto: {}}`. A value under a program or platform applies to that
@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from runner.executions import Range
+from runner.base.executions import Range
+from runner.base.faults import Key, invalid, nearest
+from runner.base.layout import Spec
+from runner.base.untyped import is_list, is_mapping
 from runner.experiment.forms import FORMS, RANGE, check
 from runner.experiment.program import Program
-from runner.faults import Key, invalid, nearest
 from runner.graph.source import Section
-from runner.layout import Spec
-from runner.untyped import is_list, is_mapping
 
 Value = TypeVar("Value")
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.base.faults import Fault, InvalidExperiment, invalid
+from runner.base.untyped import is_mapping
 from runner.experiment.functions import DefinedFunction
 from runner.experiment.lines import Flat, Loop
 from runner.experiment.written import WrittenLine, is_choice
-from runner.faults import Fault, InvalidExperiment, invalid
+from runner.graph.language.syntax import SyntaxFault, parse
 from runner.graph.source import Section
 from runner.graph.term import Name, calls, within
-from runner.language.syntax import SyntaxFault, parse
-from runner.untyped import is_mapping
 
 LINES = 10_000
 """The largest number of lines of a section, and of all functions together: each is read, typed and interpreted."""

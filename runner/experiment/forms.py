@@ -1,8 +1,8 @@
-"""A value and its key in; how it violates the form of its key out. Each form is declared here, once.
+"""Declares the form of each key once, and says how a value violates it.
 
-`config/schema.py` has the keys that Hydra knows, the type of each, and the name of its form if the type is not precise
-enough. The readers in this package validate values by these forms, and `cli/editor.py` generates the JSON Schema from
-them.
+`experiment/config/schema.py` has the keys that Hydra knows, the type of each, and the name of its form if the type is
+not precise enough. The readers in this package validate values by these forms, and `app/cli/editor.py` generates the
+JSON Schema from them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
-from runner import dtypes
-from runner.config import shape
-from runner.config.specs import WRITTEN
+from runner.base import dtypes
+from runner.base.faults import Fault, InvalidExperiment, Key, nearest
+from runner.base.untyped import is_list, is_mapping
+from runner.experiment.config import shape
+from runner.experiment.config.specs import WRITTEN
 from runner.experiment.program import Program
-from runner.faults import Fault, InvalidExperiment, Key, nearest
 from runner.graph.source import SECTIONS
-from runner.untyped import is_list, is_mapping
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -68,7 +68,8 @@ class Form:
       no. If it is empty, the reader raises its own message, since it knows what is valid there.
     - `choices`: the only valid texts; a message lists them, or shows the `example`.
     - `least`, `above`: the inclusive and the exclusive lower bound of a number, which must then be finite.
-    - `written`: the pattern of texts that `config/specs.py` converts to a list before the value is validated.
+    - `written`: the pattern of texts that `experiment/config/specs.py` converts to a list before the value is
+      validated.
     - `of`: the form of each item of a list or mapping; `parts`: one form for each item of a list of that length.
     - `fewest`, `most`: the bounds on the length of a list or mapping; of a text, stripped, only `fewest`.
     - `keys`: the forms of a mapping's keys; other keys are only valid if there is `of`, which is their form, or if it
@@ -360,7 +361,7 @@ FORMS: Mapping[str, Form] = {
         optional=True,
     ),
 }
-"""The forms by the names that `config/schema.py` and other forms use for them."""
+"""The forms by the names that `experiment/config/schema.py` and other forms use for them."""
 
 
 def at(key: Key) -> Form:

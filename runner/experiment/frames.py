@@ -1,17 +1,17 @@
-"""The identity of a line and of the calls around it, and its expression with static parameters written out."""
+"""Identifies a line and the calls around it, and writes its expression with static parameters in place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from runner.base.faults import InvalidExperiment, Key
 from runner.experiment.model import Line, Origin
 from runner.experiment.plain import located
-from runner.faults import InvalidExperiment, Key
+from runner.graph.language import static
+from runner.graph.language.check import VisibleNames, canonical
+from runner.graph.language.syntax import Expression, SyntaxFault, fault_in
 from runner.graph.term import Term, heads, substituted
-from runner.language import static
-from runner.language.check import VisibleNames, canonical
-from runner.language.syntax import Expression, SyntaxFault, fault_in
 
 _FEW = 4
 """The largest number of names that are joined into one."""

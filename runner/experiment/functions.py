@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from runner.base.faults import InvalidExperiment, Key, invalid
+from runner.base.untyped import is_list, is_mapping
 from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.lines import Checkpoint
 from runner.experiment.plain import check_name, located
 from runner.experiment.traced import TracedLines
 from runner.experiment.written import WrittenLine, all_names, is_choice, of, targets
-from runner.faults import InvalidExperiment, Key, invalid
+from runner.graph.language.forms import CALLING
+from runner.graph.language.operations import CONSTANTS, OPERATIONS
+from runner.graph.language.operators import BY_NAME, COMPARISONS
+from runner.graph.language.syntax import SyntaxFault, fault_in, header, on_one_line, parse
 from runner.graph.source import Section
 from runner.graph.term import Apply, Const, Group, Name, Term, heads, within
-from runner.language.forms import CALLING
-from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.operators import BY_NAME, COMPARISONS
-from runner.language.syntax import SyntaxFault, fault_in, header, on_one_line, parse
-from runner.untyped import is_list, is_mapping
 
 RESULT = "result"
 """The name of the line that says what a function returns."""

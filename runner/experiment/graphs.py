@@ -1,4 +1,4 @@
-"""The statements of a section in; its graph out."""
+"""Makes the graph of a section's statements."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from runner.experiment import lines
 from runner.experiment.lines import Invocation, Line, Loop, Node, Statement
+from runner.graph.language.syntax import Expression
 from runner.graph.model import (
     NAME,
     Branches,
@@ -27,7 +28,6 @@ from runner.graph.model import (
 )
 from runner.graph.source import Source
 from runner.graph.term import Apply, Lambda, Listed, Name, Term
-from runner.language.syntax import Expression
 
 
 def graph(statements: Sequence[Statement], given: Iterable[str]) -> Graph:

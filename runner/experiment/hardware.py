@@ -1,4 +1,4 @@
-"""The `hardware:` of a configuration in; the speed, memory and links of its devices out.
+"""Reads `hardware:` into the speed, memory and links of its devices.
 
 Units: bytes, seconds, floating-point operations. Bandwidths of links are one way. `conf/hardware/` names the source of
 each number.
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import Key, invalid, nearest
+from runner.base.layout import Mesh
+from runner.base.untyped import is_mapping
 from runner.experiment import enumeration
 from runner.experiment.forms import check
-from runner.faults import Key, invalid, nearest
-from runner.layout import Mesh
-from runner.untyped import is_mapping
 
 KEY: Key = ("hardware",)
 PRECISIONS = ("high", "highest")

@@ -1,4 +1,4 @@
-"""The definition of an experiment whose Python functions have been traced in; their lines, calls and source places out.
+"""Reads an experiment whose Python functions have been traced into their lines, calls and source places.
 
 A worker has traced each function that a line calls, `loss: llama.loss(params, tokens)`: its equations are the lines of
 a function of the experiment (`traced.py`), for all code that needs lines. Programs call the user's own function
@@ -13,19 +13,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner import codec, dtypes
-from runner.config import schema
-from runner.config.sources import one_by_one
+from runner.base import codec, dtypes
+from runner.base.faults import Key
+from runner.base.untyped import is_mapping, is_sequence
+from runner.experiment.config import schema
+from runner.experiment.config.sources import one_by_one
 from runner.experiment.functions import DefinedFunction
 from runner.experiment.lines import Invocation, Line, Statement, enclosed
 from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.experiment.traced import TracedLines, UserSpelling
 from runner.experiment.written import BOTH
-from runner.faults import Key
+from runner.graph.language.syntax import parse
 from runner.graph.source import Frame, FunctionCall
 from runner.graph.term import Name, Term, substituted
-from runner.language.syntax import parse
-from runner.untyped import is_mapping, is_sequence
 
 CALLED = "called.py"
 """The module in a run folder with the arguments of `runner.check`."""

@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from runner.config import schema
+from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.base.layout import Layout, Mesh, Spec
+from runner.base.untyped import is_list
+from runner.experiment.config import schema
 from runner.experiment.forms import AXIS_TYPES, DEVICE, as_written, check, choices, yaml_hint
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import counted, parsed, read_size, rectangular, size_text
 from runner.experiment.rules import Logical, Specs
-from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
-from runner.language.check import missing_axis
-from runner.layout import Layout, Mesh, Spec
-from runner.untyped import is_list
+from runner.graph.language.check import missing_axis
 
 _AXES = 32
 """The most axes of a mesh: arrays of devices have no more dimensions."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
+from runner.graph.language.syntax import Expression
 from runner.graph.model import ASSUMED_STEPS, Region
 from runner.graph.source import Checkpoint, FunctionCall, Line, Origin, Start
 from runner.graph.term import Name, Term, substituted
-from runner.language.syntax import Expression
 
 __all__ = [
     "Checkpoint",

@@ -1,4 +1,4 @@
-"""An experiment and the shapes of its values in; an error if this machine's memory cannot hold them out.
+"""Refuses an experiment whose values this machine's memory cannot hold.
 
 The estimate is the least that a run needs: the arrays in this process, in the reference and on simulated devices. An
 experiment that passes may still run out of memory; one that is refused certainly would.
@@ -11,11 +11,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import Key, invalid
+from runner.base.layout import Typed
+from runner.base.words import bytes_text
 from runner.experiment.model import Experiment
-from runner.faults import Key, invalid
-from runner.layout import Typed
-from runner.words import bytes_text
 
 _REFERENCE = 8
 """Bytes of an element in the reference, which is in float64."""

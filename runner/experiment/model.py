@@ -8,7 +8,9 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from runner import codec, dtypes
+from runner.base import codec, dtypes
+from runner.base.faults import Key
+from runner.base.layout import Layout, Mesh, Spec, SpecEntries
 from runner.experiment import checkpoints, definition, expect, graphs, imported
 from runner.experiment.forms import AS_WRITTEN
 from runner.experiment.hardware import Derive, Hardware
@@ -39,12 +41,10 @@ from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
 from runner.experiment.source_text import SourceText
 from runner.experiment.topology import Topology
-from runner.faults import Key
+from runner.graph.language.syntax import Expression
 from runner.graph.model import Graph, Repeat, literal, walk
 from runner.graph.source import SECTIONS, Frame, Section
 from runner.graph.term import Name
-from runner.language.syntax import Expression
-from runner.layout import Layout, Mesh, Spec, SpecEntries
 
 __all__ = [
     "GRADIENTS", "Array", "Checkpoint", "Choice", "Experiment", "Flat", "FunctionCall", "Gradient", "Invocation",

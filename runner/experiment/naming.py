@@ -13,8 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from runner.base.layout import Spec
 from runner.experiment.lines import regions, renamed
 from runner.experiment.model import Experiment, Flat, Line, Loop, Node
+from runner.graph.language.operations import CONSTANTS, OPERATIONS
+from runner.graph.language.parts import at_index
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import Expression
 from runner.graph.model import Region
 from runner.graph.term import (
     Apply,
@@ -30,11 +35,6 @@ from runner.graph.term import (
     swapped,
     within,
 )
-from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.parts import at_index
-from runner.language.printing import text
-from runner.language.syntax import Expression
-from runner.layout import Spec
 
 VALUES = 500
 """The largest number of values of a trace; with more, the steps of loops are not traced, only their results."""

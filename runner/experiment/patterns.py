@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from runner.untyped import is_mapping
+from runner.base.untyped import is_mapping
 
 
 def fits(pattern: str, path: str) -> bool:

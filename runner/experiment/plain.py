@@ -7,18 +7,18 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.base.layout import Mesh
+from runner.base.untyped import is_list, is_mapping
+from runner.base.words import listed
 from runner.experiment.forms import EXPRESSION, IDENTIFIER, NAME, SIZE, check, choices, yaml_hint
 from runner.experiment.showing import MESH, WORDS
-from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.graph.language import static
+from runner.graph.language.check import canonical
+from runner.graph.language.operations import CONSTANTS, OPERATIONS
+from runner.graph.language.operators import BY_NAME, COMPARISONS
+from runner.graph.language.syntax import Expression, SyntaxFault, on_one_line, parse
 from runner.graph.term import Apply, names
-from runner.language import static
-from runner.language.check import canonical
-from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.operators import BY_NAME, COMPARISONS
-from runner.language.syntax import Expression, SyntaxFault, on_one_line, parse
-from runner.layout import Mesh
-from runner.untyped import is_list, is_mapping
-from runner.words import listed
 
 
 def check_name(name: Any, key: Key) -> None:

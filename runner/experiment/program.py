@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from runner.base.layout import Mesh
     from runner.graph.source import Section
-    from runner.layout import Mesh
 
 
 Placer: TypeAlias = Literal["compiler", "constraints", "types", "specs"]

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from runner.config import schema
-from runner.config.folders import misnamed
+from runner.base.faults import InvalidExperiment, invalid, nearest
+from runner.base.layout import Mesh, Spec
+from runner.base.untyped import is_list
 from runner.experiment import auto, divergence, expect, extent, hardware, topology
 from runner.experiment.checkpoints import check_names
+from runner.experiment.config import schema
+from runner.experiment.config.folders import misnamed
 from runner.experiment.forms import PLATFORMS, as_written, check, choices
 from runner.experiment.functions import read_functions
 from runner.experiment.imported import KEY, constrained, frames, read_imported
@@ -53,11 +56,8 @@ from runner.experiment.results import (
 from runner.experiment.rules import Specs, read_rules
 from runner.experiment.statements import check_functions, lengths, read_section
 from runner.experiment.written import BOTH, all_names, of_section, spread, targets
-from runner.faults import InvalidExperiment, invalid, nearest
+from runner.graph.language.check import VisibleNames
 from runner.graph.source import SECTIONS, Section
-from runner.language.check import VisibleNames
-from runner.layout import Mesh, Spec
-from runner.untyped import is_list
 
 _SIMULATED = 4096
 """The largest number of simulated CPU devices: JAX creates these in seconds; ten thousand take half a minute."""

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from runner.base.faults import InvalidExperiment, Key, invalid
 from runner.experiment.forms import FORMS, IDENTIFIER, check
 from runner.experiment.frames import ReadingFrame
 from runner.experiment.plain import check_name, read_expression, read_size
-from runner.faults import InvalidExperiment, Key, invalid
+from runner.graph.language import static
+from runner.graph.language.check import VisibleNames
+from runner.graph.language.printing import text
+from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.term import substituted
-from runner.language import static
-from runner.language.check import VisibleNames
-from runner.language.printing import text
-from runner.language.syntax import Expression, SyntaxFault
 
 
 def read_steps(

@@ -6,7 +6,10 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import Key, invalid, nearest
+from runner.base.layout import Mesh, Spec
+from runner.base.untyped import is_list
 from runner.experiment.forms import check, choices
 from runner.experiment.imported import Imports
 from runner.experiment.lines import Line, enclosed
@@ -23,9 +26,6 @@ from runner.experiment.model import (
     results,
 )
 from runner.experiment.plain import rectangular
-from runner.faults import Key, invalid, nearest
-from runner.layout import Mesh, Spec
-from runner.untyped import is_list
 
 
 def known_result(name: str, section: str, known: set[str], where: str, generated: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""The rules of a configuration in; the PartitionSpecs of specs with logical names, and the rules that gave them, out.
+"""Resolves specs with logical names to PartitionSpecs by `rules:`, and says which rules gave them.
 
 The first rule whose mesh axes are free applies, in the order of the rules and not of the dimensions, as in Flax's
 `logical_to_mesh_axes`. Flax and MaxText leave a dimension unsharded if no rule is left for it; here that is an error.
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.base.layout import Mesh, Spec
+from runner.base.untyped import is_list, is_mapping
 from runner.experiment.forms import ALLOWED, AXES, OF_MAXTEXT, RULES, SPEC, check, choices
-from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
-from runner.language.check import missing_axis
-from runner.layout import Mesh, Spec
-from runner.untyped import is_list, is_mapping
+from runner.graph.language.check import missing_axis
 
 KEY = "rules"
 

@@ -1,4 +1,4 @@
-"""Terms of lines that were read from Python in; their text as the user's source spells them out.
+"""Prints terms of lines that were read from Python as the user's source spells them.
 
 The lines of a Python function have names that the reader made, such as `y_3` for the third value of a line that assigns
 `y`. Messages and pictures show the user's own expressions and variables instead.
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from runner.graph.language.operations.arguments import AT
+from runner.graph.language.printing import text
+from runner.graph.language.python_source import is_compound
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Group, Lambda, Listed, Name, Slice, Term, mapped
-from runner.language.operations.arguments import AT
-from runner.language.printing import text
-from runner.language.python_source import is_compound
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.base.layout import Mesh
+from runner.base.untyped import is_mapping
 from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.combiners import combined
 from runner.experiment.forms import choices
@@ -24,7 +27,12 @@ from runner.experiment.repeats import check_repeat, known_without_arrays, read_s
 from runner.experiment.traced import TracedLines
 from runner.experiment.traced_calls import traced_invocation
 from runner.experiment.written import BOTH, WrittenLine, of
-from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.graph.language import bounds, forms, static
+from runner.graph.language.check import VisibleNames, check
+from runner.graph.language.forms import CALLING, is_choice, is_map
+from runner.graph.language.operations import CONSTANTS
+from runner.graph.language.parts import at_index
+from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.term import (
     NOTHING,
     Apply,
@@ -41,14 +49,6 @@ from runner.graph.term import (
     names,
     substituted,
 )
-from runner.language import bounds, forms, static
-from runner.language.check import VisibleNames, check
-from runner.language.forms import CALLING, is_choice, is_map
-from runner.language.operations import CONSTANTS
-from runner.language.parts import at_index
-from runner.language.syntax import Expression, SyntaxFault
-from runner.layout import Mesh
-from runner.untyped import is_mapping
 
 _MAP = "map(f, xs), or map(lambda x: x @ w, xs)"
 """The syntax of a call of `map`, for messages."""

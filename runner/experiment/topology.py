@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.config.slices import GENERATIONS
-from runner.faults import Key, invalid, nearest
+from runner.base.faults import Key, invalid, nearest
+from runner.experiment.config.slices import GENERATIONS
 
 LIBTPU_ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",

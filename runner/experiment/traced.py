@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
+from runner.base.layout import Spec
 from runner.graph.model import Region
 from runner.graph.source import Checkpoint
 from runner.graph.term import Apply, Const, Group, Lambda, Listed, Name, Slice, Spelled, Term
-from runner.layout import Spec
 
 TracedLine: TypeAlias = "Term | TracedLoop"
 """The value of a line: an expression, or a loop."""

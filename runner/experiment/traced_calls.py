@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from runner.base.faults import Key
 from runner.experiment.frames import Place, ReadingFrame, free
 from runner.experiment.functions import RESULT
 from runner.experiment.model import FunctionCall, Invocation, Line, Loop, Node, Statement
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop
-from runner.faults import Key
+from runner.graph.language.check import canonical
+from runner.graph.language.syntax import Expression
 from runner.graph.term import Group, Name, Term, children
-from runner.language.check import canonical
-from runner.language.syntax import Expression
 
 
 def traced_invocation(

@@ -1,12 +1,12 @@
-"""An experiment in; a warning for each line that nothing reads, with its collectives, out."""
+"""Warns of each line that nothing reads, with its collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from runner.experiment.model import Experiment, Flat, Loop, Section
+from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Graph, walk
-from runner.language.operations import OPERATIONS
 
 
 def warnings(experiment: Experiment) -> list[str]:

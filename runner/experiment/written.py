@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config import schema
-from runner.config.sources import one_by_one
+from runner.base.faults import Key, invalid
+from runner.base.untyped import is_mapping
+from runner.experiment.config import schema
+from runner.experiment.config.sources import one_by_one
 from runner.experiment.forms import FORMS, check
 from runner.experiment.plain import check_name
-from runner.faults import Key, invalid
 from runner.graph.source import SECTIONS, Section
-from runner.untyped import is_mapping
 
 BOTH = "both"
 """The key of the lines that both sections begin with."""

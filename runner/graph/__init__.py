@@ -1,1 +1,1 @@
-"""The lines of a section in; a graph of inputs, equations and outputs, which every other room walks, out."""
+"""Represents a section as inputs, equations and outputs, which every other room walks."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from runner.faults import Key
+from runner.base.faults import Key
 from runner.graph.term import characters
 
 Section = Literal["graph", "per_device"]

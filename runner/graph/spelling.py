@@ -1,4 +1,4 @@
-"""Equations in; the terms that they were read from, for printing, out."""
+"""Prints equations: finds the terms that they were read from."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A job in; the worker's events and outputs out, even if the worker crashes or hangs."""
+"""Sends a job to the worker and receives its events and outputs, even if the worker crashes or hangs."""

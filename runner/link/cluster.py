@@ -1,4 +1,4 @@
-"""One of several commands that a cluster started in; its role out: it owns the run, or lends its devices.
+"""Decides the role of a command of a cluster: it owns the run, or lends its devices.
 
 Each command has its own worker. Process 0 owns the run: it reads, judges, writes and shows, and makes the workers of
 the others do the job with its own, as if they were processes of its machine (`link/together.py`). The commands
@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.codec import Misfit
-from runner.faults import InvalidExperiment
+from runner.base.codec import Misfit
+from runner.base.faults import InvalidExperiment
+from runner.base.words import of_system
 from runner.link import key, messages, process, together, wire
 from runner.link.messages import End, Values, WorkerLine
 from runner.link.process import CLUSTER, Hear, Worker
 from runner.link.together import Together
 from runner.link.wire import Arrivals, Wire
 from runner.version import __version__
-from runner.words import of_system
 
 if TYPE_CHECKING:
     from runner.link.events import Called, WorkerEvent

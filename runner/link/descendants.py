@@ -1,4 +1,4 @@
-"""A process in; its end, with that of every process below it, out. Only Linux says which these are."""
+"""Ends a process and every process below it. Only Linux says which these are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of a worker, one line of JSON each, in; the same as dataclasses out."""
+"""Reads the events of a worker, one line of JSON each, into dataclasses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
-from runner import codec
+from runner.base import codec
+from runner.base.faults import Fault
+from runner.base.layout import Spec, Typed
 from runner.experiment.traced import TracedLines
-from runner.faults import Fault
-from runner.layout import Spec, Typed
+from runner.graph.sharding.plan import AskedCollective, Derivation, Planned, Reshard
 from runner.link.steps import Spare, Step
-from runner.sharding.plan import AskedCollective, Derivation, Planned, Reshard
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """A half-open index range for each dimension."""

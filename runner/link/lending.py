@@ -12,7 +12,7 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
 
-from runner.codec import Misfit
+from runner.base.codec import Misfit
 from runner.link import key, messages, scratch, together, wire
 from runner.link.cluster import Member, Unmet, introduced
 from runner.link.events import Done, Finished, WorkerEvent, encoded

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, TypeAlias, cast
 
-from runner.codec import Misfit, build
+from runner.base.codec import Misfit, build
 
 
 @dataclass(frozen=True)

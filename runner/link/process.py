@@ -148,7 +148,7 @@ class Worker:
 
     def _listen(self) -> None:
         # Imported while the worker is busy.
-        from runner.codec import Misfit
+        from runner.base.codec import Misfit
         from runner.link.events import Done, heard
 
         assert self._process.stdout is not None

@@ -1,4 +1,4 @@
-"""A job in, events and outputs out: the parent's side of the workers, without JAX.
+"""Runs a job on the workers, and has its events and outputs: the parent's side, without JAX.
 
 The worker is a separate process. A crash, an abort inside the compiler or a hang ends it; the program that it was
 running is recorded with the worker's last output, and a new worker continues with the remaining programs
@@ -15,12 +15,12 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Parts, Spec
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment
-from runner.layout import Parts, Spec
 from runner.link import handover, scratch
 from runner.link.events import (
     Died,

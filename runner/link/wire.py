@@ -22,7 +22,7 @@ from multiprocessing import AuthenticationError, connection
 from pathlib import Path
 from typing import Any, cast
 
-from runner.untyped import is_dict
+from runner.base.untyped import is_dict
 
 _AT_ONCE = 1 << 20
 """The number of bytes of a file in a frame."""

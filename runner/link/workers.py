@@ -1,4 +1,4 @@
-"""Jobs in, one after the other; the events of each out: worker processes that are kept from job to job.
+"""Keeps worker processes from job to job, and passes on the events of each job.
 
 A process serves all jobs of its kind, which is determined by the platform of its JAX. It is replaced if it dies, hangs
 or grows too large. After a crash, which costs only the step that was running, a new process continues with the rest of

@@ -1,1 +1,1 @@
-"""An experiment and its types in; the source of one JAX script for each program out (`writers.py`)."""
+"""Writes the source of one JAX script for each program of an experiment (`writers.py`)."""

@@ -1,4 +1,4 @@
-"""An experiment for an absent topology in; the parts of its programs that compile without running, out.
+"""Writes the parts of programs for an absent topology, which compile without running.
 
 Such a program is a module with `topology()` (the devices to compile for), `make_mesh(devices=None)`, `program(mesh)`,
 and, in place of data, `abstract_inputs(mesh)`: the shape, dtype and sharding of each array. `vmap` has no mesh; its
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
-from runner.programs.names import Identifiers
 from runner.programs.spelling import ordered, sharding, tuple_of
 
 

@@ -1,19 +1,19 @@
-"""An equation that a line names, and the unnamed ones nested in it, in; their expression in JAX out."""
+"""Writes an equation that a line names, and the unnamed ones nested in it, as an expression in JAX."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from runner.base.layout import Spec
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Experiment
+from runner.graph.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS
+from runner.graph.language.operations.arguments import AT
+from runner.graph.language.parts import at_index, axes_of, operator
+from runner.graph.language.printing import text
 from runner.graph.model import CombiningFunction, Equation, Graph, Operand, Ref, Size, literal
+from runner.graph.sharding.repairs import Repair
 from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Term
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS
-from runner.language.operations.arguments import AT
-from runner.language.parts import at_index, axes_of, operator
-from runner.language.printing import text
-from runner.layout import Spec
-from runner.programs.names import Identifiers
-from runner.sharding.repairs import Repair
 
 
 class Emit:

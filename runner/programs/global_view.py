@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from runner.base.layout import Spec
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Spec
 from runner.programs import absent, source, spelling, within
 from runner.programs.lines import Lines
-from runner.programs.names import Identifiers
 from runner.programs.types import Repairs
 
 

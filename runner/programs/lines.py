@@ -1,4 +1,4 @@
-"""The statements of a section in; the lines of a program that compute them out, one named scope per node.
+"""Writes the lines of a program that compute the statements of a section, one named scope per node.
 
 A call of one of the experiment's functions is written as a call of a Python function. Two calls share a function where
 its lines are the same in both; explicit sharding or a constraint may make them differ. A call of a user's own Python
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from runner.base.layout import Spec
 from runner.experiment.graphs import graph
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment, Statement
 from runner.graph.model import Branches, CalledFunction, Equation, Graph, Operand, Ref, Repeat, Value, walk
 from runner.graph.source import FunctionCall, Line, Source
-from runner.layout import Spec
 from runner.programs import within
 from runner.programs.emit import Emit
-from runner.programs.names import Identifiers
 from runner.programs.spelling import checkpointed, constrained, constrained_inside, resharded, tuple_of
 from runner.programs.types import Repairs
 

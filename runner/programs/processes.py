@@ -1,4 +1,4 @@
-"""An experiment whose devices belong to several JAX processes in; the parts of its programs' source for that, out.
+"""Writes the parts of programs whose devices belong to several JAX processes.
 
 Each process runs the same program and creates the shards of its own devices.
 """

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from runner.base.layout import Spec
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.lines import flat
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Spec
 from runner.programs import absent, source, spelling
 from runner.programs.lines import Lines
-from runner.programs.names import Identifiers
 from runner.programs.types import InferredTypes
 
 

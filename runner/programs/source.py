@@ -1,4 +1,4 @@
-"""An experiment in; the parts that all programs' sources share, header, data and printing, out.
+"""Writes the parts that all programs share: header, data and printing.
 
 A program is a module with these functions, which its own `main` calls and the runner calls:
 
@@ -17,13 +17,13 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from runner import dtypes
+from runner.base import dtypes
 from runner.experiment import data
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
-from runner.language import python_source
+from runner.graph.language import python_source
 from runner.programs import processes, within
-from runner.programs.names import Identifiers
 from runner.programs.spelling import ordered, sharding, tuple_of
 from runner.version import __version__
 

@@ -1,12 +1,12 @@
-"""Tuples and PartitionSpecs in; their Python source out."""
+"""Spells tuples and PartitionSpecs in Python."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
 
+from runner.base.layout import Mesh, Spec
 from runner.experiment.model import Checkpoint
-from runner.layout import Mesh, Spec
 
 
 def tuple_of(items: list[str]) -> str:

@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from runner.base.layout import Spec, Typed
+from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Experiment
 from runner.experiment.naming import NamedCode
-from runner.layout import Spec, Typed
 from runner.programs import processes, shard_map, source, spelling
 from runner.programs.lines import Lines
-from runner.programs.names import Identifiers
 from runner.programs.shard_map import options
 
 

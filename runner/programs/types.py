@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runner.base.layout import Spec, Typed
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Spec, Typed
-from runner.sharding.plan import Derivation
-from runner.sharding.repairs import Repair
+from runner.graph.sharding.plan import Derivation
+from runner.graph.sharding.repairs import Repair
 
 
 @dataclass(frozen=True)

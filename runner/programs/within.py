@@ -1,4 +1,4 @@
-"""The layouts of values inside a user's function in; the source of the decorator that constrains them out.
+"""Writes the decorator that constrains the layouts of values inside a user's function.
 
 The user's code stays unchanged: the function is traced, and constraints are added to its jaxpr after the equations
 whose values the paths name. The worker reads functions with the same source, so a path names the same values there.
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.layout import Spec
+from runner.base.layout import Spec
 from runner.programs.spelling import sharding
 
 MODULES, IMPORTS = ("collections", "itertools", "re"), ("import jax.extend.core as jex",)
 """The modules of the standard library and the imports of JAX that `SOURCE` needs besides `jax`."""
 
 DECORATOR = "constraining"
-
-NAMES = ("collections", "itertools", "re", "jex", "constraining", "within", "given", "scopes_of")
-"""The names that `SOURCE` reads or defines."""
 
 SOURCE = '''def constraining(shardings):
     """A decorator that lays out values inside a function, by their paths: named scopes, then a checkpoint_name; or the

@@ -1,4 +1,4 @@
-"""The writer of each program: an experiment and its types in; the source of one JAX script out. Imports no JAX."""
+"""Finds the writer of each program, which writes one JAX script. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.experiment.program import Program
 from runner.programs.types import InferredTypes
 
 Writer = Callable[[Experiment, Path, InferredTypes], str]
-"""The experiment, the folder in which `load` looks, and the types in; the module's source out."""
+"""Takes the experiment, the folder in which `load` looks, and the types; returns the source of the module."""
 
 
 def _write(program: Program, experiment: Experiment, data_folder: Path, types: InferredTypes) -> str:

@@ -1,1 +1,1 @@
-"""A job in; types, results and evidence out. Runs in its own process, the only one that imports JAX."""
+"""Runs a job in its own process, the only one that imports JAX: types, results and evidence."""

@@ -1,4 +1,4 @@
-"""Jobs on standard input, one a line, in; events on standard output, one a line, out. The first job imports JAX.
+"""Reads jobs from standard input and writes events to standard output, one a line. The first job imports JAX.
 
 The first argument is the parent (`lifeline.owner`): the worker ends when the parent does. Further arguments say which
 of several processes it is; in a cluster it first reports its own place.

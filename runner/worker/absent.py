@@ -1,4 +1,4 @@
-"""An experiment for an absent topology in; its devices and each program's compilation for them out.
+"""Compiles the programs of an experiment for an absent topology, and describes its devices.
 
 Arrays are shapes with shardings, and nothing runs.
 """
@@ -16,10 +16,10 @@ from typing import Any, cast
 from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType
 
+from runner.base.faults import invalid
 from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.faults import invalid
 from runner.link.events import Compilation, Devices, OutputTold, Ran, Ranges, Timing
 from runner.worker import calls
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards

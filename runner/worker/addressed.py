@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from runner.words import quoted
+from runner.base.words import quoted
 from runner.worker.primitives import named_axes
 
 

@@ -1,4 +1,4 @@
-"""The definition of the experiment that is likely to run next in; whether JAX may be imported for it out.
+"""Decides whether JAX may be imported for the experiment that is likely to run next.
 
 The process that runs the experiment validates it by the same functions, but must import them first, while the waiting
 worker already has them. Imports no JAX.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner import dtypes
+from runner.base import dtypes
 from runner.experiment import data, expect, memory
 from runner.experiment.imported import imports
 from runner.experiment.model import Experiment

@@ -1,4 +1,4 @@
-"""JAX's functions with incomplete signatures in; the same functions, fully typed, out.
+"""Gives JAX's functions with incomplete signatures full types.
 
 Arguments and results are `Any` where JAX leaves them open.
 """

@@ -1,4 +1,4 @@
-"""A program's function and its operands, real or abstract, in; the executable and the compiler's analyses out."""
+"""Compiles a program's function for its operands, real or abstract, and runs the compiler's analyses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.evidence.hlo import Metadata
-from runner.evidence.nodes import Origins, backward
+from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.nodes import Origins, backward
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
+from runner.graph.sharding.plan import AskedCollective, Planned, Reshard
 from runner.link.events import Cost, Memory, Ranges
-from runner.record.files import write_text
-from runner.sharding.plan import AskedCollective, Planned, Reshard
+from runner.reports.record.files import write_text
 from runner.worker import calls, deadlocks, lowered, phases, plan
 from runner.worker.cost import with_loops
 from runner.worker.stderr import CapturedStderr

@@ -1,4 +1,4 @@
-"""The text of a compiled module and XLA's cost analysis in; the analysis with loops counted step by step out.
+"""Corrects XLA's cost analysis of a module: loops are counted step by step.
 
 XLA counts the body of a loop once, however often it runs.
 """
@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from runner.evidence import hlo
-from runner.evidence.counts import BRANCHES
-from runner.evidence.hlo import Computation, Module
+from runner.compiled.evidence import hlo
+from runner.compiled.evidence.counts import BRANCHES
+from runner.compiled.evidence.hlo import Computation, Module
 from runner.link.events import Cost
 from runner.worker.versions import module_cost
 

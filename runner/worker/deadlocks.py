@@ -1,4 +1,4 @@
-"""A traced program in; the first collective that devices may never reach together, in words, out.
+"""Finds the first collective of a traced program that devices may never reach together.
 
 Devices that take another branch of a `cond`, or that leave a `while` earlier, do not take part in a collective there,
 and the others wait for them for ever. The lines of a file are checked before they are run
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.language.operations import OPERATIONS
-from runner.untyped import is_sequence
-from runner.words import quoted
+from runner.base.untyped import is_sequence
+from runner.base.words import quoted
+from runner.graph.language.operations import OPERATIONS
 from runner.worker import versions
 
 _DOES = {

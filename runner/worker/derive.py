@@ -1,4 +1,4 @@
-"""An experiment in; Shardy's plan of its graph, by value, and the per-device lines derived from it, out."""
+"""Plans an experiment's graph by Shardy, value by value, and derives the per-device lines."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from runner.derivation.derive import TRIES, Derived, Typing, derive, settled
-from runner.derivation.ruling import Rulings
-from runner.derivation.scopes import NotDerived
-from runner.derivation.writer import Hints
-from runner.estimate.prices import BYTES, EstimatedSeconds, Prices, permuted
-from runner.evidence.hlo import Metadata
+from runner.base.layout import Parts, Spec, Typed
+from runner.base.untyped import is_sequence
+from runner.base.words import bytes_text, listed, time_text
+from runner.compiled.estimate.prices import BYTES, EstimatedSeconds, Prices, permuted
+from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.why import notation
 from runner.experiment.model import Experiment, Flat
+from runner.graph.language.syntax import SyntaxFault
 from runner.graph.model import Equation, Operand, Ref
-from runner.language.syntax import SyntaxFault
-from runner.layout import Parts, Spec, Typed
-from runner.planning.inner import inner_layouts
+from runner.graph.sharding.plan import Derivation, Plan, whole_axes
+from runner.programs.derivation.derive import TRIES, Derived, Typing, derive, settled
+from runner.programs.derivation.ruling import Rulings
+from runner.programs.derivation.scopes import NotDerived
+from runner.programs.derivation.writer import Hints
+from runner.programs.planning.inner import inner_layouts
 from runner.programs.types import Floats
-from runner.sharding.plan import Derivation, Plan, whole_axes
-from runner.untyped import is_sequence
-from runner.why import notation
-from runner.words import bytes_text, listed, time_text
 from runner.worker import calls
 from runner.worker.plan import NOWHERE, ModuleNames, Place, plan
 from runner.worker.refusing import refusal

@@ -1,4 +1,4 @@
-"""One program's module in; its outputs on every device and the compiler's analyses out."""
+"""Runs one program's module, and returns its outputs on every device and the compiler's analyses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from runner.base.layout import Layout
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Layout
 from runner.link import handover
 from runner.link.events import Compilation, OutputTold, Ran, Ranges, RunTimes, ShardEntry, Timing
 from runner.worker import calls, phases, processes, shared

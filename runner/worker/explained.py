@@ -1,4 +1,4 @@
-"""A step in the caller's process, jitted, lowered or compiled, in; what is known of its compiled module out.
+"""Explains the compiled module of a step in the caller's process: jitted, lowered or compiled.
 
 This is the one module that touches the caller's JAX objects. It lowers and compiles what is not compiled yet, on the
 caller's devices and under the caller's mesh context. Nothing runs, no array is copied, and no process is started.
@@ -15,15 +15,15 @@ from typing import Any, cast
 import jax
 from jax.sharding import NamedSharding
 
-from runner.evidence.hlo import Metadata
-from runner.explanation import estimating, laid, meshes, modules, profiles, reasons
-from runner.explanation.model import Argument, Explanation
-from runner.explanation.modules import Known, ReadModule, UnreadableModule
-from runner.explanation.profiles import Recording
-from runner.layout import Spec
+from runner.base.layout import Spec
+from runner.base.words import listed
+from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.explanation import estimating, laid, meshes, modules, profiles, reasons
+from runner.compiled.explanation.model import Argument, Explanation
+from runner.compiled.explanation.modules import Known, ReadModule, UnreadableModule
+from runner.compiled.explanation.profiles import Recording
+from runner.graph.sharding.keys import LayoutKeys
 from runner.link.events import Memory
-from runner.sharding.keys import LayoutKeys
-from runner.words import listed
 from runner.worker import plan
 
 stages, trees, util = cast("Any", jax.stages), cast("Any", jax.tree), cast("Any", jax.tree_util)

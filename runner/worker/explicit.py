@@ -1,9 +1,9 @@
-"""An experiment in; the repairs that explicit sharding (`AxisType.Explicit`) requires of its graph out.
+"""Finds the repairs that explicit sharding (`AxisType.Explicit`) requires of an experiment's graph.
 
 The graph is evaluated under an abstract mesh whose axes are Explicit, except those that the file declares Auto, which
 types, reshards and `out_sharding=` ignore. A user's own Python function is called as it is. If the types refuse a call,
-the first repair that they accept is used, of those that `runner/sharding/repairs.py` proposes. The repairs are plain
-data, from which `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
+the first repair that they accept is used, of those that `runner/graph/sharding/repairs.py` proposes. The repairs are
+plain data, from which `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, NoReturn
 import jax
 from jax.sharding import NamedSharding
 
+from runner.base.faults import invalid
+from runner.base.layout import Spec
 from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment
-from runner.faults import invalid
+from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph
+from runner.graph.sharding.repairs import Repair, candidates
+from runner.graph.sharding.results import OperandLayout
 from runner.graph.source import FunctionCall
-from runner.language.operations import OPERATIONS
-from runner.layout import Spec
 from runner.programs.types import Repairs
-from runner.sharding.repairs import Repair, candidates
-from runner.sharding.results import OperandLayout
 from runner.worker import calls, setting
 from runner.worker.gradient import places
 from runner.worker.imported import called, raised_in

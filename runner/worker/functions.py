@@ -1,4 +1,4 @@
-"""A definition that imports Python functions in; a definition with their lines and their trees' leaves out.
+"""Traces the Python functions that a definition imports, and adds their lines and their trees' leaves to it.
 
 Apart from programs, the user's code runs only here: modules are imported, trees are made, functions are traced at the
 types of their arguments. The result is an ordinary definition with an array for each leaf, a function of the experiment
@@ -28,26 +28,26 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from runner import codec, dtypes
-from runner.config import schema
+from runner.base import codec, dtypes
+from runner.base.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
+from runner.base.layout import Spec
+from runner.base.untyped import is_mapping
+from runner.base.words import bytes_text, listed
+from runner.experiment.config import schema
 from runner.experiment.frames import free
 from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
+from runner.experiment.identifiers import OWN
 from runner.experiment.imported import CALLED, DEEPEST, KEY, Imported, Imports, skeleton
 from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
 from runner.experiment.written import BOTH, WrittenLine, all_names, is_choice, spread, targets
-from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
+from runner.graph.language import python, python_source
+from runner.graph.language.operations import CONSTANTS, OPERATIONS
+from runner.graph.language.python import OwnCall, PythonCall
+from runner.graph.language.syntax import SyntaxFault, parse
 from runner.graph.source import SECTIONS, Section
-from runner.language import python, python_source
-from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.python import OwnCall, PythonCall
-from runner.language.syntax import SyntaxFault, parse
-from runner.layout import Spec
-from runner.programs.names import OWN
-from runner.untyped import is_mapping
-from runner.words import bytes_text, listed
 from runner.worker import (
     calls,
     explicit,

@@ -1,7 +1,7 @@
-"""An experiment with `grad` and its arrays in; the gradients of the unsharded graph, in float64 on one device, out.
+"""Computes the gradients of the unsharded graph, in float64 on one device.
 
 They are the oracle for gradients: JAX's differentiation rules without mesh, sharding, partitioner or collectives.
-`runner/reference/gradient.py` checks them against finite differences of the NumPy reference.
+`runner/checks/reference/gradient.py` checks them against finite differences of the NumPy reference.
 
 Lines do not have the rules of the user's `jax.custom_jvp` and `custom_vjp`. `by_rules` has the gradients with them: it
 calls the functions that contain such rules, in the dtypes of the programs.
@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.layout import Mesh
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
+from runner.graph.language.casts import narrowed, of_own_dtype, own_dtype
+from runner.graph.language.operations import OPERATIONS, Operation
 from runner.graph.model import Const, Equation, Graph, Group, Operand, Ref, Size, flat
 from runner.graph.source import FunctionCall
-from runner.language.casts import narrowed, of_own_dtype, own_dtype
-from runner.language.operations import OPERATIONS, Operation
-from runner.layout import Mesh
 from runner.worker import calls
 from runner.worker.imported import called
 from runner.worker.walk import REFUSALS, Walker
@@ -52,7 +52,7 @@ def unsharded(
     expressions.
     """
     # Few experiments have gradients.
-    from runner.reference.gradient import nudged, shares
+    from runner.checks.reference.gradient import nudged, shares
 
     names = [array.name for array in experiment.arrays]
     place = _narrowest(floats)
@@ -105,7 +105,7 @@ def by_rules(
     A draw is what a move of the arrays by one unit in the last place changes. Where the functions can also be called
     with 64 bits, and then compute the same, another draw is the difference from that.
     """
-    from runner.reference.gradient import nudged
+    from runner.checks.reference.gradient import nudged
 
     names = [array.name for array in experiment.arrays]
     place = _narrowest(floats)

@@ -1,4 +1,4 @@
-"""A function of the experiment that is the user's Python in; its value, computed as in programs, out."""
+"""Computes a function of the experiment that is the user's Python, as programs do."""
 
 from __future__ import annotations
 

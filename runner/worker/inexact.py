@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from jax import lax, numpy
 
-from runner.reference import elementary
-from runner.reference.elementary import Inexactness
-from runner.untyped import is_sequence
+from runner.base.untyped import is_sequence
+from runner.checks.reference import elementary
+from runner.checks.reference.elementary import Inexactness
 from runner.worker import calls
 from runner.worker.versions import Literal, scan_counts
 

@@ -1,4 +1,4 @@
-"""A JAX function and the shapes of its operands in; the lines of a function that compute the same out, as terms.
+"""Reads a JAX function, for operands of given shapes, into lines that compute the same, as terms.
 
 The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives.py`). A value
 that is read once, in the same line of the user's file, is inlined, and an unread value has no line. Calls (`jit`,
@@ -22,18 +22,18 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from runner.derivation.terms import built, constant, indexed
+from runner.base.layout import Mesh, Spec
+from runner.base.words import quoted
 from runner.experiment.extent import STEPS
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, UserSpelling
+from runner.graph.language.check import canonical_term
+from runner.graph.language.operations import CONSTANTS, OPERATIONS
+from runner.graph.language.parts import at_index, axes_of
+from runner.graph.language.printing import is_within
 from runner.graph.model import Region
 from runner.graph.source import Frame
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Term, within
-from runner.language.check import canonical_term
-from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.parts import at_index, axes_of
-from runner.language.printing import is_within
-from runner.layout import Mesh, Spec
-from runner.words import quoted
+from runner.programs.derivation.terms import built, constant, indexed
 from runner.worker import addressed, calls
 from runner.worker.marks import marked, unmarked
 from runner.worker.primitives import (

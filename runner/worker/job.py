@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jaxlib.version
 
-from runner.derivation.section import as_data
+from runner.base.faults import InvalidExperiment, invalid
+from runner.base.layout import Spec, Typed
 from runner.experiment import data, naming
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment, invalid
-from runner.layout import Spec, Typed
 from runner.link import events, handover
 from runner.link.events import (
     Devices,
@@ -43,9 +42,10 @@ from runner.link.events import (
     WorkerEvent,
 )
 from runner.link.steps import Step, StepWork
+from runner.programs.derivation.section import as_data
 from runner.programs.types import Floats, InferredTypes
 from runner.programs.writers import WRITERS
-from runner.record.files import write_text
+from runner.reports.record.files import write_text
 from runner.worker import calls, gradient, phases, processes, warm
 from runner.worker.compilation import NotLowered
 from runner.worker.deadlocks import Deadlock

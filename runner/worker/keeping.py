@@ -1,4 +1,4 @@
-"""A program without rematerialisation in; its memory and cost out, to compare with.
+"""Compiles a program without rematerialisation, to compare memory and cost.
 
 The program is compiled, not run.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import Keeping

@@ -14,11 +14,11 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from runner import dtypes
+from runner.base import dtypes
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
+from runner.graph.sharding.plan import whole_axes
 from runner.link.events import ValueLayout
-from runner.sharding.plan import whole_axes
 from runner.worker import calls, shardy
 from runner.worker.modules import Walk
 from runner.worker.specs import partition, spec_of

@@ -1,4 +1,4 @@
-"""A call and its arguments in; the reason why it is unsupported out, where JAX gives none or an obscure one."""
+"""Says why a call is unsupported where JAX gives no reason or an obscure one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from runner.base.untyped import is_sequence
+from runner.base.words import quoted
 from runner.experiment.model import Experiment
+from runner.graph.language.operations import FROM_ZERO, OPERATIONS, Limit, Operation
 from runner.graph.model import walk
-from runner.language.operations import FROM_ZERO, OPERATIONS, Limit, Operation
-from runner.untyped import is_sequence
-from runner.words import quoted
 from runner.worker.versions import varying_axes
 
 _STRIDES = ("strides", "window_strides")

@@ -1,4 +1,4 @@
-"""A lowered program in; its explicit collectives, before compilation, out.
+"""Reads a lowered program's explicit collectives, before compilation.
 
 They are the same on every platform. A program in the global view has none; a `shard_map` has those of its lines.
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from runner.evidence import groups
-from runner.evidence.hlo import Metadata
-from runner.layout import Mesh
-from runner.sharding import ring
-from runner.sharding.plan import AskedCollective
+from runner.base.layout import Mesh
+from runner.compiled.evidence import groups
+from runner.compiled.evidence.hlo import Metadata
+from runner.graph.sharding import ring
+from runner.graph.sharding.plan import AskedCollective
 from runner.worker.modules import Walk, bytes_of
 
 KINDS = {

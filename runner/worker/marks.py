@@ -1,4 +1,4 @@
-"""A jaxpr and paths of values inside it in; the jaxpr with these values marked out.
+"""Marks values inside a jaxpr by their paths.
 
 A mark is a `checkpoint_name` with a prefix. Programs find the values that they constrain by the same code
 (`runner/programs/within.py`).

@@ -1,4 +1,4 @@
-"""A request as JSON in; the time of each collective, product and copy on the local devices out.
+"""Times collectives, products and copies on the local devices.
 
 Its arguments are the process that started it (`lifeline.owner`), with which it ends, and the request. Each measure is a
 line of JSON on standard output; all other output goes to standard error.

@@ -1,4 +1,4 @@
-"""An MLIR module in; its operations in execution order, with their name stacks and execution counts, out.
+"""Walks an MLIR module's operations in execution order, with their name stacks and execution counts.
 
 A function is visited at each of its calls: the names inside it are relative to the call's.
 """
@@ -9,10 +9,10 @@ import math
 import re
 from typing import Any
 
-from runner import executions
-from runner.evidence.hlo import Location, Metadata
-from runner.executions import Count, InBranch
-from runner.sharding.plan import CLAUSES
+from runner.base import executions
+from runner.base.executions import Count, InBranch
+from runner.compiled.evidence.hlo import Location, Metadata
+from runner.graph.sharding.plan import CLAUSES
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^>]+)>")
 _BITS = re.compile(r"(\d+)")

@@ -1,4 +1,4 @@
-"""The worker's current phase in; an event for the parent, which shows it if a result takes long, out."""
+"""Reports the worker's current phase to the parent, which shows it if a result takes long."""
 
 from __future__ import annotations
 

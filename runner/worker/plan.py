@@ -1,4 +1,4 @@
-"""A lowered program in; Shardy's plan of it, as plain data, out.
+"""Reads Shardy's plan of a lowered program, as plain data.
 
 Shardy's passes run on a copy of the module, without XLA: XLA's partitioner may compile something else.
 """
@@ -13,19 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.evidence.hlo import Metadata
-from runner.evidence.nodes import Origins, backward
-from runner.evidence.source_lines import frame, source_line
+from runner.base.layout import Spec
+from runner.base.untyped import is_list
+from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.nodes import Origins, backward
+from runner.compiled.evidence.source_lines import frame, source_line
 from runner.experiment.lines import Choice, Invocation, enclosed
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Spec
+from runner.graph.sharding import ring
+from runner.graph.sharding.keys import KeyedArray, LayoutKeys
+from runner.graph.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.link.steps import Spare
-from runner.record.files import write_text
-from runner.sharding import ring
-from runner.sharding.keys import KeyedArray, LayoutKeys
-from runner.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
-from runner.untyped import is_list
+from runner.reports.record.files import write_text
 from runner.worker import sharding_origins, shardy
 from runner.worker.modules import bytes_of, dtype_of, located, producer, shape_of, unchanged
 from runner.worker.phases import spared

@@ -13,15 +13,15 @@ import numpy.ma
 import numpy.random
 import pygments.lexers
 
-from runner import reference
-from runner.derivation import derive
-from runner.evidence import counts, groups, hlo, nodes
+from runner.checks import reference
+from runner.compiled.evidence import counts, groups, hlo, nodes
+from runner.compiled.why import notation
 from runner.experiment import reader
+from runner.graph.sharding import plan, repairs
 from runner.link import handover, together, wire
 from runner.programs import writers
-from runner.record import files
-from runner.sharding import plan, repairs
-from runner.why import notation
+from runner.programs.derivation import derive
+from runner.reports.record import files
 from runner.worker import announced
 
 LOADED = (

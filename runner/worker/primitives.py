@@ -1,4 +1,4 @@
-"""A primitive of JAX with its operands in; the language's expression for it out.
+"""Writes the language's expression for a primitive of JAX with its operands.
 
 One function per primitive or family of primitives, registered by `reads`. A primitive without one is reported to the
 user with its name and the line that needs it.
@@ -16,12 +16,12 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from runner.derivation.terms import ALL, Part, built, constant, indexed
+from runner.graph.language import notation
+from runner.graph.language.operations import CONSTANTS, OPERATIONS
+from runner.graph.language.parts import axes_of, operator
+from runner.graph.language.parts import transposed as turned
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
-from runner.language import notation
-from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.parts import axes_of, operator
-from runner.language.parts import transposed as turned
+from runner.programs.derivation.terms import ALL, Part, built, constant, indexed
 from runner.worker import calls
 
 

@@ -1,4 +1,4 @@
-"""This process's number among several JAX processes in; how that changes a job out.
+"""Changes a job for one of several JAX processes.
 
 All processes do the same job in step, since a collective waits for all of them. They agree on decisions that depend on
 the clock. The first process does work that is needed only once.
@@ -16,7 +16,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from runner.faults import Fault
+from runner.base.faults import Fault
 from runner.link import together
 from runner.link.events import Called, Invalid
 from runner.worker import calls, versions

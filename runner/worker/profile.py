@@ -1,4 +1,4 @@
-"""A compiled program in; the profiler's trace of some runs, and its events as plain data, out."""
+"""Profiles some runs of a compiled program, and reads the events as plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import jax
 
-from runner.evidence import planes, xspace
+from runner.compiled.evidence import planes, xspace
 from runner.experiment.program import Program
 from runner.link.events import Profiled, RunTimes
 

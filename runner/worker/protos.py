@@ -1,4 +1,4 @@
-"""`python -m runner.worker.protos FILE`: a module that XLA serialized in; its text on standard output out.
+"""`python -m runner.worker.protos FILE` prints the text of a module that XLA serialized.
 
 `-` is standard input.
 It runs in a process of its own, since a broken file may end it.

@@ -1,4 +1,4 @@
-"""An error of JAX, or types that it would refuse, in; a sentence for the user out."""
+"""Words an error of JAX, or of types that it would refuse, for the user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from runner.words import quoted
+from runner.base.words import quoted
 from runner.worker import calls
 from runner.worker.versions import varying_axes
 

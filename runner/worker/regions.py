@@ -1,4 +1,4 @@
-"""The layouts in a module in; for each sharded dimension the keys of the file that shard it out.
+"""Finds the keys of the file that shard each sharded dimension of a module.
 
 A region belongs to one mesh axis: a dimension of a value, and the dimensions that correspond to it through operations,
 as far as the axis shards these too. Every key that shards a dimension of a region is a reason for the sharding of all
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from runner.layout import Spec
-from runner.sharding.plan import parsed_rule
+from runner.base.layout import Spec
+from runner.graph.sharding.plan import parsed_rule
 
 RegionNode: TypeAlias = tuple[int, int, str]
 """The number of a value, one of its dimensions, and a mesh axis that shards it."""

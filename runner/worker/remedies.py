@@ -12,11 +12,11 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.language import python_source
-from runner.language.python_source import PythonPart
-from runner.layout import Spec
-from runner.sharding.repairs import Repair
-from runner.words import listed
+from runner.base.layout import Spec
+from runner.base.words import listed
+from runner.graph.language import python_source
+from runner.graph.language.python_source import PythonPart
+from runner.graph.sharding.repairs import Repair
 from runner.worker.raising import text_of
 from runner.worker.versions import is_own
 

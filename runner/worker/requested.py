@@ -1,4 +1,4 @@
-"""A traced program in; the collectives that it requests, and how often each runs, out."""
+"""Finds the collectives that a traced program requests, and how often each runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from runner.language.operations import OPERATIONS
-from runner.layout import Mesh
-from runner.sharding import ring
-from runner.untyped import is_sequence
+from runner.base.layout import Mesh
+from runner.base.untyped import is_sequence
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.sharding import ring
 
 KINDS = {
     primitive: row.over.collective

@@ -1,4 +1,4 @@
-"""The compiler's warnings in; for each involuntary rematerialization verified reshards that avoid it out."""
+"""Finds verified reshards that avoid the involuntary rematerializations that the compiler warns of."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from runner import dtypes, executions, layout
-from runner.evidence import hlo, warnings
-from runner.evidence.collectives import read
-from runner.evidence.nodes import Origins
+from runner.base import dtypes, executions, layout
+from runner.base.layout import Spec
+from runner.compiled.evidence import hlo, warnings
+from runner.compiled.evidence.collectives import read
+from runner.compiled.evidence.nodes import Origins
 from runner.experiment.model import Experiment
-from runner.layout import Spec
-from runner.sharding import moves, ring
-from runner.sharding.plan import Reshard
+from runner.graph.sharding import moves, ring
+from runner.graph.sharding.plan import Reshard
 from runner.worker import calls, processes
 from runner.worker.specs import partition
 from runner.worker.stderr import CapturedStderr

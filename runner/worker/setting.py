@@ -16,9 +16,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 
+from runner.base.layout import Spec
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Spec
 from runner.worker import calls
 from runner.worker.raising import text_of
 from runner.worker.specs import partition

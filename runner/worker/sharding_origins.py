@@ -1,4 +1,4 @@
-"""A module with the origins of Shardy's shardings in; the origins of each operation's results, in order, out."""
+"""Reads the origins of Shardy's shardings of each operation's results, in order."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from runner.evidence.hlo import Metadata
-from runner.layout import Mesh, Spec
+from runner.base.layout import Mesh, Spec
+from runner.compiled.evidence.hlo import Metadata
 from runner.worker import shardy
 from runner.worker.modules import Walk
 

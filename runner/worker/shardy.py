@@ -1,4 +1,4 @@
-"""Attributes of Shardy's dialect in; layouts, sharding rules, origins and axes out."""
+"""Reads the attributes of Shardy's dialect: layouts, sharding rules, origins and axes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.evidence.opcodes import REDUCTIONS
-from runner.layout import Spec
-from runner.sharding.plan import parsed_rule
+from runner.base.layout import Spec
+from runner.compiled.evidence.opcodes import REDUCTIONS
+from runner.graph.sharding.plan import parsed_rule
 
 _DIMENSION = re.compile(r"\{([^}]*)\}")
 _AXIS = re.compile(r'"([^"]+)"(?::(\(\d+\)\d+))?')

@@ -1,4 +1,4 @@
-"""A program's text and operands in; its compilation, shared with an earlier program of the same text, out.
+"""Compiles a program once for all programs of the same text and operands.
 
 The points of a sweep that differ only in their data, in their expectations or in keys that other programs read have
 programs with the same text. A compilation depends only on the text and on the types and layouts of the operands, so

@@ -1,4 +1,4 @@
-"""Our PartitionSpec in; JAX's out, and the reverse."""
+"""Converts our PartitionSpecs to JAX's, and back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.layout import Spec
 from runner.experiment.model import Experiment
-from runner.layout import Spec
 
 
 def partition(spec: Spec) -> P:

@@ -1,4 +1,4 @@
-"""The equations of a jaxpr in; the expressions of the user's Python that compute their values, out.
+"""Spells the equations of a jaxpr as the expressions of the user's Python that compute their values.
 
 Equations of one expression are consecutive: `jnp.mean(x)` is a sum and a quotient. Those of its values that it does not
 read itself are what the expression gives.

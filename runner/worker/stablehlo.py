@@ -1,4 +1,4 @@
-"""`python -m runner.worker.stablehlo FILE [MODULE]`: a module as JAX lowered it in; its explanation, as JSON, out.
+"""`python -m runner.worker.stablehlo FILE [MODULE]` prints the explanation of a module as JAX lowered it.
 
 Shardy plans it. With MODULE, the text of what was compiled of it, the explanation is that of MODULE, with reasons and
 layouts by this plan. It runs in a process of its own, since a broken file may end it.
@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.evidence.hlo import Metadata
-from runner.evidence.model import Between
-from runner.evidence.nodes import OperationOrigin
-from runner.explanation import files, laid, meshes, modules, reasons
-from runner.explanation.model import Argument, ExplainedMesh, Explanation, PlacedCollective
-from runner.explanation.modules import Known, UnreadableModule
-from runner.explanation.places import Places
-from runner.explanation.texts import sources
-from runner.layout import Mesh, Spec
-from runner.sharding.keys import LayoutKeys
-from runner.sharding.plan import AskedCollective, Plan, PlannedCollective
+from runner.base.layout import Mesh, Spec
+from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.model import Between
+from runner.compiled.evidence.nodes import OperationOrigin
+from runner.compiled.explanation import files, laid, meshes, modules, reasons
+from runner.compiled.explanation.model import Argument, ExplainedMesh, Explanation, PlacedCollective
+from runner.compiled.explanation.modules import Known, UnreadableModule
+from runner.compiled.explanation.places import Places
+from runner.compiled.explanation.texts import sources
+from runner.graph.sharding.keys import LayoutKeys
+from runner.graph.sharding.plan import AskedCollective, Plan, PlannedCollective
 from runner.worker import lowered, plan, shardy, versions
 from runner.worker import modules as mlir
 

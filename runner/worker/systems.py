@@ -1,4 +1,4 @@
-"""An equation that solves a linear system in; the matrix of the system and the layout of its right-hand side out.
+"""Finds the matrix of a linear system that an equation solves, and the layout of its right-hand side.
 
 JAX has the product with the matrix, and the solvers, as jaxprs. If the product is a `dot_general` of an array with the
 unknown, the array is the matrix. This holds only for solvers that factorize it: an iterative one, such as `cg`, is read

@@ -1,4 +1,4 @@
-"""An experiment in; its tracing program and every device's values out."""
+"""Runs an experiment's tracing program, and returns every device's values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Typed
 from runner.experiment import naming
 from runner.experiment.naming import NamedCode
-from runner.faults import InvalidExperiment
-from runner.layout import Typed
 from runner.link import handover
 from runner.link.events import Traced
 from runner.programs import trace

@@ -1,4 +1,4 @@
-"""The condition and the body of a `while` in; its trip count, if constants determine it, out."""
+"""Counts the steps of a `while`, if constants determine them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of a program in; the file of its twin, and what the twin computes on every device, out."""
+"""Writes the file of a program's twin, and runs it on every device."""
 
 from __future__ import annotations
 

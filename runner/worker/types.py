@@ -1,4 +1,4 @@
-"""An experiment in; the shape and dtype of every node out, by JAX's own abstract evaluation: no devices, no data.
+"""Evaluates the shape and dtype of every node by JAX's own abstract evaluation: no devices, no data.
 
 This is the last validation: errors that only JAX can find become messages about a line of the YAML.
 """
@@ -11,22 +11,22 @@ from typing import Any
 
 import jax
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
+from runner.base.layout import Layout, Spec, Typed
+from runner.base.untyped import is_sequence
+from runner.base.words import listed, quoted
 from runner.experiment.imported import inside
 from runner.experiment.layouts import fits
 from runner.experiment.lines import paths
 from runner.experiment.model import GRADIENTS, Array, Experiment, Node, Section
 from runner.experiment.program import Program
-from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
+from runner.graph.language.parts import called
+from runner.graph.language.syntax import Expression
 from runner.graph.model import Repeat, walk
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, mapped
-from runner.language.parts import called
-from runner.language.syntax import Expression
-from runner.layout import Layout, Spec, Typed
 from runner.programs.types import Floats, InferredTypes, Repairs
-from runner.untyped import is_sequence
-from runner.words import listed, quoted
 from runner.worker import calls, explicit, gradient, limits
 from runner.worker.raising import raised
 from runner.worker.refusing import refusal

@@ -16,10 +16,10 @@ import jax
 from jax._src import api, core
 from jax.sharding import AbstractMesh, AxisType
 
-from runner.config.folders import conf_folder
-from runner.evidence.source_lines import is_users as is_own
+from runner.base.layout import Mesh
+from runner.compiled.evidence.source_lines import is_users as is_own
+from runner.experiment.config.folders import conf_folder
 from runner.experiment.imported import CALLED
-from runner.layout import Mesh
 from runner.worker import calls
 
 # These are public in `jax.extend`, which also imports Pallas: 50 ms that few jobs need.

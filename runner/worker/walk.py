@@ -1,4 +1,4 @@
-"""A graph and JAX values in; the JAX values of its lines out. They are abstract: tracers without devices or data."""
+"""Evaluates a graph on JAX values, which are abstract: tracers without devices or data."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
+from runner.base.faults import InvalidExperiment
+from runner.base.layout import Mesh
+from runner.base.untyped import is_sequence
 from runner.experiment.graphs import graph as graph_of
 from runner.experiment.model import Experiment, Section, Statement
 from runner.experiment.plain import located
-from runner.faults import InvalidExperiment
+from runner.graph.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation
+from runner.graph.language.operators import BY_NAME
+from runner.graph.language.syntax import SyntaxFault, fault_at
 from runner.graph.model import (
     Branches,
     CalledFunction,
@@ -34,11 +39,6 @@ from runner.graph.model import (
     flat,
 )
 from runner.graph.source import FunctionCall, Source
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation
-from runner.language.operators import BY_NAME
-from runner.language.syntax import SyntaxFault, fault_at
-from runner.layout import Mesh
-from runner.untyped import is_sequence
 from runner.worker import calls, limits
 from runner.worker.refusing import first_lines, refusal, unfit, unlike, unlike_branches
 from runner.worker.specs import partition

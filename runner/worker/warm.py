@@ -1,4 +1,4 @@
-"""An experiment in; this process configured like a fresh one out, whatever ran before.
+"""Configures this process like a fresh one for an experiment, whatever ran before.
 
 The JAX settings of a program's header persist: each job begins with JAX's own configuration, and if the number of
 simulated devices changes, the backends are created again. A program that differs in anything else that persists (the

@@ -1,1 +1,1 @@
-"""What a check needs in; its verdict out. Each file is a check, or several that are alike; `registry.py` reads all."""
+"""Each file is a check, or several that are alike, and returns verdicts; `registry.py` reads all."""

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from runner.base.words import listed
 from runner.checks.compare import SAME, Alternatives, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
+from runner.checks.reference import magnitude
 from runner.experiment.model import Section
 from runner.link.target import Output, ProgramRun, Ranges
-from runner.record.verdicts import AgreementVerdict, LeftOut, NotRun
-from runner.reference import magnitude
-from runner.words import listed
+from runner.reports.record.verdicts import AgreementVerdict, LeftOut, NotRun
 
 
 def check(

@@ -8,11 +8,11 @@ from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.checks.kinds import sections
+from runner.checks.reference import interpret
+from runner.checks.reference.arithmetic import Arithmetic, Floats
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.record.verdicts import Judged, NotRun
-from runner.reference import interpret
-from runner.reference.arithmetic import Arithmetic, Floats
+from runner.reports.record.verdicts import Judged, NotRun
 
 
 def check(context: Context, derived: Experiment, floats: Floats) -> Judged | NotRun:

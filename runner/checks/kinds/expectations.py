@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from runner.base.layout import Layout, Mesh, Spec
+from runner.base.words import bytes_text
 from runner.checks import communication
 from runner.checks.communication import CountsVerdict, LimitVerdict
 from runner.checks.kind import CheckKind, Needs
 from runner.checks.states import moved
-from runner.evidence.model import Collective
-from runner.evidence.words import described
+from runner.compiled.evidence.model import Collective
+from runner.compiled.evidence.words import described
 from runner.experiment.expect import CHECKED, Expectations
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Layout, Mesh, Spec
-from runner.record.model import CompiledProgram
-from runner.record.readable import readable_program
-from runner.record.verdicts import Judged, NotRun, ValueVerdict, Verdict
-from runner.words import bytes_text
+from runner.reports.record.model import CompiledProgram
+from runner.reports.record.readable import readable_program
+from runner.reports.record.verdicts import Judged, NotRun, ValueVerdict, Verdict
 
 
 def check(experiment: Experiment, program: Program, compiled: CompiledProgram) -> dict[str, Verdict]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
+from runner.checks.reference.gradient import DIRECTIONS, RTOL
 from runner.link.target import ProgramRun
-from runner.record.verdicts import Judged, NotRun
-from runner.reference.gradient import DIRECTIONS, RTOL
+from runner.reports.record.verdicts import Judged, NotRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runner.base.layout import Layout
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
-from runner.layout import Layout
 from runner.link.target import ProgramRun
-from runner.record.verdicts import Judged, NotRun
+from runner.reports.record.verdicts import Judged, NotRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.faults import invalid
 from runner.checks.compare import Tolerance, difference
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs, excused_by_outputs
-from runner.faults import invalid
+from runner.checks.reference import magnitude
 from runner.link.target import ProgramRun
-from runner.record.verdicts import Judged, NotRun, OutputVerdict
-from runner.reference import magnitude
+from runner.reports.record.verdicts import Judged, NotRun, OutputVerdict
 
 
 @dataclass(frozen=True, kw_only=True)

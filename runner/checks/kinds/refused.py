@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from runner.base.faults import Fault, key_text
 from runner.checks.kind import CheckKind, Needs
-from runner.faults import Fault, key_text
-from runner.record.verdicts import RefusalVerdict
+from runner.reports.record.verdicts import RefusalVerdict
 
 
 def check(expected: str, fault: Fault | None, message: str | None) -> RefusalVerdict:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from runner.base.words import on_devices
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs, excused_by_outputs
 from runner.link.target import DeviceShard, ProgramRun
-from runner.record.verdicts import Judged, NotRun, OutputVerdict
-from runner.words import on_devices
+from runner.reports.record.verdicts import Judged, NotRun, OutputVerdict
 
 
 @dataclass(frozen=True, kw_only=True)

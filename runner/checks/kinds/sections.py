@@ -11,16 +11,16 @@ from typing import Literal
 
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.layout import Layout, distinct, first_holders
+from runner.base.words import listed, on_devices
 from runner.checks.compare import EXCUSED, SAME, Alternatives, Difference, Tolerance, carried, difference
 from runner.checks.context import Context, deciding
 from runner.checks.kind import CheckKind, Needs
+from runner.checks.reference import PerDevice, magnitude
+from runner.checks.reference.rounding import SAFETY_OF_FLOAT64
 from runner.experiment.model import Experiment
-from runner.layout import Layout, distinct, first_holders
-from runner.record.verdicts import NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
-from runner.reference import PerDevice, magnitude
-from runner.reference.rounding import SAFETY_OF_FLOAT64
-from runner.words import listed, on_devices
+from runner.reports.record.verdicts import NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
 
 TERMS = 1e-12
 """How much the order of a sum may change in float64, relative to the largest element."""

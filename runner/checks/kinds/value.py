@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from runner import dtypes
+from runner.base import dtypes
+from runner.base.layout import first_holders
+from runner.base.words import listed
 from runner.checks.compare import (
     EXCUSED,
     SAFE,
@@ -22,12 +24,13 @@ from runner.checks.compare import (
 )
 from runner.checks.context import Context, deciding
 from runner.checks.kind import CheckKind, Needs
+from runner.checks.reference import Rounding
+from runner.checks.reference.rounding import row_step
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
 from runner.experiment.program import Program
-from runner.layout import first_holders
 from runner.link.target import DeviceShard, Output, ProgramRun, Ranges
-from runner.record.verdicts import (
+from runner.reports.record.verdicts import (
     Measure,
     NotRun,
     Outcome,
@@ -36,9 +39,6 @@ from runner.record.verdicts import (
     ValueOutput,
     ValueVerdict,
 )
-from runner.reference import Rounding
-from runner.reference.rounding import row_step
-from runner.words import listed
 
 WEAK = 0.1
 """A check that would miss a mistake of this share of an output's root mean square is weak."""

@@ -1,0 +1,510 @@
+"""Runs an experiment that is given by its name, its file or as a mapping, and returns its record: `runner.run`.
+
+This is the Python API of `runner`; the command uses the same flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.app.called.chosen import AUTO
+from runner.app.swept import Overrides, content, dated, name_of, sweep, texts, written
+from runner.base.faults import InvalidExperiment, Key
+from runner.base.printable import Page
+from runner.experiment.config import direct
+from runner.experiment.config.compose import Configuration, InvalidConfiguration
+from runner.experiment.config.compose import compose as _compose
+from runner.experiment.config.folders import InvalidName, added, conf_folder, folder_name, located
+from runner.experiment.imported import outline
+from runner.experiment.model import Experiment
+from runner.reports.record import model
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from runner.app.planned import Plan
+    from runner.link.workers import Workers
+
+__all__ = [
+    "AUTO",
+    "Configuration",
+    "Experiment",
+    "InvalidConfiguration",
+    "InvalidExperiment",
+    "InvalidPlan",
+    "Record",
+    "check",
+    "compose",
+    "plan",
+    "read",
+    "run",
+    "sweep",
+    "validate",
+]
+
+
+_IN_FILE = re.compile(r"^\S+\.yaml(?::\d+)*\s+", re.MULTILINE)
+"""The place in a file before the key that a message is about."""
+
+
+class Record(model.Record):
+    """The record of one run (docs/record.md), with the `folder` of its files.
+
+    `str()` gives what the command prints; a notebook shows the verdicts and pictures.
+    """
+
+    folder: Path
+
+    @classmethod
+    def of(cls, plain: model.Record, folder: Path) -> Record:
+        """Build from a plain record and its run folder."""
+        record = cls(**vars(plain))
+        record.folder = folder
+        return record
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """The number of collectives of each kind in the first compiled program: `{"all-gather": 2}`.
+
+        Raises `ValueError` if no program was compiled, or its module could not be read.
+        """
+        programs = (program for program in self.programs.values() if isinstance(program, model.CompiledProgram))
+        first = next(programs, None)
+        if first is None or first.collectives is None:
+            raise ValueError(self.error or "no program was compiled, or its module could not be read")
+        return dict(Counter(collective.kind for collective in first.collectives))
+
+    def __repr__(self) -> str:
+        of = f" of {self.experiment}" if self.experiment else ""
+        if self.error is not None:
+            place_and_message = (line.strip() for line in self.error.splitlines()[:2])
+            return f"<Record{of}: {self.status}, {': '.join(place_and_message)}>"
+        from runner.reports.show import summary
+
+        return f"<Record{of}: {summary.line(self, ', ')}>"
+
+    def __str__(self) -> str:
+        from runner.reports.show import report
+
+        out, wrong = Page(), Page()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
+            report.run(self, self.folder, brief=False, show=self.show)
+        return wrong.getvalue() + out.getvalue()
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(str(self))
+
+    def _repr_html_(self) -> str:
+        from runner.reports.show import html
+
+        return html.fragment(self)
+
+
+def compose(
+    experiment: str | Path, overrides: Overrides = (), *, config_dir: str | Path | None = None, **keys: Any
+) -> Configuration:
+    """Compose the configuration of an experiment; return it resolved, with the places of its values.
+
+    - `experiment`: its name, or the path of its file, `CONFIG_DIR/experiment/NAME.yaml`.
+    - `overrides`: one or several as on the command line, `["mesh.shape=[4,2]", "program=shard_map"]`; or a mapping of
+      keys to values, `{"mesh.shape": [4, 2], "program": "shard_map"}`.
+    - `keys`: more of them, of an experiment's own keys: `program="shard_map", mesh="x4_y2"`.
+    - `config_dir`: the folder of your own experiments, as in `--config-dir`.
+
+    Raises `InvalidConfiguration`.
+    """
+    folder = conf_folder() if config_dir is None else Path(config_dir)
+    if isinstance(experiment, Path) or experiment.endswith((".yaml", ".yml")):
+        if config_dir is not None:
+            raise InvalidConfiguration("config_dir is for an experiment's name; a path needs none")
+        try:
+            folder, experiment = located(Path(experiment))
+        except InvalidName as error:
+            raise InvalidConfiguration(f"{experiment}: {error}") from None
+    elif not (folder / "experiment").is_dir():
+        raise InvalidConfiguration(f"{folder} has no folder 'experiment', where NAME.yaml belongs")
+    return _compose(experiment, folder, texts(overrides, keys))
+
+
+def validate(configuration: Configuration) -> Experiment:
+    """Check a configuration as far as possible without JAX, and return the experiment that it describes.
+
+    An experiment that imports Python functions has no lines yet, since only a worker can trace them.
+
+    Raises `InvalidExperiment`; `configuration.sources.report(error.fault)` says where in the file.
+    """
+    from runner.experiment.reader import read
+
+    return read(outline(configuration.plain))
+
+
+def run(
+    experiment: str | Path | Mapping[str, Any],
+    overrides: Overrides = (),
+    *,
+    config_dir: str | Path | None = None,
+    folder: str | Path | None = None,
+    quiet: bool = True,
+    **keys: Any,
+) -> Record:
+    """Run an experiment as the command does, in its own worker process, and write its run folder.
+
+    - `experiment`, `overrides`, `config_dir`, `keys`: as for `compose`; a mapping has the keys of an experiment's file.
+    - `folder`: the run folder, by default `outputs/NAME/DATE_TIME`. It must be absent, empty, or the folder of an
+      earlier run, whose files are deleted.
+    - `quiet`: False to print what the command prints; a notebook shows the record that is returned.
+
+    Raises `FileExistsError` if the folder has files that no run wrote. Errors in the experiment, its configuration or
+    its programs do not raise: they are in the record.
+    """
+    where = _folder(folder, name_of(experiment))
+    _begin(where)
+    record = _run(experiment, texts(overrides, keys), config_dir, where)
+    if not quiet:
+        print(record)
+    return record
+
+
+def _run(
+    experiment: str | Path | Mapping[str, Any],
+    overrides: Sequence[str],
+    config_dir: str | Path | None,
+    where: Path,
+    used: Workers | None = None,
+    arguments: Mapping[Key, str] | None = None,
+) -> Record:
+    """Run an experiment in the prepared folder `where`, with the workers `used`, or new ones that it closes.
+
+    `arguments`: what the caller of `runner.check` wrote for its keys.
+    """
+    from runner.app.flow import run as flow
+    from runner.link import copied
+    from runner.link.workers import Workers
+    from runner.reports.record import manifest
+    from runner.reports.record import record as records
+
+    with _kept_objects():
+        # Started first: it imports JAX, if this process has not, while the configuration is composed.
+        workers = used or Workers(copied.worker())
+        try:
+            try:
+                composed = _composed(experiment, overrides, config_dir, where)
+                sources = replace(composed.sources, arguments=arguments or {})
+            except InvalidConfiguration as error:
+                folders = [] if config_dir is None else added([Path(config_dir)])
+                # A call has no file: what is wrong is an argument.
+                text = str(error) if arguments is None else _IN_FILE.sub("", str(error))
+                record = records.ended(where, "invalid", text, overrides, folders)
+            else:
+                overrides, last = composed.sources.overrides, used is None
+                record = flow.run(composed.plain, where, lambda: sources, overrides, workers, last=last)
+            manifest.end(where)
+        finally:
+            if used is None:
+                workers.close()
+    return Record.of(record, where)
+
+
+_YOUNG = (100_000, 20, 100)
+"""The numbers of new objects, and of collections, after which garbage is collected during a run: less often than else.
+
+A run makes many objects that stay, and at each collection JAX looks for its own garbage too.
+"""
+
+
+@contextlib.contextmanager
+def _kept_objects() -> Generator[None]:
+    """Exclude the caller's objects from garbage collection: JAX's modules alone would take a tenth of a second."""
+    before = gc.get_threshold()
+    # Objects that the caller has excluded stay excluded.
+    excluded = gc.get_freeze_count() > 0
+    if not excluded:
+        gc.freeze()
+    if before[0]:
+        gc.set_threshold(*_YOUNG)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        if not excluded:
+            gc.unfreeze()
+
+
+def _composed(
+    experiment: str | Path | Mapping[str, Any], overrides: Sequence[str], config_dir: str | Path | None, where: Path
+) -> Configuration:
+    """Compose the configuration of an experiment; write the file of one that is a mapping to the run folder `where`."""
+    if isinstance(experiment, Mapping):
+        name = name_of(experiment)
+        file = written(experiment, name, where)
+        whole = None
+        if not overrides and config_dir is None:
+            whole = direct.composed(content(experiment, name), file)
+        if whole is not None:
+            return whole
+        experiment = file
+    return compose(experiment, overrides, config_dir=config_dir)
+
+
+def check(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    mesh: Mapping[str, int] | Any = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    reference: Callable[..., Any] | None = None,
+    program: str | Sequence[str] | None = None,
+    quiet: bool = False,
+    folder: str | Path | None = None,
+    **keys: Any,
+) -> Record:
+    """Check a JAX function under a sharding: are its results right, and what does it communicate?
+
+    - `function`: a JAX function, jitted or not, from a module, a script or a notebook. It runs in another process.
+    - `operands`: its positional arguments: arrays, pytrees of arrays, or any other objects, which are passed unchanged.
+    - `kwargs`: its keyword arguments, which are operands too.
+    - `mesh`: a mapping `{"data": 2, "model": 2}`, a `Mesh` or an `AbstractMesh`; None: the mesh of these shardings, or
+      that of `jax.set_mesh`. The function is traced and run on a mesh with its axis types.
+    - `in_specs`: for each operand a `PartitionSpec` or a prefix tree of them, or one for all, and after them a mapping
+      for `kwargs`; None: the `in_shardings` of a jitted function, or else the operands' own shardings.
+    - `out_specs`: the same for the result; None, for all or for a leaf: the compiler or the types choose.
+    - `reference`: a function that computes the same, for a `function` whose operations cannot be read, such as a kernel
+      or a `shard_map`.
+    - `program`: None: `explicit` on a mesh with Explicit axes, else `auto`, which is `jit`; other programs, or `all`.
+    - `keys`: other keys of an experiment, such as `expect={...}`.
+    - `quiet`: do not print what the command would print.
+    - `folder`: the run folder, as for `run`.
+
+    Failures of the function or its checks do not raise: they are in the record. Raises `ValueError` where there is no
+    mesh, where specs are missing, or where `operands` is no tuple or list.
+    """
+    record = checked(
+        function,
+        operands,
+        kwargs=kwargs,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        reference=reference,
+        program=program,
+        folder=folder,
+        **keys,
+    )
+    if not quiet:
+        print(record)
+    return record
+
+
+def plan(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    *,
+    mesh: Mapping[str, int] | Any = None,
+    devices: int | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    hold: Mapping[str, Any] | None = None,
+    hardware: str | Mapping[str, Any] | None = None,
+    least: str | Sequence[str] | None = None,
+    memory: float | str | None = None,
+    candidates: int = 1,
+    seconds: float = 30.0,
+    lines: bool = True,
+    quiet: bool = False,
+    folder: str | Path | None = None,
+    **keys: Any,
+) -> Plan:
+    """Find the layouts of a JAX function's arguments, results and products, and say which lines of it to change.
+
+    - `function`, `operands`, `mesh`: as for `check`; shapes (`jax.ShapeDtypeStruct`) suffice. `mesh="auto"`: the best
+      shape of the axes `data` and `model` for this number of `devices`.
+    - `in_specs`: as for `check`, with `runner.AUTO` for an operand, a leaf or a part of a tree that the planner lays
+      out; None: all of them. `out_specs`: the same for the result.
+    - `hold`: layouts that the plan keeps, by patterns of the paths of leaves, `params/**/embed`, `result/loss`, or by
+      the operations inside of the function, `dot_general.3`, as `Plan.constraints` names them.
+    - `hardware`: its name, `v5p`: then time is minimised, unless `least` says `bytes` or `memory`; `memory`: what a
+      device may need, `90GiB`.
+    - `candidates`: how many plans are compiled and verified; 0: none. `seconds`: the time limit of the search.
+    - `lines`: whether the products inside of the function are laid out too, for `with_sharding_constraint`.
+    - `quiet`, `folder`, `keys`: as for `check`. The folder has the page of the plan, and an experiment that runs.
+
+    Raises `InvalidPlan` where there is nothing to plan, or no plan within the limit; `ValueError` as `check` does.
+    """
+    arguments = {
+        "in_specs": (AUTO,) * len(operands) if in_specs is None else in_specs,
+        "out_specs": out_specs,
+        "constraints": {"**/{dot_general,conv_general_dilated}.*": "auto"} if lines else {},
+        "hold": hold or {},
+        **({} if hardware is None else {"hardware": hardware}),
+        **keys,
+    }
+    wanted = {"least": least, "memory": memory, "seconds": seconds}
+    if mesh == "auto":
+        mesh = _best_mesh(function, operands, devices, plan=wanted, **arguments)
+    wanted["candidates"] = candidates
+    chosen = _planned(function, operands, folder, mesh=mesh, plan=wanted, **arguments)
+    if not quiet:
+        print(chosen)
+    return chosen
+
+
+def _best_mesh(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    devices: int | None,
+    *,
+    plan: Mapping[str, Any],
+    **arguments: Any,
+) -> dict[str, int]:
+    """The shape of the axes `data` and `model` whose plan costs least by the model; none is compiled."""
+    from runner.experiment.enumeration import factorisations
+
+    if devices is None:
+        raise ValueError('mesh="auto" takes the number of devices: devices=64')
+    best: tuple[float, dict[str, int]] | None = None
+    refused: InvalidPlan | None = None
+    for sizes in sorted(factorisations(devices, 2), key=lambda sizes: max(sizes) / min(sizes)):
+        mesh: dict[str, int] = dict(zip(("data", "model"), sizes, strict=True))
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                where, wanted = Path(scratch) / "run", {**plan, "candidates": 0}
+                cost = _planned(function, operands, where, mesh=mesh, plan=wanted, **arguments).cost
+        except InvalidPlan as error:
+            refused = error
+            continue
+        best = (cost, mesh) if best is None or cost < best[0] else best
+    if best is None:
+        assert refused is not None
+        raise refused
+    return best[1]
+
+
+def _planned(
+    function: Callable[..., Any], operands: Sequence[Any], folder: str | Path | None, **arguments: Any
+) -> Plan:
+    """Plan a call in its own worker process, and leave the plan, its page and its candidates in the folder."""
+    from runner.app import planned
+    from runner.app.called import specs
+    from runner.app.called.auto import experiment_of
+    from runner.app.flow.planned import finished
+    from runner.experiment.identifiers import importable
+    from runner.link import copied
+    from runner.link.workers import Workers
+    from runner.reports.record import manifest
+
+    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
+    where = _folder(folder, name)
+    _begin(where)
+    try:
+        called = experiment_of(function, operands, where, chosen=True, **arguments)
+    except specs.WrongSpecs as error:
+        raise InvalidPlan(f"{error.argument}: {error}") from None
+    with _kept_objects():
+        workers = Workers(copied.worker())
+        try:
+            mapping = {"name": name, **called.keys, "program": ["auto", "constraint"], "report": True}
+            composed = _composed(mapping, (), None, where)
+            sources = replace(composed.sources, arguments=called.arguments)
+            try:
+                result = finished(composed.plain, where, lambda: sources, (), workers)
+            except InvalidExperiment as error:
+                raise InvalidPlan(sources.report(error.fault)) from None
+        except InvalidConfiguration as error:
+            raise InvalidPlan(str(error)) from None
+        finally:
+            manifest.end(where)
+            workers.close()
+    return planned.of_finished(result, function, operands, called, where)
+
+
+class InvalidPlan(ValueError):
+    """There is nothing to plan, no plan within the limit, or the function cannot be read; the message says why."""
+
+
+def checked(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    *,
+    folder: str | Path | None = None,
+    workers: Workers | None = None,
+    **arguments: Any,
+) -> Record:
+    """Do what `check` does with these `arguments`, without printing; `workers` are not closed."""
+    from runner.app.called import specs
+    from runner.app.called.auto import experiment_of
+    from runner.experiment.identifiers import importable
+    from runner.reports.record import manifest
+    from runner.reports.record import record as records
+
+    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
+    where = _folder(folder, name)
+    _begin(where)
+    try:
+        called = experiment_of(function, operands, where, **arguments)
+    except specs.WrongSpecs as error:
+        record = records.ended(where, "invalid", f"{error.argument}\n  {error}", (), [])
+        manifest.end(where)
+        return Record.of(record, where)
+    return _run({"name": name, **called.keys}, (), None, where, workers, called.arguments)
+
+
+def _folder(folder: object, name: str) -> Path:
+    """The run folder that was asked for, or a new one. Raises `ValueError` for what is no path."""
+    if folder is None:
+        return dated(name)
+    if not isinstance(folder, str | Path):
+        raise ValueError(f"folder is {folder!r}; give the path of a folder, or None for a new one")
+    return Path(folder)
+
+
+def _begin(folder: Path) -> None:
+    """Begin a run in a folder, and delete the files of earlier runs there. Raises `FileExistsError`."""
+    from runner.reports.record import manifest
+
+    others = manifest.delete(folder) if manifest.read(folder) is not None else []
+    if others:
+        raise FileExistsError(
+            f"{folder} is the folder of a run, and has {others[0]}, which no run wrote or which was changed since: "
+            "move it"
+        )
+    try:
+        manifest.begin(folder, "run")
+    except manifest.Occupied as occupied:
+        raise FileExistsError(str(occupied)) from None
+
+
+def read(folder: str | Path) -> Any:
+    """Read the record of a run folder, or the table of a sweep's (see `sweep`), by the folder or its file.
+
+    Raises `UnreadableRecord` for any other folder and for a record of another schema.
+    """
+    from runner.app import swept
+    from runner.reports.record import folders
+    from runner.reports.record import record as records
+
+    path = Path(folder)
+    if path.name in (swept.TABLE, folders.RECORD) and path.is_file():
+        path = path.parent
+    if (path / folders.RECORD).is_file():
+        return Record.of(records.read(path), path)
+    if (path / swept.TABLE).is_file():
+        return swept.read(path)
+    if not path.is_dir():
+        raise records.UnreadableRecord(f"{path}: there is no such folder")
+    runs = sorted(str(each.parent) for each in path.glob(f"*/{folders.RECORD}"))
+    latest = f"; the latest run in it is {runs[-1]}" if runs else ""
+    raise records.UnreadableRecord(
+        f"{path} is not a run: a run's folder has {folders.RECORD}, a sweep's {swept.TABLE}{latest}"
+    )

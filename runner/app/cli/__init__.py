@@ -1,0 +1,1 @@
+"""Runs a command line: prints for the user, and returns an exit status."""

@@ -1,0 +1,99 @@
+"""Finds the flags and overrides of a command line that matter before Hydra parses them.
+
+Hydra's own parser needs Hydra, whose import takes longer than starting the worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from runner.base.invocation import invocation
+from runner.experiment.config.folders import conf_folder
+
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+"""The flags with which Hydra prints information about itself."""
+
+_HYDRAS = ("multirun", "config_path", "config_name", "resolve", "package", "experimental_rerun")
+"""The flags that only Hydra's own command implements."""
+
+VALUED = (
+    *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p"),
+    "--experimental-rerun",
+)
+"""The flags that take a value."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one message: what is wrong, an `example`, and where the help is."""
+
+    def __init__(self, example: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._example = example
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2, after the message."""
+        missing = message.removeprefix("the following arguments are required: ")
+        if missing != message:
+            message = f"{missing} {'are' if ', ' in missing else 'is'} missing"
+        self.exit(2, f"{self.prog}: {message}\n  for example: {self._example}\n  all arguments: {self.prog} --help\n")
+
+
+def _as_key(flag: str) -> str:
+    """Return the cure for a flag that is a key of experiments with dashes, `--program=auto`; "" for any other."""
+    from runner.experiment.config import shape
+
+    key, _, value = flag.lstrip("-").partition("=")
+    return "" if shape.at((key.partition(".")[0],)) is None else f"; a key has no dashes: {key}={value or '…'}"
+
+
+def parsed(arguments: Sequence[str], of: argparse.ArgumentParser | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """Return the flags that matter before Hydra is imported, and the overrides.
+
+    `of` is the parser of a subcommand, whose message an unknown flag gets. Raises `SystemExit` with a message for an
+    unknown flag or an invalid value.
+    """
+    command = invocation()
+    parser = Parser(f"{command} case3_allreduce dims.J=8", prog=command, add_help=False, allow_abbrev=False)
+    for flag in ("--help", "-h"):
+        parser.add_argument(flag, action="store_true", dest="help")
+    parser.add_argument("--version", "-V", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    # Hydra's own flags.
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--config-path", "-cp")
+    parser.add_argument("--config-name", "-cn")
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--run", "-r", action="store_true")
+    parser.add_argument("--experimental-rerun")
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=_INFO)
+    parser.add_argument("--shell-completion", "-sc", action="store_true")
+    known, rest = parser.parse_known_args(list(arguments))
+    overrides = [argument for argument in rest if not argument.startswith("-")]
+    if unknown := [argument for argument in rest if argument.startswith("-")]:
+        (of or parser).error(f"unrecognized arguments: {' '.join(unknown)}{_as_key(unknown[0])}")
+    known.asks = bool(known.hydra_help or known.cfg or known.info or known.shell_completion)
+    known.others = any(getattr(known, name) for name in _HYDRAS)
+    return known, overrides
+
+
+def asks_for_listing(known: argparse.Namespace, overrides: list[str]) -> bool:
+    """Return whether the command line names nothing to run."""
+    return not (known.asks or known.config_name) and all(
+        override.startswith("hydra.searchpath=") for override in overrides
+    )
+
+
+def folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
+    """Return the folders that may hold `experiment/`, the user's first."""
+    folders = [Path(known.config_dir)] if known.config_dir else []
+    for override in overrides:
+        if override.startswith("hydra.searchpath="):
+            entries = override.split("=", 1)[1].strip("[]").split(",")
+            folders += [Path(entry.strip().removeprefix("file://")) for entry in entries if entry.strip()]
+    return [*folders, conf_folder()]

@@ -1,0 +1,126 @@
+"""Explains a step that is compiled in this process, or a file: `runner.explain`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.base.printable import Page
+from runner.compiled.explanation import differences, expecting, files, meshes, model, profiles
+from runner.compiled.explanation.files import Wanted
+from runner.compiled.explanation.modules import Known
+from runner.reports.record.files import write_text
+
+
+class Explained(model.Explanation):
+    """What is known of one compiled module; `str()` is what the command prints, a notebook shows the page's tables."""
+
+    @classmethod
+    def of(cls, plain: model.Explanation) -> Explained:
+        """Build from a plain explanation."""
+        return cls(**vars(plain))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the explanation as JSON, which `runner.explain` and `shardproof explain` read. Returns the path."""
+        write_text(Path(path), files.document(self))
+        return Path(path)
+
+    def html(self, path: str | Path | None = None) -> str:
+        """The page of the explanation; it is written to `path`, if that is given."""
+        from runner.reports.show.page import explanation
+
+        page = explanation.document(self)
+        if path is not None:
+            write_text(Path(path), page)
+        return page
+
+    def annotated(self, width: int = 100) -> str:
+        """Your source, with the collectives, bytes and work of each line in its margin, in at most `width` columns."""
+        from runner.reports.show import annotated
+
+        return "\n".join(annotated.text_of(self, width)) + "\n"
+
+    def __repr__(self) -> str:
+        from runner.reports.show import explained
+
+        return f"<Explained {explained.head(self)[0]}; {explained.totals(self)[0]}>"
+
+    def __str__(self) -> str:
+        from runner.reports.show import explained
+
+        out = Page()
+        with contextlib.redirect_stdout(out):
+            explained.text(self)
+        return out.getvalue()
+
+    def _repr_html_(self) -> str:
+        from runner.reports.show.page import explanation
+
+        return explanation.fragment(self)
+
+
+def explain(
+    step: Any,
+    *arguments: Any,
+    mesh: Mapping[str, int] | Any = None,
+    hardware: str | None = None,
+    module: str | None = None,
+    expect: Mapping[str, Any] | None = None,
+    profile: str | Path | None = None,
+) -> Explained:
+    """Explain what a step was compiled to: its collectives with their lines, its memory, what it computes.
+
+    - `step`: a function, jitted or not, with its `arguments`, which are arrays or `ShapeDtypeStruct`s with shardings;
+      or what `jit` lowered or compiled; or the path of a module, of a folder of dumps, of a saved explanation or of
+      what `jax.profiler.trace` wrote.
+    - `mesh`: the axes and their sizes, `{"data": 4, "model": 2}`, or a `Mesh`, where the module has lost them.
+
+    - `hardware`: the name of a hardware file, for an estimate; by default that of the devices that it is compiled for.
+    - `module`: of a folder of dumps or of a profile, the module with this name.
+    - `expect`: what must hold, as in an experiment's file: `collectives`, how often each kind runs; `no_collectives`;
+      `max_bytes_per_device`, `max_memory_bytes`.
+    - `profile`: what `jax.profiler.trace` wrote while the step ran: then the times of lines and collectives are said.
+
+    The step is lowered and compiled on the devices that are here, unless it is compiled already. Nothing runs.
+
+    Raises `AssertionError` where `expect` is not met, with the report; `TypeError` for what is no step;
+    `UnreadableModule` (a `ValueError`) for a file that is no module, `InvalidMesh` (a `ValueError`) for a mesh of
+    another size, `InvalidHardware` and `InvalidExpectation` (`ValueError`s), and what JAX raises when it lowers and
+    compiles.
+    """
+    axes = _axes(mesh)
+    if isinstance(step, str | Path):
+        if arguments:
+            raise TypeError("a file has no arguments: runner.explain(path)")
+        wanted = Wanted(Known(mesh=axes), module, hardware, profile=None if profile is None else Path(profile))
+        report = Explained.of(files.explain(Path(step), wanted))
+    else:
+        from runner.worker import explained
+
+        recording = None if profile is None else profiles.read(Path(profile))
+        report = Explained.of(explained.explained(step, arguments, axes, hardware, recording))
+    unmet = expecting.unmet(report, expect or {})
+    if unmet:
+        raise AssertionError("\n".join([*unmet, "", str(report)]))
+    return report
+
+
+def compare(old: Any, new: Any) -> list[str]:
+    """What differs between two explanations, a sentence each; none if nothing does.
+
+    Each is an explanation, or what `explain` takes as its `step` without arguments.
+
+    Raises as `explain` does.
+    """
+    return differences.between(*(side if isinstance(side, model.Explanation) else explain(side) for side in (old, new)))
+
+
+def _axes(mesh: Any) -> dict[str, int] | None:
+    if mesh is None:
+        return None
+    shape: Any = getattr(mesh, "shape", mesh)
+    if not isinstance(shape, Mapping):
+        raise meshes.InvalidMesh(f"{mesh!r} is no mesh; write its axes and their sizes: {{'data': 4, 'model': 2}}")
+    return {str(axis): int(size) for axis, size in dict(shape).items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

@@ -1,0 +1,1 @@
+"""Runs a resolved configuration, and returns its record."""

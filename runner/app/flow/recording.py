@@ -1,0 +1,175 @@
+"""Takes the lines, arrays and outputs of a run; returns their entries in the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+
+from runner.base import codec, dtypes
+from runner.base.layout import Typed
+from runner.experiment.model import Experiment, Flat, Line, Node, expressions
+from runner.experiment.source_text import NO_SOURCE, SourceText
+from runner.graph.language.parts import called
+from runner.graph.language.syntax import Expression
+from runner.graph.source import SECTIONS, Frame
+from runner.graph.term import Apply, Group, Term, characters, name_of, within
+from runner.link.events import Ranges, Types
+from runner.link.target import Output, ProgramRun
+from runner.reports.record.model import Held, OutputRecord, RecordedLine
+
+_RECORDED_VALUES = 1000
+"""The largest number of elements of an output whose values are recorded."""
+
+_LISTED = 64
+"""The largest number of devices for which the record lists what each of them holds."""
+
+
+def shards(
+    held: Iterable[tuple[int, Ranges]], device_ids: list[int], process_of: Mapping[int, int] = MappingProxyType({})
+) -> list[Held] | None:
+    """What each device holds, in the order of the mesh, like `addressable_shards`; None for too many devices.
+
+    `process_of` gives the process of each device, where there are several.
+    """
+    if len(device_ids) > _LISTED:
+        return None
+    return [
+        Held(
+            device=device,
+            index=[list(part) for part in ranges],
+            shape=[stop - start for start, stop in ranges],
+            process=process_of.get(device),
+        )
+        for device, ranges in sorted(held, key=lambda shard: device_ids.index(shard[0]))
+    ]
+
+
+def output_of(run: ProgramRun, output: Output) -> OutputRecord:
+    """The record's entry for an output."""
+    parts = sorted({tuple(stop - start for start, stop in place.ranges) for place in output.places})
+    text = values = None
+    if output.held:
+        whole = output.whole()
+        kind = dtypes.dtype(output.dtype).kind
+        plain = whole.astype(np.float64) if kind == "float" else whole.astype(object) if kind == "int" else whole
+        text, values = str(whole), codec.one_nan(plain.tolist()) if whole.size <= _RECORDED_VALUES else None
+    return OutputRecord(
+        shape=list(output.shape),
+        dtype=output.dtype,
+        spec=None if output.spec is None else output.spec.padded(len(output.shape)),
+        shard_shape=list(parts[0]),
+        shards_from=run.program if run.program.on_mesh else "spec",
+        shards=shards(
+            ((place.device, place.ranges) for place in output.places), run.ran.device_ids, run.ran.process_of
+        ),
+        text=text,
+        values=values,
+    )
+
+
+_Types: TypeAlias = Mapping[str, Typed]
+
+
+def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> dict[str, list[RecordedLine]]:
+    """The lines of `graph`, of `per_device`, of the derived program and of functions that have references."""
+    arrays = {array.name: array.name for array in experiment.arrays}
+    sections: dict[str, Sequence[Flat]] = {section: experiment.lines(section) for section in SECTIONS}
+    if derived is not None:
+        sections["derived"] = derived.lines("per_device")
+    frames = {**experiment.frames, "derived": _derived_frames(experiment, derived)}
+    texts: dict[str, SourceText] = {**experiment.source_text}
+    if experiment.written is not None:
+        sections["written"] = experiment.written.lines("graph")
+        frames["written"] = experiment.written.frames["graph"]
+        texts["written"] = experiment.written.source_text["graph"]
+    return {
+        name: [
+            replace(line, frame=frames[name].get(line.line))
+            for line in _lines(statements, dict(arrays), types.nodes.get(name, {}), texts.get(name, NO_SOURCE))
+        ]
+        for name, statements in sections.items()
+        if statements
+    }
+
+
+def _derived_frames(experiment: Experiment, derived: Experiment | None) -> Mapping[str, Frame]:
+    """The places of the lines of the derived program in the user's Python, by name.
+
+    A derived line has the name of the line that it is derived from; a further one, such as a gathered value, begins
+    with it: `y_gathered`.
+    """
+    frames = dict(experiment.frames["graph"])
+    if derived is None or not frames:
+        return frames
+    known = {str(line) for line, _ in expressions(experiment.lines("graph"))}
+    for line, _ in expressions(derived.lines("per_device")):
+        name = str(line)
+        parts = [] if name in known else name.split("_")
+        starts = ("_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+        of = next((start for start in starts if start in known), None)
+        if of in frames:
+            frames[name] = frames[of]
+    return frames
+
+
+def _lines(
+    statements: Iterable[Flat], scope: dict[str, str], types: _Types, source: SourceText
+) -> Iterator[RecordedLine]:
+    """The entries of statements and of those inside; `scope` maps names to values, and gets what they define."""
+    for statement in statements:
+        path = statement.line.path
+        if isinstance(statement, Node):
+            yield _line(statement.line, statement.expression, scope, types, source)
+            scope[statement.name] = path
+            continue
+        yield RecordedLine(path=path, line=str(statement.line), expression=None, reads=[], steps=statement.steps)
+        inside = {name: of for name, of in scope.items() if name not in statement.bound}
+        for line, first in statement.firsts():
+            yield _line(line, first, scope, types, source)
+            inside[line.name] = line.path
+        yield from _lines(statement.body, inside, types, source)
+        last = (*((name, name) for name, _ in statement.carry), *statement.stack)
+        scope.update({f"{statement.name}.{name}": inside[inner] for name, inner in last if inner in inside})
+
+
+def _line(
+    line: Line, expression: Expression, scope: Mapping[str, str], types: _Types, source: SourceText
+) -> RecordedLine:
+    given = [
+        operand
+        for call in within(expression.term)
+        if isinstance(call, Apply) and (row := called(call)) is not None and row.kind == "collective"
+        for operand in call.operands
+    ]
+    shape, dtype = types.get(line.path, (None, None))
+    python = str(line) in source.frames
+    return RecordedLine(
+        path=line.path,
+        line=str(line),
+        source=source.of(expression.term) if python else None,
+        variable=source.name(line.name) if python else None,
+        expression=_text(expression),
+        reads=_read(within(expression.term), scope),
+        sent=_read(given, scope),
+        shape=None if shape is None else list(shape),
+        dtype=dtype,
+    )
+
+
+def _text(expression: Expression) -> str:
+    """The text of a line; of one of the results that a function returns together, its part of their text."""
+    whole, part = expression.whole, expression.term
+    if not isinstance(whole, Group) or part.at is None:
+        return expression.text
+    start, end = characters(expression.text, part.at)
+    return expression.text[start:end]
+
+
+def _read(terms: Iterable[Term], scope: Mapping[str, str]) -> list[str]:
+    """The values that the names in some terms stand for, in their order."""
+    names = map(name_of, terms)
+    return list(dict.fromkeys(scope[name] for name in names if name is not None and name in scope))

@@ -1,0 +1,210 @@
+"""Plans the layouts of a call of a Python function: specs to paste or use, the lines to constrain, why, and a page."""
+
+from __future__ import annotations
+
+import difflib
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.app.called.auto import experiment_of
+from runner.app.flow.planned import FinishedPlan
+from runner.base.layout import Spec
+from runner.graph.language.wrapping import around_products
+from runner.graph.source import Frame
+from runner.programs.planning.plan import Alternative
+from runner.reports.record.folders import PAGE
+from runner.reports.show import planned as showing
+from runner.reports.show.console import captured
+
+if TYPE_CHECKING:
+    from runner.app.called.experiment import CalledExperiment
+
+
+@dataclass(frozen=True)
+class LineConstraint:
+    """The layout of the result of one operation of the caller's function.
+
+    - `frame`: the file, the number and the text of its line; `operation`: its name with its number in the function,
+      `dot_general.3`; `spec`: a `PartitionSpec`.
+    """
+
+    frame: Frame | None
+    operation: str
+    spec: Any
+
+    def __str__(self) -> str:
+        where = f"{self.frame.place} {self.frame.text}" if self.frame else self.operation
+        return f"{where}: {self.spec}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The layouts that the planner found for a call.
+
+    - `in_specs`, `out_specs`: trees of `PartitionSpec`, as `jax.jit` and `runner.check` take them on `mesh`.
+    - `constraints`: the layouts of products by the lines of the caller's files; `diff()`: these as a change of the
+      files.
+    - `next_best`: for each path of a leaf that was open the second best layout, what it costs more, and why.
+    - `parallelism`: its kinds of parallelism, in words; `cost`, in the unit of `least`; `bytes_sent`, `held`,
+      `needed`: bytes of a device, by the model; `proved`: whether no other plan is better, by the model.
+    - `status`: `passed`, or that of the best candidate's run; `folder`: of its files; `page`: of its report.
+
+    `str()` gives what the command prints; a notebook shows the same.
+    """
+
+    mesh: Mapping[str, int]
+    in_specs: tuple[Any, ...]
+    out_specs: Any
+    constraints: tuple[LineConstraint, ...]
+    next_best: Mapping[str, Alternative]
+    parallelism: tuple[str, ...]
+    least: str
+    cost: float
+    bytes_sent: float
+    held: float
+    needed: float
+    proved: bool
+    status: str
+    folder: Path
+    text: str
+
+    @property
+    def page(self) -> Path:
+        """The page of the plan."""
+        return self.folder / PAGE
+
+    def diff(self) -> str:
+        """The change of the caller's files that constrains the products of the plan, as a unified diff.
+
+        Of a line that calls a layer of a library the value of the call is constrained. Products of the backward pass
+        are laid out by the transpose of these; `constraints` has them too.
+        """
+        return "".join(_diffs(self.constraints))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Plan: least {self.least} {self.cost:.6g}, {'; '.join(self.parallelism) or 'no kind of parallelism'}>"
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(self.text)}</pre>"
+
+
+def of_finished(
+    finished: FinishedPlan,
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    called: CalledExperiment,
+    folder: Path,
+) -> Plan:
+    """The plan of a call, from what the planner left: `called` is the experiment that it planned."""
+    planning, best = finished.planning, finished.best
+    specs = _Specs(finished)
+    plan, labels = planning.plan, planning.labels
+    text = captured(lambda: showing.show(plan, labels, planning.request))
+    if (sentence := finished.ranked.without_gain) is not None:
+        text = f"{sentence}\n\n{text}"
+    return Plan(
+        mesh=planning.experiment.mesh.sizes,
+        in_specs=specs.of_operands(operands, called),
+        out_specs=specs.of_result(function, operands),
+        constraints=tuple(specs.constraints()),
+        next_best={labels.get(each.key, each.key): each for each in plan.alternatives},
+        parallelism=plan.parallelism,
+        least=plan.least,
+        cost=best.cost,
+        bytes_sent=best.sent,
+        held=best.held,
+        needed=best.needed,
+        proved=plan.proved,
+        status=finished.status,
+        folder=folder,
+        text=text,
+    )
+
+
+class _Specs:
+    """The layouts of a plan, as PartitionSpecs in the caller's trees."""
+
+    def __init__(self, finished: FinishedPlan) -> None:
+        self._jax: Any = sys.modules["jax"]
+        self._experiment = finished.planning.experiment
+        self._layouts = finished.best.layouts
+        self._paths = self._experiment.imports.paths
+
+    def of_operands(self, operands: Sequence[Any], called: CalledExperiment) -> tuple[Any, ...]:
+        """A tree of specs for each operand; None for one without arrays."""
+        own = {array.name: array.layout.spec for array in self._experiment.arrays}
+        numbers = {str(array["tree"]): name for name, array in called.keys["arrays"].items()}
+        trees: list[Any] = []
+        for at, operand in enumerate(operands):
+            name = next((name for tree, name in numbers.items() if tree.endswith(f"operands[{at}]")), None)
+            leaves = [each for each in own if self._paths.get(each, each).partition("/")[0] == name]
+            chosen = iter([self._layouts.get(f"arrays.{leaf}.spec", own[leaf]) for leaf in leaves])
+
+            def of_leaf(leaf: Any, given: Iterator[Spec] = chosen) -> Any:
+                return self._partition(next(given)) if hasattr(leaf, "shape") else None
+
+            trees.append(None if name is None else self._jax.tree.map(of_leaf, operand))
+        return tuple(trees)
+
+    def of_result(self, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        """A tree of specs for the result; by paths where a leaf of it is no array."""
+        outputs = {
+            self._paths.get(name, name): self._partition(self._layouts.get(f"outputs.{name}", spec))
+            for name, spec in self._experiment.outputs.items()
+        }
+        # Names of mesh axes in the function mean those of the plan's mesh, as where it was planned.
+        mesh = self._experiment.mesh
+        abstract = self._jax.sharding.AbstractMesh(tuple(mesh.sizes.values()), tuple(mesh.sizes))
+        with self._jax.sharding.use_abstract_mesh(abstract):
+            shapes = self._jax.eval_shape(function, *operands)
+        leaves, structure = self._jax.tree.flatten(shapes)
+        return self._jax.tree.unflatten(structure, outputs.values()) if len(leaves) == len(outputs) else outputs
+
+    def constraints(self) -> Iterator[LineConstraint]:
+        """Yield the layouts of products that were open, with their lines."""
+        lines = {path: line for line, path in self._experiment.patterned.items()}
+        frames = self._experiment.frames["graph"]
+        for key, spec in self._layouts.items():
+            section, _, path = key.partition(".")
+            if section == "constraints":
+                frame = frames.get(lines.get(path, path))
+                yield LineConstraint(frame, path.rpartition("/")[2], self._partition(spec))
+
+    def _partition(self, spec: Spec) -> Any:
+        entries = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec]
+        while entries and entries[-1] is None:
+            entries.pop()
+        return self._jax.sharding.PartitionSpec(*entries)
+
+
+# The change of the caller's files.
+
+
+def _diffs(constraints: Sequence[LineConstraint]) -> Iterator[str]:
+    """Yield a unified diff for each file."""
+    files: dict[str, dict[int, list[LineConstraint]]] = {}
+    for each in constraints:
+        if each.frame is not None:
+            files.setdefault(each.frame.file, {}).setdefault(each.frame.line, []).append(each)
+    for file, lines in files.items():
+        before = linecache.getlines(file)
+        specs = {line: [_written(each.spec) for each in own] for line, own in lines.items()}
+        changed = around_products("".join(before), "jax.lax.with_sharding_constraint", specs)
+        yield from difflib.unified_diff(before, changed.splitlines(keepends=True), file, file)
+
+
+def _written(spec: Any) -> str:
+    """A PartitionSpec as a user's file has it: `P('data', None)`."""
+    return f"P({', '.join(map(repr, spec))})"
+
+
+__all__ = ["LineConstraint", "Plan", "experiment_of", "of_finished"]

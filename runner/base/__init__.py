@@ -1,0 +1,1 @@
+"""Has what every other package uses: words, dtypes, layouts, faults with their places, and plain data."""

@@ -1,0 +1,95 @@
+"""Words names, axes, bytes, times and devices, the same in all messages and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """Join names as `auto, constraint and explicit`; `last` is the conjunction."""
+    return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Quote and join names: `'x' and 'y'`."""
+    return listed([f"'{name}'" for name in names])
+
+
+def bytes_text(count: int | None) -> str:
+    """Format bytes in powers of 1000, with one decimal below 100: `64 B`, `2.1 MB`, `170 GB`."""
+    if count is None:
+        return "an unknown number of bytes"
+    size, units = float(count), list(_UNITS)
+    while abs(size) >= 999.5 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{count} B" if len(units) == len(_UNITS) else f"{size:.{1 if abs(size) < 99.95 else 0}f} {units[0]}"
+
+
+def time_text(seconds: float | None) -> str:
+    """Format seconds as three digits and a unit, `62.1 µs`; None as a dash."""
+    if seconds is None:
+        return "–"
+    # 999.5 and more would round to 1000 of a unit, so it is 1 of the next.
+    size, unit = next(((size, unit) for size, unit in _TIMES if seconds >= 0.9995 * size), _TIMES[-1])
+    return f"{seconds / size:#.3g}".removesuffix(".") + f" {unit}"
+
+
+def share_text(share: float) -> str:
+    """Format a share as a percentage with two digits: `100%`, `58%`, `0.058%`, `under 0.001%`."""
+    percent = 100 * share
+    if 0 < percent < 0.001:
+        return "under 0.001%"
+    return f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.2g}%"
+
+
+def devices_text(ids: Sequence[int], platform: str = "", *, whole: bool = False) -> str:
+    """Format device ids with consecutive ones as ranges: `CPU 0,1`, `0-7,16-23`.
+
+    Unless `whole`, many ranges are abbreviated: `0,2,…,62 (32)`.
+    """
+    runs: list[list[int]] = []
+    for device in ids:
+        if runs and device == runs[-1][1] + 1:
+            runs[-1][1] = device
+        else:
+            runs.append([device, device])
+    parts = [f"{a}-{b}" if b - a > 1 else ",".join(map(str, range(a, b + 1))) for a, b in runs]
+    many = len(parts) > 4 and len(ids) > 8 and not whole
+    text = f"{parts[0]},{parts[1]},…,{parts[-1]} ({len(ids)})" if many else ",".join(parts)
+    return f"{platform.upper()} {text}" if platform else text
+
+
+def on_devices(ids: Sequence[int]) -> str:
+    """Format device ids with the noun: `device 3`, `devices 0-7`."""
+    return f"device{'s' if len(ids) != 1 else ''} {devices_text(ids)}"
+
+
+def varying(value: str, axes: Sequence[str]) -> str:
+    """JAX's cast of a value that is the same along mesh axes: `x = jax.lax.pcast(x, 'data', to='varying')`."""
+    over = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
+    return f"{value} = jax.lax.pcast({value}, {over}, to='varying')"
+
+
+def of_system(error: OSError, where: Path | None) -> str:
+    """Format an error of the system with its file, or else `where`: `/full/a: No space left on device`."""
+    return f"{error.filename or where}: {error.strerror or error}"
+
+
+def long_text(seconds: float) -> str:
+    """`2 minutes`, `5 hours`, `3 days`."""
+    size, unit = next((size, unit) for size, unit in _SPANS if seconds >= size)
+    count = round(seconds / size)
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
+_SPANS = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (0.0, "second"))
+
+
+def accuracy_text(accuracy: float | None) -> str:
+    """Return an error in units of the measured rounding as text: `4.2 ×`."""
+    return "–" if accuracy is None else f"{accuracy:.2g} ×"

@@ -1,0 +1,180 @@
+"""Interprets a section again and again with a few of its equations changed, and computes only what that changes.
+
+The values of the unchanged section are kept by equation and operands, so that an equation whose operands are the same
+objects has its value at once: whatever is not downstream of a change, in every step of a loop and inside of regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from runner.base.layout import Layout, Spec
+from runner.checks.reference.arithmetic import Arithmetic
+from runner.checks.reference.decisions import PerDevice, Script
+from runner.checks.reference.interpreter import WHOLE, Interpreter, sharded
+from runner.experiment.model import Array, Experiment, Section
+from runner.graph.language.counterparts.promotion import x64
+from runner.graph.model import Equation, Graph, Region, Repeat
+from runner.graph.source import Source
+
+_ELEMENTS = 50_000_000
+"""The largest number of elements that are kept; what is computed after them is computed again each time."""
+
+
+@dataclass
+class _Kept:
+    """What is known of the unchanged section."""
+
+    values: dict[tuple[object, ...], Any] = field(default_factory=dict[tuple[object, ...], Any])
+    operands: list[Any] = field(default_factory=list[Any])
+    """The objects whose identities are in the keys, kept so that no other object gets them."""
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    """The shapes of the values of lines, by number."""
+    elements: int = 0
+    filling: bool = True
+
+
+@dataclass
+class _Remembering(Interpreter):
+    kept: _Kept = field(default_factory=_Kept)
+    shaped: bool = False
+    """Whether lines must keep their shapes."""
+    computed: int = 0
+    """The number of equations that were computed."""
+
+    def run(self, graph: Graph, kept: frozenset[int]) -> None:
+        for equation in graph.equations:
+            form = equation.form
+            if isinstance(form, Repeat) and form.region is not None:
+                self._region(equation, form.region)
+            elif isinstance(form, Repeat) and form.going is not None:
+                self._while(equation, form, form.going, frozenset())
+            elif isinstance(form, Repeat):
+                self._repeat(equation, form, frozenset())
+            else:
+                self._line(equation, frozenset())
+
+    def _once(self, key: tuple[object, ...], operands: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
+        """What the key has, or else what is computed; kept while the unchanged section is interpreted."""
+        key = (*key, *map(id, operands))
+        value = self.kept.values.get(key)
+        if value is None:
+            self.computed += 1
+            value = compute()
+            if self.kept.filling:
+                self.kept.values[key] = value
+                self.kept.operands += operands
+                self.kept.elements += sum(getattr(part, "size", 0) for part in {id(v): v for v in value}.values())
+                self.kept.filling = self.kept.elements < _ELEMENTS
+        return value
+
+    def _line(self, equation: Equation, gone: frozenset[int]) -> None:
+        (result,) = equation.results
+
+        def compute() -> PerDevice:
+            Interpreter._line(self, equation, frozenset())
+            return self.values[result.number]
+
+        read = (self.values[number] for number in equation.reads)
+        value = self.values[result.number] = self._once(("line", self.mesh.size), (equation, *read), compute)
+        if equation.source.whole:
+            # A line may give a tuple, which has no shape.
+            shape = getattr(value[0], "shape", ())
+            if self.kept.filling:
+                self.kept.shapes[result.number] = shape
+            elif self.shaped and self.kept.shapes.get(result.number, shape) != shape:
+                raise ValueError(f"{equation.source.line} has another shape than before")
+
+    def _counter(self, step: int, *, unroll: bool) -> PerDevice:
+        key = ("counter", step, unroll, self.mesh.size)
+        return self._once(key, (), lambda: Interpreter._counter(self, step, unroll=unroll))
+
+    def _slice(self, step: int, whole: PerDevice) -> PerDevice:
+        return self._once(("slice", step), (whole,), lambda: Interpreter._slice(self, step, whole))
+
+    def _stacked(self, steps: list[PerDevice]) -> PerDevice:
+        return self._once(("stack",), tuple(steps), lambda: Interpreter._stacked(self, steps))
+
+    def _as_array(self, value: PerDevice, source: Source) -> PerDevice:
+        if not isinstance(value[0], bool | int | float | complex):
+            return value
+        return self._once(("array", source.line.path), (value,), lambda: Interpreter._as_array(self, value, source))
+
+    def _shards(self, held: PerDevice, spec: Spec, *, whole: bool) -> PerDevice:
+        return self._once(("shards", spec, whole), (held,), lambda: Interpreter._shards(self, held, spec, whole=whole))
+
+    def _joined(
+        self, held: PerDevice, layout: Layout, region: Region, equation: Equation, line: Equation | None
+    ) -> PerDevice:
+        def compute() -> PerDevice:
+            return Interpreter._joined(self, held, layout, region, equation, line)
+
+        if not self.copies:
+            # Of values that are to be copies and differ, only the unchanged section has one.
+            return compute()
+        return self._once(("joined", layout.spec, region.manual), (held,), compute)
+
+
+class Rerun:
+    """A section on some arrays, which is interpreted with and without changes.
+
+    - `graph`: the section unchanged; `values`: all of its values, by the names that lines give them.
+    - `work`: the number of equations that were computed, on all devices together; an equation of a loop counts in each
+      step.
+    - `shaped`: whether changed lines must keep their shapes, as those of a function whose shapes JAX has traced.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        section: Section,
+        arrays: Mapping[str, np.ndarray],
+        arithmetic: Arithmetic,
+        script: Callable[[], Script],
+        most: int,
+        *,
+        shaped: bool = False,
+    ) -> None:
+        self.graph = experiment.computed(section)
+        self.work = 0
+        self._experiment, self._arithmetic, self._script, self._most = experiment, arithmetic, script, most
+        self._shaped = shaped
+        self._mesh = experiment.mesh if section == "per_device" else WHOLE
+        self._kept = _Kept()
+        self._inputs = {
+            array.name: self._block(array, arithmetic.held(arrays[array.name], experiment.x64, array.dtype))
+            for array in experiment.given
+        }
+        self.values = self._run(self.graph, self.graph.names, copies=False)
+        self._kept.filling = False
+
+    def _block(self, array: Array, whole: np.ndarray) -> PerDevice:
+        if self._mesh == WHOLE:
+            return [whole]
+        return sharded(self._experiment.block(array.layout), [whole] * self._mesh.size)
+
+    def changed(self, graph: Graph, keep: Iterable[str]) -> dict[str, PerDevice]:
+        """The values of these names in a graph that has most of its equations from the unchanged one.
+
+        Raises what `interpret` raises, and `OverflowError` for a value that is much larger than any of the section's.
+        """
+        return self._run(graph, {name: graph.names[name] for name in keep}, copies=True)
+
+    def _run(self, graph: Graph, names: Mapping[str, int], *, copies: bool) -> dict[str, PerDevice]:
+        experiment = self._experiment
+        interpreter = _Remembering(
+            self._mesh, experiment.mesh, experiment.dims, experiment.x64, self._arithmetic, self._script(),
+            self._most if copies else None, copies=copies, kept=self._kept,
+            shaped=self._shaped,
+        )  # fmt: skip
+        interpreter.values = {value.number: self._inputs[value.name] for value in graph.inputs}
+        try:
+            with np.errstate(all="ignore"), x64(experiment.x64):
+                interpreter.run(graph, frozenset())
+        finally:
+            self.work += interpreter.computed
+        return {name: interpreter.values[number] for name, number in names.items()}

@@ -1,0 +1,258 @@
+"""Finds the experiment's lines that operations come from, by the name stacks and frames that JAX traced.
+
+Each generated line has its own named scope. Operations from a call of the user's Python only have the scope of the
+call; their frames in the user's file identify the lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from runner.compiled.evidence.hlo import Location, Metadata
+from runner.experiment.identifiers import Identifiers
+from runner.experiment.imported import Imported, inside
+from runner.experiment.lines import regions
+from runner.experiment.model import Experiment, Flat, Loop, Section
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.parts import called
+from runner.graph.term import Apply, Term, within
+
+_WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
+"""The transformations with which JAX wraps a scope: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
+
+_TRANSPOSE = re.compile(r"(?:vmap\()*transpose\(")
+"""The beginning of a scope of a backward pass, which may be that of one element of a batch."""
+
+_FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
+"""The name of a function in a name stack, which is not a line's, although a line may have the same name."""
+
+PRIMITIVES = frozenset(
+    {"pgather", "psend", "precv"}
+    | {primitive for row in OPERATIONS.values() if row.over is not None for primitive in row.over.primitives}
+)
+"""JAX's collective primitives: the last part of the name stack of a collective that the program itself asks for.
+
+Some are the lowerings of operations of the language, some are not.
+
+Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end in `_start`.
+"""
+
+
+@dataclass(frozen=True)
+class OperationOrigin:
+    """Where an operation comes from: its line (`C`, `ring.lhs`, an array), and the JAX primitive.
+
+    - `primitive`: empty for an array; None for an operation that only passes slices to the steps of a Python loop.
+    """
+
+    node: str
+    primitive: str | None
+    gradient: bool
+
+
+def stacks(op_name: str) -> list[str]:
+    """The name stacks in the name of an instruction; several where the compiler merged instructions.
+
+    `a/b;a/c` if two computed the same, `a/(b:c)` if two became one collective (openxla/xla#40903).
+    """
+    opened = re.search(r"(?:^|/)\(", op_name)
+    if opened is None or not op_name.endswith(")"):
+        return op_name.split(";")
+    before, inside = op_name[: opened.end() - 1], op_name[opened.end() : -1]
+    return [stack for part in _parts(inside) for stack in stacks(before + part)]
+
+
+def _parts(text: str) -> list[str]:
+    """The parts between colons outside of parentheses."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == ":" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def asked(stack: str) -> bool:
+    """Whether a name stack is that of a collective that the program asks for, in a line or by JAX's differentiation."""
+    scopes, _, primitive = stack.rpartition("/")
+    return bool(scopes) and primitive.removesuffix("_start") in PRIMITIVES
+
+
+def backward(stack: str) -> bool:
+    """Whether a name stack belongs to a backward pass."""
+    return any(_TRANSPOSE.match(part) for part in stack.split("/"))
+
+
+def again(stack: str) -> bool:
+    """Whether a name stack belongs to operations that `jax.checkpoint` recomputes in a backward pass."""
+    return "rematted_computation" in stack.split("/")
+
+
+@dataclass(frozen=True)
+class StackScope:
+    """A scope that may be in a name stack.
+
+    - `line`: the line of operations that are in none of the scopes `inside`.
+    - `imported`: for a call of the user's Python, its lines by their places there; None for other scopes.
+    """
+
+    line: str
+    inside: dict[str, StackScope] = field(default_factory=dict[str, "StackScope"])
+    imported: dict[Location, list[Flat]] | None = None
+
+
+class Origins:
+    """The lines of one section, by JAX's name stacks."""
+
+    unplaced = "comes from no line of the experiment"
+
+    def __init__(self, experiment: Experiment, section: Section) -> None:
+        gradients = experiment.grad.names if experiment.grad else ()
+        self._scopes = _scopes(experiment.lines(section), _imported(experiment, section))
+        self._scopes |= {name: StackScope(name) for name in gradients}
+        names = Identifiers(experiment)
+        self._arrays = {names[array.name]: array.name for array in experiment.arrays}
+        by_hand = {axis for region in regions(experiment.lines(section)) for axis in region.manual}
+        self._automatic = frozenset(experiment.automatic if section == "per_device" else ()) - by_hand
+        self.of = lru_cache(maxsize=None)(self._of)
+
+    def leave(self, axes: Iterable[str]) -> bool:
+        """Whether the lines leave all of these axes to the compiler."""
+        over = frozenset(axes)
+        return bool(over) and over <= self._automatic
+
+    def array(self, name: str) -> str | None:
+        """The array that is the program's parameter of this name."""
+        return self._arrays.get(name)
+
+    def _of(self, metadata: Metadata) -> tuple[OperationOrigin, ...]:
+        """The origins of an instruction; several if operations were merged, none if the name belongs to no line."""
+        candidates = (self._origin(stack, metadata.frames) for stack in stacks(metadata.op_name))
+        origins = [origin for origin in candidates if origin is not None]
+        return tuple(dict.fromkeys(origins))
+
+    def lost(self, op_name: str) -> list[str]:
+        """The name stacks of collectives that the program asks for outside of any line."""
+        return [stack for stack in stacks(op_name) if asked(stack) and self._origin(stack, ()) is None]
+
+    def tells(self, metadata: Metadata) -> bool:
+        """Whether a name belongs to a line, or to a collective that the program asks for."""
+        return bool(self.of(metadata)) or bool(self.lost(metadata.op_name))
+
+    def _origin(self, stack: str, frames: Sequence[Location]) -> OperationOrigin | None:
+        if stack in self._arrays:
+            return OperationOrigin(self._arrays[stack], "", False)
+        parts = stack.split("/")
+        scope, scopes = None, self._scopes
+        skip = False
+        for part, following in zip(parts, [*parts[1:], ""], strict=True):
+            if skip:
+                skip = False
+                continue
+            # JAX's own loop scope is between a repeat and its body, which may have lines of these names.
+            skip = part == "while" and following in ("body", "cond")
+            if skip:
+                continue
+            entered = scopes.get(_unwrapped(part))
+            scope, scopes = (scope, scopes) if entered is None else (entered, entered.inside)
+        if scope is None:
+            return None
+        if scope.imported is None:
+            return OperationOrigin(scope.line, parts[-1], backward(stack))
+        return _traced(scope, scope.imported, stack, frames)
+
+
+def _traced(
+    scope: StackScope, lines: Mapping[Location, Sequence[Flat]], stack: str, frames: Sequence[Location]
+) -> OperationOrigin:
+    """The line of the user's Python in whose innermost frame an operation was traced; without one, that of the call.
+
+    If several lines are there, it is one that calls such an operation: the first, in the backward pass the last.
+    """
+    primitive, gradient = stack.rpartition("/")[2], backward(stack)
+    there = next((lines[frame] for frame in frames if frame in lines), ())
+    if not there:
+        return OperationOrigin(scope.line, primitive, gradient)
+    of = [line for line in there if not isinstance(line, Loop)]
+    fitting = [line for line in of if any(_fits(part, primitive) for part in within(line.expression.term))] or of
+    if not fitting:
+        return OperationOrigin(str(there[-1].line), None, gradient)
+    return OperationOrigin(str(fitting[-1 if gradient else 0].line), primitive, gradient)
+
+
+_PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
+
+
+def _fits(part: Term, primitive: str) -> bool:
+    """Whether an expression calls the operation of a JAX primitive."""
+    if isinstance(part, Apply) and part.spelled == "index":
+        return primitive in ("gather", "dynamic_slice", "slice", "squeeze")
+    row = called(part)
+    if row is None:
+        return False
+    if row.over is not None:
+        return primitive.removesuffix("_start") in row.over.primitives
+    if row.method is not None:
+        return primitive.startswith("scatter")
+    return row.name == primitive.removeprefix("reduce_") or (row.contraction is not None and primitive in _PRODUCTS)
+
+
+def _unwrapped(part: str) -> str:
+    if _FUNCTION.search(part):
+        return ""
+    match = _WRAPPED.match(part)
+    return match.group(1) if match else part
+
+
+def _scopes(statements: Sequence[Flat], imported: Mapping[str, _PythonCall], around: int = 0) -> dict[str, StackScope]:
+    """The scopes of lines inside `around` enclosing scopes; `imported` has the calls of Python lines, by path."""
+    scopes: dict[str, StackScope] = {}
+    for statement in statements:
+        line, call = statement.line, imported.get(statement.line.path)
+        *outer, own = line.scopes[around : None if call is None else call.depth]
+        here = scopes
+        for scope in outer:
+            # A scope without a line belongs to the first line inside it.
+            here = here.setdefault(scope, StackScope(str(line))).inside
+        if call is None:
+            body = _scopes(statement.body, imported, len(line.scopes) - 1) if isinstance(statement, Loop) else {}
+            known = here.get(own, StackScope(""))
+            here[own] = StackScope(str(line), {**known.inside, **body})
+            continue
+        known = here.setdefault(own, StackScope(call.line, imported={}))
+        assert known.imported is not None
+        for inner in _with_bodies(statement):
+            frame = call.function.frames.get(inner.line.label)
+            if frame is not None:
+                known.imported.setdefault((frame.file, frame.line), []).append(inner)
+    return scopes
+
+
+def _with_bodies(statement: Flat) -> Iterator[Flat]:
+    yield statement
+    for inner in statement.body if isinstance(statement, Loop) else ():
+        yield from _with_bodies(inner)
+
+
+@dataclass(frozen=True)
+class _PythonCall:
+    """A call of the user's Python: the function, its first line, and the number of enclosing scopes."""
+
+    function: Imported
+    line: str
+    depth: int
+
+
+def _imported(experiment: Experiment, section: Section) -> dict[str, _PythonCall]:
+    """The calls of the user's Python, by the paths of their lines."""
+    calls: dict[str, _PythonCall] = {}
+    for line, call, function in inside(experiment.section(section), experiment.imports):
+        first, several = call.gives[0].line, len(call.gives) > 1
+        # A single result has the call's scope; each of several results has one of its own inside that.
+        calls[line.path] = _PythonCall(function, str(first), len(first.scopes) - several)
+    return calls

@@ -1,0 +1,108 @@
+"""Classifies an instruction of a compiled module: what it communicates, starts or completes."""
+
+from __future__ import annotations
+
+import re
+
+from runner.compiled.evidence import custom_calls
+from runner.compiled.evidence.hlo import Computation, Instruction
+from runner.experiment.forms import KINDS
+
+_ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective", re.IGNORECASE)
+"""Parts of the names of opcodes that communicate."""
+
+_CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
+"""Attributes of operations that communicate."""
+
+_LOCAL = ("copy", "slice", "dynamic-slice", "dynamic-update-slice")
+"""Operations with a start and a done that stay within a device's memory."""
+
+IDLE = frozenset(
+    {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "iota"}
+    | {"partition-id", "replica-id", "after-all", "opt-barrier", "async-update", "add-dependency", "domain"}
+    | {f"{opcode}-{end}" for opcode in _LOCAL for end in ("start", "done")}
+)
+"""Opcodes that compute too little to overlap with communication."""
+
+HEAVY = ("dot", "convolution", "scatter", "sort", "triangular-solve", "cholesky", "fft")
+
+START, DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+"""The custom calls that start and complete an async collective fusion of TPU's compiler."""
+
+
+def kind_of(instruction: Instruction) -> str | None:
+    """The kind of collective that an instruction is or starts; a `-done` belongs to its start."""
+    opcode = instruction.opcode.removesuffix("-start")
+    return opcode if opcode in KINDS else None
+
+
+def target_of(instruction: Instruction) -> str | None:
+    """The target of a custom call."""
+    if instruction.opcode != "custom-call":
+        return None
+    return (instruction.attribute("custom_call_target") or "").strip('"')
+
+
+def doubts(computation: Computation, instruction: Instruction) -> str | None:
+    """Why an instruction that is not a known collective may communicate; None if it does not."""
+    opcode, target = instruction.opcode, target_of(instruction)
+    if target is not None:
+        begins = target == START and any(map(kind_of, computation.instructions.values()))
+        if begins or custom_calls.local(target):
+            return None
+        return f"{instruction.name} calls {target or 'an unnamed target'}, which may communicate"
+    if opcode.endswith(("-done", "-update")):
+        alike = opcode.rsplit("-", 1)[0] not in (*KINDS, "async", *_LOCAL)
+    else:
+        alike = bool(_ALIKE.search(opcode)) or any(attribute in instruction.attributes for attribute in _CONNECTING)
+    return f"{instruction.name} ({opcode}) seems to communicate, in an unknown way" if alike else None
+
+
+def done_with(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
+    """The instructions that continue and complete a start."""
+    chain: list[Instruction] = []
+    front = [start]
+    while front:
+        for user in computation.users.get(front.pop().name, ()):
+            if user.opcode.endswith(("-done", "-update")) and user not in chain:
+                chain.append(user)
+                if user.opcode.endswith("-update"):
+                    front.append(user)
+            elif user.opcode == "get-tuple-element":
+                front.append(user)
+    return tuple(sorted(chain, key=lambda instruction: instruction.position))
+
+
+def keeps_a_part(computation: Computation, reduced: Instruction) -> bool:
+    """Whether a fusion is TPU's all-reduce-scatter: it reduces over all devices and returns only one device's slice.
+
+    Several arrays may be reduced together, of each of which it returns a slice.
+    """
+    root = _moved(computation, computation.root)
+    if root is None:
+        return False
+    ends = [computation.instructions.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
+    slices = [_moved(computation, end) for end in ends]
+    return bool(slices) and all(each is not None and _slices(computation, each, reduced) for each in slices)
+
+
+def _moved(computation: Computation, instruction: Instruction | None) -> Instruction | None:
+    """The instruction that computes a value which is then only moved or reshaped."""
+    while instruction is not None and instruction.opcode in ("bitcast", "reshape", "copy"):
+        instruction = computation.instructions.get(instruction.operands[0])
+    return instruction
+
+
+def _slices(computation: Computation, instruction: Instruction, reduced: Instruction) -> bool:
+    if instruction.opcode != "dynamic-slice":
+        return False
+    whole = computation.instructions.get(instruction.operands[0])
+    if whole is not None and whole.opcode == "get-tuple-element":
+        whole = computation.instructions.get(whole.operands[0])
+    return whole is not None and whole.name == reduced.name
+
+
+REDUCTIONS = {
+    "add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod", "and": "and", "or": "or",
+}  # fmt: skip
+"""The opcodes that reduce two values to one, in HLO and StableHLO, and what the record calls them."""

@@ -1,0 +1,127 @@
+"""Finds the line of a user's file that an instruction of a compiled module comes from, with the calls that lead to it.
+
+It needs the text of the module alone, whoever compiled it: its stack frames, and a rule for which files are a user's.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TypeAlias
+
+from runner.compiled.evidence.hlo import Location, Module
+from runner.experiment.config.folders import conf_folder
+from runner.experiment.imported import CALLED
+from runner.graph.source import Frame
+
+IsUsers: TypeAlias = Callable[[str], bool]
+"""Whether a file is a user's own."""
+
+_SITES = {"site-packages", "dist-packages"}
+_PYTHON = re.compile(r"python\d(\.\d+)?t?(\.zip)?$")
+
+
+def installed(file: str) -> bool:
+    """Whether a path, on any machine, is that of an installed package, of Python's own library, or of no file."""
+    if file.startswith("<"):
+        return "ipython" not in file
+    path = PureWindowsPath(file) if "\\" in file else PurePosixPath(file)
+    library = any(
+        above == "lib" and _PYTHON.match(below) for above, below in zip(path.parts, path.parts[1:], strict=False)
+    )
+    return library or not _SITES.isdisjoint(path.parts)
+
+
+_HOUSE = str(Path(__file__).parents[2])
+_SHIPPED = str(conf_folder())
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is a user's own, rather than a library's, Shardproof's, or evaluated text."""
+    if file.startswith(_SHIPPED):
+        return True
+    ours = file.startswith(_HOUSE) or file.endswith(f"/{CALLED}")
+    return not ours and not file.startswith(_INSTALLED) and not installed(file)
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """The line that an operation comes from.
+
+    - `at`: its file and number; `callers`: the user's lines that lead to it, the innermost first.
+    - `library`: whether no frame is a user's, so that the line is a library's own.
+    """
+
+    at: Location
+    callers: tuple[Location, ...] = ()
+    library: bool = False
+
+
+def source_line(frames: Sequence[Location], users: IsUsers = is_users) -> SourceLine | None:
+    """The line of the innermost frame in a user's file, or else of the innermost frame; None without frames.
+
+    `frames`: those of the operation, the innermost first.
+    """
+    own = tuple(frame for frame in frames if users(frame[0]))
+    if own:
+        return SourceLine(own[0], own[1:])
+    return SourceLine(frames[0], (), library=True) if frames else None
+
+
+def source_lines(module: Module, users: IsUsers = is_users) -> dict[str, SourceLine]:
+    """The lines of a module's instructions, by their names; an instruction that has no frames is left out."""
+    of = functools.cache(functools.partial(source_line, users=users))
+    lines = (
+        (instruction.name, of(instruction.metadata.frames))
+        for computation in module.computations.values()
+        for instruction in computation.instructions.values()
+    )
+    return {name: line for name, line in lines if line is not None}
+
+
+def distinguishing(lines: Iterable[SourceLine]) -> dict[SourceLine, tuple[Location, ...]]:
+    """For each line the callers that tell it from the others at the same place, the innermost first.
+
+    A helper that is called once needs none; if a layer calls it twice, the two lines of the layer do.
+    """
+    paths: dict[SourceLine, tuple[Location, ...]] = {}
+
+    def separate(alike: Sequence[SourceLine], depth: int, shown: Mapping[SourceLine, tuple[Location, ...]]) -> None:
+        at: dict[Location | None, list[SourceLine]] = {}
+        for line in alike:
+            at.setdefault(line.callers[depth] if depth < len(line.callers) else None, []).append(line)
+        for caller, below in at.items():
+            more = () if len(at) == 1 or caller is None else (caller,)
+            longer = {line: (*shown[line], *more) for line in below}
+            if caller is None or len(below) == 1:
+                paths.update(longer)
+            else:
+                separate(below, depth + 1, longer)
+
+    there: dict[Location, dict[SourceLine, None]] = {}
+    for line in lines:
+        there.setdefault(line.at, {})[line] = None
+    for alike in there.values():
+        separate([*alike], 0, dict.fromkeys(alike, ()))
+    return paths
+
+
+def frame(at: Location) -> Frame:
+    """A line with its text, which is empty where the file is not on this machine."""
+    file, number = at
+    return Frame(file, number, linecache.getline(file, number).strip())
+
+
+def spelled(line: SourceLine, callers: Sequence[Location] = ()) -> str:
+    """A line as readers see it, behind those of its callers: `train.py:88 w_q = gather(w) → shardops.py:44`.
+
+    Only the first of them has its text, since the others follow from it.
+    """
+    first, *others = [frame(at) for at in (*reversed(callers), line.at)]
+    return " → ".join([str(first).strip(), *(other.place for other in others)])

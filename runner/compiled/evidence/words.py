@@ -1,0 +1,106 @@
+"""Describes a collective of a record, compiled, planned or asked for, as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from runner.base import executions
+from runner.base.executions import Count, Range
+from runner.base.words import bytes_text
+
+if TYPE_CHECKING:
+    from runner.compiled.evidence.model import Collective, Reason
+    from runner.graph.sharding.plan import AskedCollective, PlannedCollective
+
+
+NOBODY = "no other device"
+"""The text for the axes of a collective whose axes all have size 1, which have no names in the compiled module."""
+
+
+def collective(entry: Collective) -> str:
+    """`all-gather of w for y over x`, `collective-permute of ring.lhs (backward) over x`."""
+    within = f" within groups {json.dumps(entry.groups)}"
+    over = within if entry.axes is None else f" over {', '.join(entry.axes) or NOBODY}"
+    return f"{entry.kind} of {subject(entry)}{over}"
+
+
+def renamed(entry: Collective, names: Mapping[str, str]) -> Collective:
+    """A collective with readers' names for its lines."""
+
+    def all_of(lines: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys(names.get(line, line) for line in lines))
+
+    between = entry.between and replace(entry.between, source=all_of(entry.between.source), to=all_of(entry.between.to))
+    return replace(
+        entry,
+        node=entry.node and names.get(entry.node, entry.node),
+        nodes=all_of(entry.nodes),
+        between=between,
+        overlapped=None if entry.overlapped is None else all_of(entry.overlapped),
+        backward=all_of(entry.backward),
+        parts=[replace(part, nodes=all_of(part.nodes)) for part in entry.parts],
+    )
+
+
+def subject(entry: Collective) -> str:
+    """The value that a collective communicates: its line, and for one that the compiler inserted, whose value that is.
+
+    `C`; `w for y` if line `y` needs the value of `w` on other devices; `loss and out (backward)`.
+    """
+    lines = entry.nodes
+    taken = [name for name in entry.between.source if name not in lines] if entry.between else []
+    needed = lines or ([name for name in entry.between.to if name not in taken] if entry.between else [])
+    backward = " (backward)" if entry.gradient else ""
+    if taken and needed:
+        return f"{' and '.join(taken)} for {' and '.join(needed)}{backward}"
+    if taken or lines:
+        return f"{' and '.join(taken or lines)}{backward}"
+    return f"a value for {' and '.join(needed)}{backward}" if needed else f"no line that the module names{backward}"
+
+
+def described(entry: Collective) -> str:
+    """The description of a collective of a record, in a line."""
+    inserted = ", inserted by the compiler" if entry.inserted else ""
+    return f"{often(entry.count)} × {collective(entry)}: a device sends {bytes_text(entry.bytes_sent)}{inserted}"
+
+
+def because(why: Reason) -> str:
+    """The reason of a collective, in a sentence."""
+    return why.text + ("; Shardy plans it too" if why.planned and why.by == "operation" else "")
+
+
+def asked(entry: AskedCollective) -> str:
+    """`all-reduce of out over model`."""
+    return f"{entry.kind} of {_at(entry.line, entry.gradient)}{_over(entry.axes)}"
+
+
+def asked_at_length(entry: AskedCollective) -> str:
+    """The description of a collective that a program asks for, in a line."""
+    return f"{often(entry.count)} × {asked(entry)}: a device sends {bytes_text(entry.bytes_sent)}"
+
+
+def planned(entry: PlannedCollective) -> str:
+    """`all-gather of w1 for hidden over data`."""
+    of = entry.of if entry.line in (None, entry.of) else f"{entry.of} for {entry.line}"
+    return f"{entry.kind} of {of}{' (backward)' if entry.gradient else ''}{_over(entry.axes)}"
+
+
+def planned_at_length(entry: PlannedCollective) -> str:
+    """The description of a collective that Shardy plans, in a line."""
+    return f"{often(entry.count)} × {planned(entry)}: a device sends {bytes_text(entry.bytes_sent)}"
+
+
+def _at(line: str | None, gradient: bool) -> str:
+    return f"{line or 'no line that the module names'}{' (backward)' if gradient else ''}"
+
+
+def _over(axes: Sequence[str] | None) -> str:
+    return " within groups along no axis" if axes is None else f" over {', '.join(axes) or NOBODY}"
+
+
+def often(count: Count) -> str:
+    """How often one collective runs: `3`, `between 0 and 1 (in a branch)`."""
+    return executions.text(count) + (" (in a branch)" if isinstance(count, Range) else "")

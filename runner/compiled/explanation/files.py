@@ -1,0 +1,246 @@
+"""Reads explanations from a file or a folder of dumps, and writes them as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.base import codec, plain
+from runner.base.faults import nearest
+from runner.base.untyped import is_dict
+from runner.compiled.explanation import dumps, estimating, meshes, modules, profiles, serialized
+from runner.compiled.explanation.dumps import DumpedModule
+from runner.compiled.explanation.model import SCHEMA, Explanation
+from runner.compiled.explanation.modules import NOTHING, Known, ReadModule, UnreadableModule
+
+LARGEST = 2_000_000_000
+"""The most bytes of a file that is read."""
+
+
+_LOWERED = re.compile(r"(?:#loc\w* = loc\(.*\n|\s|#\w+ = .*\n)*module (?:@\S+ )?(?:attributes )?\{")
+"""How a text of StableHLO begins."""
+
+_SAVED = re.compile(r'\s*\{\s*"schema":\s*"shardproof-explanation')
+_BEGIN = 100_000
+"""The characters in which the first line of a module stands."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to explain: what is known besides, the module of a folder, hardware, the folder of its file, a profile.
+
+    - `lowered`: the module as JAX lowered it, which has the reasons and the layouts.
+    """
+
+    known: Known = NOTHING
+    module: str | None = None
+    hardware: str | None = None
+    config_dir: Path | None = None
+    profile: Path | None = None
+    lowered: Path | None = None
+
+
+class SeveralModules(UnreadableModule):
+    """A folder has several modules, none of which was chosen."""
+
+    def __init__(self, folder: Path, there: Sequence[DumpedModule]) -> None:
+        super().__init__(f"{folder}: it has {len(there)} modules; choose one by its name: module={there[0].name}")
+        self.modules = there
+
+
+def explain(path: Path | None, wanted: Wanted = Wanted()) -> Explanation:
+    """The explanation of a file, of a module in a folder of dumps, or of a program in a profile.
+
+    - `path`: None if the profile has the module itself.
+
+    Raises `UnreadableModule`, also for what is no file, `SeveralModules` for a folder of which none is chosen, and
+    `meshes.InvalidMesh` and `estimating.InvalidHardware`.
+    """
+    if wanted.profile is None and path is not None and not _has_modules(path) and profiles.is_profile(path):
+        path, wanted = None, replace(wanted, profile=path)
+    if wanted.lowered is not None and wanted.known.mesh is None:
+        named = meshes.of_lowered(read_text(wanted.lowered))
+        wanted = replace(wanted, known=replace(wanted.known, mesh=named))
+    if wanted.profile is not None:
+        explanation = _profiled(path, wanted.profile, wanted)
+    elif path is None:
+        raise UnreadableModule("there is neither a file nor a profile")
+    else:
+        taken = _taken(path, wanted)
+        if isinstance(taken, Explanation):
+            return taken
+        explanation = _estimated(taken, wanted)
+    return explanation if wanted.lowered is None else _with_reasons(explanation, wanted.lowered)
+
+
+def _with_reasons(explanation: Explanation, lowered: Path) -> Explanation:
+    """The explanation of a module's text with the reasons and layouts by the plan of the lowered module."""
+    file = Path(explanation.source)
+    if file.name.endswith(".pb") or not file.is_file():
+        raise UnreadableModule(f"{file}: the reasons need the text of the module; give its file beside --lowered")
+    other = saved(serialized.lowered(_checked(lowered), file), str(lowered))
+    why = {entry.instruction: entry.why for entry in other.placed or ()}
+    placed = [replace(entry, why=why.get(entry.instruction)) for entry in explanation.placed or ()]
+    return replace(
+        explanation,
+        placed=placed,
+        layouts=other.layouts,
+        arguments=other.arguments,
+        lines={**other.lines, **explanation.lines},
+        sources={**other.sources, **explanation.sources},
+        notes=list(dict.fromkeys([*explanation.notes, *other.notes])),
+    )
+
+
+def _profiled(path: Path | None, folder: Path, wanted: Wanted) -> Explanation:
+    """The explanation of a program in a profile, whose module is that of `path`, or the one that the profile has."""
+    recording = profiles.read(folder)
+    program = recording.chosen(wanted.module)
+    if path is None:
+        known = replace(wanted.known, platform=wanted.known.platform or recording.platform)
+        taken = modules.read(recording.text(program), str(folder), known)
+    else:
+        taken = _taken(path, replace(wanted, module=wanted.module or program.name))
+        if isinstance(taken, Explanation):
+            raise UnreadableModule(f"{path}: a saved explanation has no module to which the times could belong")
+        if wanted.module is None:
+            program = recording.chosen(taken.explanation.module)
+    return _estimated(replace(taken, explanation=profiles.profiled(taken, recording, program)), wanted)
+
+
+def _taken(path: Path, wanted: Wanted) -> ReadModule | Explanation:
+    """The module of a file or folder, or the explanation that was saved there."""
+    file = _chosen(path, wanted.module) if path.is_dir() else path
+    known = wanted.known
+    if file.name.endswith(".pb"):
+        text = serialized.text(_checked(file))
+    else:
+        text = read_text(file)
+        if _LOWERED.match(text[:_BEGIN]):
+            return saved(serialized.lowered(file), str(file))
+        if text.lstrip()[:1] == "{":
+            return saved(text, str(file))
+    if known.memory is None:
+        known = replace(known, memory=dumps.memory(file), platform=known.platform or _platform(file))
+    return modules.read(text, str(file), known)
+
+
+def _estimated(taken: ReadModule, wanted: Wanted) -> Explanation:
+    if wanted.hardware is None:
+        return taken.explanation
+    return estimating.estimated(taken, wanted.hardware, folder=wanted.config_dir)
+
+
+def _has_modules(path: Path) -> bool:
+    return path.is_dir() and bool(_modules(path))
+
+
+def is_module(path: Path) -> bool:
+    """Whether a path is that of a module, of a saved explanation, of a profile, or of a folder of dumps."""
+    if path.is_dir():
+        return bool(_modules(path)) or profiles.is_profile(path)
+    if not path.is_file():
+        return False
+    if path.name.endswith(".hlo.pb") or profiles.is_profile(path):
+        return True
+    with path.open("rb") as file:
+        begin = file.read(_BEGIN).decode("utf-8", "replace")
+    return bool(_SAVED.match(begin) or _LOWERED.match(begin) or modules.HEAD.search(begin))
+
+
+def _chosen(folder: Path, name: str | None) -> Path:
+    there = _modules(folder)
+    if not there:
+        raise UnreadableModule(f"{folder}: no module was dumped here (module_0001.NAME.….txt)")
+    fitting = dumps.chosen(there, name) if name else there
+    if not fitting:
+        names = list(dict.fromkeys(module.name for module in there))
+        raise UnreadableModule(f"{folder}: it has no module {name}{nearest(name or '', names)}")
+    if len(fitting) > 1 and (name is None or len({module.name for module in fitting}) > 1):
+        raise SeveralModules(folder, fitting)
+    return fitting[0].file
+
+
+def _modules(folder: Path) -> list[DumpedModule]:
+    try:
+        return dumps.modules(folder)
+    except OSError as error:
+        raise UnreadableModule(f"{folder}: {error.strerror or error}") from None
+
+
+def by_name(path: Path, wanted: Wanted = Wanted()) -> dict[str, Explanation]:
+    """The explanations of a folder's modules by name, of each name the largest; of a file the one. Raises as `explain`.
+
+    A module that cannot be read is left out of a folder's.
+    """
+    if not path.is_dir() or wanted.module is not None:
+        explanation = explain(path, wanted)
+        return {explanation.module: explanation}
+    explanations: dict[str, Explanation] = {}
+    for module in _modules(path):
+        if module.compiled and module.name not in explanations:
+            with contextlib.suppress(UnreadableModule):
+                explanations[module.name] = explain(module.file, wanted)
+    return explanations
+
+
+_PLATFORMS = (("cpu_after", "cpu"), ("gpu_after", "gpu"), ("sm_", "gpu"), ("gfx", "gpu"), ("tpu", "tpu"))
+
+
+def _platform(file: Path) -> str | None:
+    """The platform that the name of a dumped file tells."""
+    stage = file.name.split(".", 2)[-1]
+    return next((platform for begin, platform in _PLATFORMS if stage.startswith(begin)), None)
+
+
+def _checked(path: Path) -> Path:
+    """A regular file that is not too large. Raises `UnreadableModule`."""
+    if not path.is_file():
+        what = "it is not a regular file" if path.exists() else "there is no such file"
+        raise UnreadableModule(f"{path}: {what}")
+    if path.stat().st_size > LARGEST:
+        raise UnreadableModule(f"{path}: a file of more than {LARGEST // 1_000_000_000} GB is not read")
+    return path
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises `UnreadableModule` if it is none that can be read."""
+    try:
+        return _checked(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UnreadableModule(f"{path}: this is no text in UTF-8: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise UnreadableModule(f"{path}: {error.strerror or error}") from None
+
+
+def document(explanation: Explanation) -> str:
+    """An explanation as JSON."""
+    return json.dumps(codec.plain(explanation), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def schema_text() -> str:
+    """The JSON Schema of a saved explanation, which is `docs/explain.schema.json`."""
+    schema = codec.schema(Explanation)
+    head = {"$schema": schema.pop("$schema"), "title": f"a saved explanation, schema {SCHEMA}"}
+    schema["$defs"]["Explanation"]["properties"]["schema"] = {"const": SCHEMA}
+    return json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n"
+
+
+def saved(text: str, source: str) -> Explanation:
+    """The explanation that `document` wrote. Raises `UnreadableModule` if the text is none, or of another schema."""
+    try:
+        data: Any = plain.parse(text)
+    except plain.NotJson as error:
+        raise UnreadableModule(f"{source}: {error}") from None
+    schema = data.get("schema") if is_dict(data) else None
+    if schema != SCHEMA:
+        raise UnreadableModule(f"{source}: this is no explanation: its schema is {schema!r}, not {SCHEMA!r}")
+    try:
+        return codec.build(Explanation, data)
+    except codec.Misfit as error:
+        raise UnreadableModule(f"{source}: {error}") from None

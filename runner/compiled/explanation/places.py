@@ -1,0 +1,139 @@
+"""Names the lines of a module by the user's files alone: `train.py:88`, with the calls that lead there.
+
+This is what `compiled/evidence/` needs to know of lines where there is no experiment
+(`evidence.attribution.Attribution`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+from runner.compiled.evidence.hlo import Location, Metadata, Module
+from runner.compiled.evidence.nodes import OperationOrigin, backward, stacks
+from runner.compiled.evidence.source_lines import IsUsers, SourceLine, is_users, source_line
+from runner.compiled.explanation.model import SourcePlace
+
+_SOURCE_FILE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)"')
+
+_WRAPPER = re.compile(
+    r"p?jit\([^()]*\)|closed_call|checkpoint|rematted_computation|eval_jaxpr|while|body|cond|shard_map"
+)
+"""The parts of a name stack that JAX adds."""
+
+_TRANSFORMED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
+
+_PASSING = frozenset({"dynamic_slice", "squeeze", "dynamic_update_slice", "broadcast_in_dim", "reshape"})
+"""Operations of a `scan` itself, which pass slices to its steps and stack their results."""
+
+_LAST = 3
+"""The scopes that name an operation for which the module has no line."""
+
+
+class Places:
+    """The lines of the user's files, by the name that an explanation uses for them.
+
+    - `lines`: those that were asked for, by name.
+    """
+
+    unplaced = "comes from no line that the module names"
+
+    def __init__(self, files: Iterable[str], users: IsUsers = is_users) -> None:
+        self._short = _suffixes(files)
+        self._users = users
+        self.lines: dict[str, SourcePlace] = {}
+        self._callers: dict[str, dict[tuple[Location, ...], None]] = {}
+        self.of = lru_cache(maxsize=None)(self._of)
+
+    def leave(self, axes: Iterable[str]) -> bool:
+        """Whether the lines leave these axes to the compiler: what is known of the program is not enough to say so."""
+        return False
+
+    def lost(self, op_name: str) -> list[str]:
+        """The name stacks without a line: none, since a name is a line's or that of its scopes."""
+        return []
+
+    def tells(self, metadata: Metadata) -> bool:
+        """Whether an instruction has a name or a line."""
+        return bool(self.of(metadata))
+
+    def _of(self, metadata: Metadata) -> tuple[OperationOrigin, ...]:
+        line = source_line(metadata.frames, self._users)
+        if not metadata.op_name:
+            return () if line is None else (OperationOrigin(self._named(line), "", False),)
+        origins = (self._origin(stack, line) for stack in stacks(metadata.op_name))
+        return tuple(dict.fromkeys(origin for origin in origins if origin is not None))
+
+    def _origin(self, stack: str, line: SourceLine | None) -> OperationOrigin | None:
+        *around, primitive = stack.split("/")
+        if not around and line is None:
+            # The name of an argument is its path in the caller's tree.
+            return OperationOrigin(stack.replace("\\", ""), "", False) if stack else None
+        node = self._named(line) if line is not None else _scopes(stack)
+        passing = around[-2:] == ["while", "body"] and primitive in _PASSING
+        return OperationOrigin(node, None if passing else primitive, backward(stack))
+
+    def _named(self, line: SourceLine) -> str:
+        name = self.name(line.at)
+        self.lines.setdefault(name, SourcePlace(file=line.at[0], line=line.at[1], library=line.library))
+        self._callers.setdefault(name, {})[line.callers] = None
+        return name
+
+    def name(self, at: Location) -> str:
+        """The name of a line: its number behind as much of its path as tells the module's files apart."""
+        file, number = at
+        return f"{self._short.get(file, file)}:{number}"
+
+    def callers(self, metadata: Metadata, node: str | None) -> list[str]:
+        """The lines whose calls lead to the line of an instruction, the innermost first.
+
+        If the instruction's own line is not `node`, they are those of `node`, if all its instructions have the same.
+        """
+        line = source_line(metadata.frames, self._users)
+        paths: Sequence[tuple[Location, ...]] = list(self._callers.get(node or "", ()))
+        if line is not None and self.name(line.at) == node:
+            paths = [line.callers]
+        if len(paths) != 1:
+            return []
+        # A line that JAX traces again, for a derivative or a checkpoint, is in the path again.
+        path = [at for at in dict.fromkeys(paths[0]) if self.name(at) != node]
+        for at in path:
+            self.lines.setdefault(self.name(at), SourcePlace(file=at[0], line=at[1]))
+        return [self.name(at) for at in path]
+
+
+def of_module(module: Module, users: IsUsers = is_users) -> Places:
+    """The places of a module's lines; `users`: which files are the user's."""
+    return Places(_files(module), users)
+
+
+def _files(module: Module) -> set[str]:
+    named = set(module.stack_frames.files)
+    if named:
+        return named
+    # A module of before JAX 0.7 has no tables.
+    instructions = (i for computation in module.computations.values() for i in computation.instructions.values())
+    matches = (_SOURCE_FILE.search(instruction.attributes) for instruction in instructions)
+    return {match[1] for match in matches if match is not None}
+
+
+def _suffixes(files: Iterable[str]) -> dict[str, str]:
+    """For each path as much of its end as no other one has: `train.py`, or `a/train.py` and `b/train.py`."""
+    paths = {file: PurePosixPath(file.replace("\\", "/")).parts for file in files}
+    shortest: dict[str, str] = {}
+    for length in range(1, 1 + max(map(len, paths.values()), default=0)):
+        ends: dict[tuple[str, ...], list[str]] = {}
+        for file, parts in paths.items():
+            ends.setdefault(parts[-length:], []).append(file)
+        for parts, alike in ends.items():
+            if len(alike) == 1:
+                shortest.setdefault(alike[0], "/".join(parts).replace("//", "/"))
+    return shortest
+
+
+def _scopes(stack: str) -> str:
+    """The user's scopes in a name stack without a line: `layers/attention/dot_general`."""
+    parts = [_TRANSFORMED.sub(r"\1", part) for part in stack.split("/") if not _WRAPPER.fullmatch(part)]
+    return "/".join([part for part in parts if part][-_LAST:]) or stack

@@ -1,0 +1,1 @@
+"""Finds the reason of each collective of a compiled program, by its plan and its experiment."""

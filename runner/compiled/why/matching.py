@@ -1,0 +1,190 @@
+"""Matches the collectives of a compiled program with those that Shardy plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.compiled.evidence.model import Collective, MergedPart
+from runner.compiled.why import needs
+from runner.graph.sharding.plan import Planned, PlannedCollective
+
+_REDUCING = ("all-reduce", "reduce-scatter")
+
+
+@dataclass(frozen=True)
+class Match:
+    """The planned collectives that a compiled one corresponds to; `left` are its parts that match none of them."""
+
+    planned: tuple[PlannedCollective, ...] = ()
+    left: tuple[MergedPart, ...] = ()
+
+
+class Matching:
+    """Matches the collectives of a compiled module with those of a plan.
+
+    A compiled collective matches a planned one of the same kind, axes, line, direction, value and bytes. An all-reduce
+    may match several whose bytes add up, or be one of several, axis by axis, that replace a planned one over several
+    axes.
+    """
+
+    def __init__(self, collectives: Sequence[Collective], plan: Planned) -> None:
+        self._planned = plan.collectives or []
+        self._inserted = [compiled for compiled in collectives if compiled.inserted]
+        self._matches = [self._match(compiled, compiled.nodes) for compiled in self._inserted]
+        self._taken = [planned for match in self._matches for planned in match.planned]
+
+    def of(self, compiled: Collective, lines: Sequence[str]) -> Match:
+        """Return the match of a collective; `lines` are the lines that it is between, if it belongs to none."""
+        matches = zip(self._inserted, self._matches, strict=True)
+        known = next((match for inserted, match in matches if inserted is compiled), None)
+        return known if known is not None and (known.planned or compiled.nodes) else self._match(compiled, lines)
+
+    def instead(self, compiled: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
+        """The unmatched planned collectives in its place, preferably over its axes and of its value."""
+        there = [
+            planned
+            for planned in self._planned
+            if not _among(planned, self._taken) and concerns(planned, compiled, lines) and _directed(planned, compiled)
+        ]
+        if compiled.kind == "collective-permute":
+            # A permute never replaces a sum: it moves values that other devices need.
+            there = [planned for planned in there if planned.kind not in _REDUCING]
+        over = [planned for planned in there if needs.axes_of(planned) & set(compiled.axes or ())] or there
+        return [planned for planned in over if moves(planned, compiled)] or over
+
+    def later(self, compiled: Collective) -> PlannedCollective | None:
+        """The one planned collective of a value that a line makes of what the compiled one moves already."""
+        there = [
+            planned
+            for planned in self._planned
+            if planned.kind == compiled.kind
+            and planned.of in compiled.nodes
+            and planned.stated_by is not None
+            and needs.axes_of(planned) == set(compiled.axes or ())
+            and (planned.bytes_in, planned.bytes_out) == (compiled.bytes_in, compiled.bytes_out)
+            and planned.gradient == compiled.gradient
+            and not _among(planned, self._taken)
+        ]
+        return there[0] if len(there) == 1 else None
+
+    def _match(self, compiled: Collective, lines: Sequence[str]) -> Match:
+        if compiled.axes is None:
+            return Match()
+        if compiled.parts:
+            return self._merged(compiled)
+        sizes = (compiled.bytes_in, compiled.bytes_out)
+        alike = [
+            planned
+            for planned in self._alike(compiled, lines, compiled.gradient)
+            if moves(planned, compiled)
+            and (sizes == (planned.bytes_in, planned.bytes_out) or _widened(planned, compiled, compiled.bytes_in))
+        ]
+        # A collective of the line itself is preferred to one that other lines need for its value.
+        here = [
+            planned
+            for planned in alike
+            if planned.line in lines or _asking(planned) in lines or planned.stated_in in lines
+        ]
+        alike = here or alike
+        if compiled.between is not None:
+            # A value that no line reads is an output.
+            returned = not compiled.between.to
+            alike = [planned for planned in alike if (planned.operation in needs.NOBODY) == returned] or alike
+            alike = [planned for planned in alike if planned.of in compiled.between.source] or alike
+        return Match(tuple(_distinct(alike)))
+
+    def _merged(self, compiled: Collective) -> Match:
+        """The matches of a merged all-reduce's parts; each planned sum matches one part at most."""
+        planned: list[PlannedCollective] = []
+        left: list[MergedPart] = []
+        for part in compiled.parts:
+            alike = [
+                candidate
+                for candidate in self._alike(compiled, part.nodes or compiled.nodes, part.gradient)
+                if candidate.bytes_in == part.bytes or _widened(candidate, compiled, part.bytes)
+            ]
+            match = next((candidate for candidate in alike if not _among(candidate, planned)), None)
+            if match is None:
+                left.append(part)
+            else:
+                planned.append(match)
+        return Match(tuple(planned), tuple(left))
+
+    def _alike(self, compiled: Collective, lines: Sequence[str], gradient: bool) -> list[PlannedCollective]:
+        return [
+            candidate
+            for candidate in self._planned
+            if candidate.kind == compiled.kind
+            and self._over(candidate, compiled)
+            and concerns(candidate, compiled, lines)
+            and candidate.gradient == gradient
+            and (None in (candidate.reduction, compiled.reduction) or candidate.reduction == compiled.reduction)
+        ]
+
+    def _over(self, planned: PlannedCollective, compiled: Collective) -> bool:
+        """Whether its axes are a planned one's, or some of those, and other collectives cover the rest."""
+        axes, planned_axes = set(compiled.axes or ()), needs.axes_of(planned)
+        if axes == planned_axes or planned.kind != "all-reduce" or not axes < planned_axes:
+            return axes == planned_axes
+        rest: set[str] = set()
+        for inserted in self._inserted:
+            if (
+                inserted.kind == compiled.kind
+                and set(inserted.nodes) & set(compiled.nodes)
+                and set(inserted.axes or ()) < planned_axes
+            ):
+                rest |= set(inserted.axes or ())
+        return planned_axes <= rest
+
+
+def _among(planned: PlannedCollective, taken: Sequence[PlannedCollective]) -> bool:
+    """Whether `taken` has this very object; an equal collective is a different one."""
+    return any(planned is known for known in taken)
+
+
+def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[str]) -> bool:
+    """Whether a planned collective belongs to one of these lines, or moves the value that the compiled one moves."""
+    if planned.line in lines or _asking(planned) in lines or planned.stated_in in lines:
+        return True
+    return planned.kind not in _REDUCING and compiled.between is not None and planned.of in compiled.between.source
+
+
+def moves(planned: PlannedCollective, compiled: Collective) -> bool:
+    """Whether the compiled one may move the planned one's value; values made within a line have no name."""
+    if planned.kind in _REDUCING or compiled.between is None or set(compiled.between.source) <= set(compiled.nodes):
+        return True
+    return not {planned.of, _asking(planned)}.isdisjoint(compiled.between.source) or planned.of == planned.line
+
+
+def _asking(planned: PlannedCollective) -> str:
+    """The line whose key asks for the layout."""
+    return (planned.asked_by or "").partition(".")[2]
+
+
+def _directed(planned: PlannedCollective, compiled: Collective) -> bool:
+    return planned.gradient == compiled.gradient or (len(compiled.nodes) > 1 and not compiled.gradient)
+
+
+def _widened(planned: PlannedCollective, compiled: Collective, size: int | None) -> bool:
+    """Whether 16-bit numbers are reduced in 32 bits, as XLA does on processors that cannot add 16-bit numbers."""
+    wide = "float32" in compiled.dtype and planned.dtype in ("bfloat16", "float16")
+    return wide and planned.kind == compiled.kind == "all-reduce" and size == 2 * planned.bytes_in
+
+
+def _distinct(planned: Sequence[PlannedCollective]) -> list[PlannedCollective]:
+    """The planned collectives, with only the first of those that move the same value for the same operation."""
+    distinct: dict[tuple[object, ...], PlannedCollective] = {}
+    for collective in planned:
+        distinct.setdefault(
+            (
+                collective.of,
+                collective.line,
+                collective.operation,
+                str(collective.before),
+                str(collective.after),
+                collective.gradient,
+            ),
+            collective,
+        )
+    return list(distinct.values())

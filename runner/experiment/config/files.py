@@ -1,0 +1,184 @@
+"""Reads a configuration file, or says why it is invalid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from runner.base import regular
+from runner.base.untyped import is_dict, is_list
+from runner.experiment.config import limits, specs
+from runner.experiment.config.folders import file_of, is_there
+from runner.experiment.config.shape import GROUPS, described
+from runner.experiment.config.sources import shown
+
+PACKAGE = "# @package _global_"
+"""The first line of an experiment: without it Hydra puts its keys below `experiment`."""
+
+_BOM = "\ufeff"
+
+
+class UnmadeTag(yaml.MarkedYAMLError):
+    """A YAML value cannot be converted to the type that its tag names."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Read values as OmegaConf does, dates as strings; every failed conversion raises `UnmadeTag`."""
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        try:
+            return cast("Any", super()).construct_document(node)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:
+            raise UnmadeTag(None, None, f"{error}", node.start_mark) from error
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return cast("Any", super()).construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:
+            kind = node.tag.rsplit(":", 1)[-1]
+            raise UnmadeTag(None, None, f"{node.value!r:.60} is no {kind}", node.start_mark) from error
+
+
+_OF_DATES = "tag:yaml.org,2002:timestamp"
+cast("Any", _Loader).yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _OF_DATES]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load(text: str) -> Any:
+    """Parse YAML. Raises `yaml.YAMLError`."""
+    return yaml.load(text, _Loader)
+
+
+class UnreadableFile(Exception):
+    """A file cannot be read as text; the message says where."""
+
+
+def text(file: Path) -> str:
+    """Read a file as UTF-8 without a byte order mark. Raises `UnreadableFile`."""
+    if not is_there(file):
+        raise UnreadableFile(f"{shown(file)}:1:1\n  this is no regular file, but a folder, a pipe or a dangling link")
+    try:
+        written = regular.read(file).decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        raise UnreadableFile(
+            f"{shown(file)}:{line}:{column}\n  not UTF-8: {error.reason}; save the file as UTF-8"
+        ) from None
+    except OSError as error:
+        raise UnreadableFile(f"{shown(file)}:1:1\n  {error.strerror or error}") from None
+    if written.startswith(_BOM):
+        message = "a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM"
+        raise UnreadableFile(f"{shown(file)}:1:1\n  {message}")
+    return written
+
+
+def refusal(file: Path, *, experiment: bool, chosen: Collection[str] = ()) -> str | None:
+    """Return the message, with its place, why a file is no configuration; None if valid or a YAML syntax error.
+
+    `chosen` are the keys and config groups that the command line sets.
+    """
+    try:
+        content = load(written := text(file))
+    except UnreadableFile as error:
+        return str(error)
+    except UnmadeTag as error:
+        mark = error.problem_mark
+        place = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
+        return f"{shown(file)}:{place}\n  not YAML: {error.problem}"
+    except yaml.YAMLError:
+        # Hydra's loader raises this too, and `composition.report` words it.
+        return None
+    if content is None:
+        return f"{shown(file)}:1:1\n  the file is empty"
+    if not isinstance(content, dict):
+        return f"{shown(file)}:1:1\n  the file holds {described(content)}, not a mapping of keys to values"
+    if not experiment:
+        return None
+    return _header(file, written, [] if "mesh" in chosen else _mesh_line(cast("dict[str, Any]", content)))
+
+
+def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
+    """Return the message for the first experiment among `overrides` whose file exceeds the limits; None for none."""
+    for override in overrides:
+        key, _, names = override.partition("=")
+        for name in names.split(",") if key.lstrip("+") == "experiment" else ():
+            for file in (file_of(folder, "experiment", name.strip().strip("'\"")) for folder in folders):
+                refusal = limits.refusal(regular.read_text(file, "replace")) if is_there(file) else None
+                if refusal is not None:
+                    line, column, message = refusal
+                    return f"{shown(file)}:{line}:{column}\n  {message}"
+    return None
+
+
+def _mesh_line(content: Mapping[str, Any]) -> list[str]:
+    """Return the line of a mesh with the axes of an experiment's specs; none if the experiment has a mesh or a base."""
+    if "mesh" in content or content.get("defaults"):
+        return []
+    axes = specs.axes(content) or ["x"]
+    return [f"mesh: {{axes: [{', '.join(axes)}], shape: [{', '.join('2' for _ in axes)}]}}"]
+
+
+def _header(file: Path, text: str, others: Sequence[str]) -> str | None:
+    """Check that an experiment's file begins with its `@package` line; `others` are more lines that it lacks."""
+    lines = text.splitlines()
+    head = [number for number, line in enumerate(lines, 1) if re.match(r"\s*#\s*@package\b", line)]
+    above = next(number for number, line in enumerate(lines, 1) if line.strip() and not re.match(r"\s*#\s*@", line))
+    place = f"{shown(file)}:{head[0] if head else 1}:1"
+    if not head:
+        if others:
+            return "\n    ".join([f"{place}\n  an experiment begins with these lines:", PACKAGE, *others])
+        return f"{place}\n  an experiment begins with the line: {PACKAGE}"
+    if not re.fullmatch(r"\s*#\s*@package\s+_global_\s*", lines[head[0] - 1]):
+        return f"{place}\n  this line must be: {PACKAGE}"
+    if above < head[0]:
+        return f"{place}\n  this line has to be the first: Hydra looks for it no further than line {above}"
+    return None
+
+
+def content(file: Path) -> Any:
+    """The parsed content of a file; None where it is not YAML."""
+    try:
+        return load(regular.read_text(file, "replace"))
+    except yaml.YAMLError:
+        return None
+
+
+def options(content: Mapping[str, Any]) -> dict[str, str]:
+    """The options that an experiment's file names of config groups, `{"hardware": "v5p"}` where it has `hardware: v5p`.
+
+    A string with an interpolation is a value, and so is one that no file can be called.
+    """
+    named = ((group, content.get(group)) for group in GROUPS)
+    return {
+        group: option
+        for group, option in named
+        if isinstance(option, str) and "${" not in option and "\0" not in option
+    }
+
+
+def chosen_twice(content: Mapping[str, Any]) -> str | None:
+    """The config group of which a file names an option at the top and another in its defaults list, or None."""
+    defaults: Any = content.get("defaults")
+    entries = [entry for entry in defaults if is_dict(entry)] if is_list(defaults) else []
+    listed = {str(name).split("/")[-1] for entry in entries for name in entry}
+    return next((group for group in options(content) if group in listed), None)
+
+
+def unread(file: Path) -> yaml.YAMLError | None:
+    """The error that PyYAML raises for a file; None where it parses."""
+    try:
+        load(regular.read_text(file, "replace"))
+    except yaml.YAMLError as error:
+        return error
+    return None

@@ -1,0 +1,130 @@
+"""Says whether an override sets a Hydra setting, and quotes it for Hydra and the shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from typing import Any, cast
+
+from runner.base.untyped import is_list, is_mapping
+
+
+def name(override: str) -> str:
+    """The key that an override sets, such as `per_device.C`."""
+    return override.partition("=")[0].lstrip("+~")
+
+
+WORD = re.compile(r"\+*(?:(?P<mesh>mesh\.shape)|arrays\.(?P<array>\w+)\.spec|specs\.(?P<leaf>\w+(?:\.\w+)*))=all\Z")
+"""An override with the value `all`: every mesh of the devices, or every layout of an array or of a leaf of a tree."""
+
+_OF_HYDRA = re.compile(r"[+~]*\s*(?:hydra\b|[^=]*[@:]\s*(?:_global_\.)?hydra\b)")
+"""The beginning of an override of Hydra's settings: their key, a group below `hydra`, or either as a package."""
+
+
+def of_hydra(override: str) -> bool:
+    """Whether an override sets one of Hydra's settings, or chooses a file for them."""
+    return _OF_HYDRA.match(override.strip()) is not None
+
+
+def refused(override: str) -> str:
+    """Return the message for an override that Hydra cannot parse."""
+    key, equals, value = override.partition("=")
+    where = f"command line: {override}"
+    if not equals and os.path.isdir(override):
+        return f"{where}\n  this is a folder: name an experiment's file in it, or the folder by --config-dir {override}"
+    if not equals:
+        return f"{where}\n  an override is KEY=VALUE; ~KEY deletes a key"
+    if len(several := _several(override)) > 1:
+        parts = ", ".join(f'"{part}"' for part in several)
+        return f"{where}\n  these are {len(several)} overrides in one text: write each by itself, in Python [{parts}]"
+    if (items := re.fullmatch(r"\(([\w\s,.]*?),?\s*\)", value)) is not None:
+        key = f"{key}.shape" if key.lstrip("+") == "mesh" else key
+        return f"{where}\n  a list is in square brackets: {for_shell(f'{key}=[{items[1]}]')}"
+    typed = _quoted(key, value)
+    if typed is None:
+        return f"{where}\n  Hydra cannot parse this override; write KEY=VALUE"
+    return f"{where}\n  {_why(value)}; quote the value for Hydra, and the whole for the shell:\n    {typed}"
+
+
+_OVERRIDE = re.compile(r"[+~]{0,3}[\w./@-]+=\S*")
+
+
+def _several(text: str) -> list[str]:
+    """Split a text at its spaces if each part is an override whose brackets are closed; else return no parts."""
+    parts = text.split()
+    closed = (part.count(a) == part.count(b) for part in parts for a, b in ("()", "[]", "{}"))
+    return parts if all(map(_OVERRIDE.fullmatch, parts)) and all(closed) else []
+
+
+def sizes(text: str) -> str | None:
+    """The list of sizes that a text such as `4x2` or `4,2` means; None for another text."""
+    parts = re.split(r"[x×*,]", text)
+    return f"[{','.join(parts)}]" if len(parts) > 1 and all(map(str.isdecimal, parts)) else None
+
+
+def ambiguous(override: str) -> str:
+    """Return the message for an override with several values outside a sweep."""
+    key, _, value = override.partition("=")
+    typed = _quoted(key, value)
+    text = f", for one text {typed}" if typed else ""
+    if key.lstrip("+") == "mesh" and (shape := sizes(value)):
+        # `mesh` is a group, of which `mesh=[4,2]` would name two options.
+        return (
+            f"command line: {override}\n  these are several values, and no mesh has such a name; "
+            f"for the sizes of its axes write {for_shell(f'mesh.shape={shape}')}"
+        )
+    return (
+        f"command line: {override}\n  these are several values: add -m to run them all; "
+        f"for one list write {for_shell(f'{key}=[{value}]')}{text}"
+    )
+
+
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_./][\w./-]*", re.IGNORECASE)
+"""A string that Hydra's grammar reads as a string without quotes."""
+
+
+def for_hydra(value: Any) -> str:
+    """Format a value in Hydra's grammar; a tuple becomes the several values of a sweep."""
+    if isinstance(value, tuple):
+        return ",".join(map(for_hydra, cast("tuple[Any, ...]", value)))
+    if is_list(value):
+        return f"[{','.join(map(for_hydra, value))}]"
+    if is_mapping(value):
+        return f"{{{','.join(f'{for_hydra(name)}:{for_hydra(inner)}' for name, inner in value.items())}}}"
+    if isinstance(value, bool) or value is None:
+        return {None: "null", True: "true", False: "false"}[value]
+    text = str(value)
+    if not isinstance(value, str) or _PLAIN.fullmatch(text):
+        return text
+    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+
+
+def _why(value: str) -> str:
+    if call := re.match(r"\s*(\w+)\(", value):
+        return f"Hydra reads {call.group(1)}(…) as a function of its own, and has none of that name"
+    if value.lstrip()[:1] in tuple("[{"):
+        return f"Hydra reads a value that begins with {value.lstrip()[0]} as a list or mapping, and this is not one"
+    return "Hydra's grammar does not accept the value unquoted"
+
+
+def _quoted(key: str, value: str) -> str | None:
+    """Return the override with its value quoted for Hydra and the shell; None where Hydra cannot parse that either."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import OverrideParseException
+
+    # In Hydra's grammar, a backslash escapes only before a quote and at the end.
+    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + (r"\"" if match[2] else ""), value)
+    whole = f'{key}="{escaped}"'
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([whole])
+    except OverrideParseException:
+        return None
+    return for_shell(whole) if parsed.value() == value else None
+
+
+def for_shell(text: str) -> str:
+    """Quote one word of a command line; in double quotes where it contains single ones."""
+    if "'" in text and not re.search(r"[$`\\!]", text):
+        return '"' + text.replace('"', r"\"") + '"'
+    return shlex.quote(text)

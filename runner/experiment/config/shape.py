@@ -1,0 +1,327 @@
+"""Checks a key and its value against the types of `schema.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from runner.base.faults import Fault, Key, key_text, nearest
+from runner.base.untyped import is_list, is_mapping
+from runner.experiment.config import specs
+from runner.experiment.config.quoting import WORD, sizes
+from runner.experiment.config.schema import ExperimentConfig, Flag, Layout, MeshShape
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The kind of value that a key takes: `text`, `integer`, `number`, `flag`, `list`, `mapping` or `anything`.
+
+    - `keys`: the keys of a mapping; `items`: the kind of each value, where the user chooses the keys.
+    - `words`: strings that are allowed as well.
+    - `form`: the name of a form in `experiment/forms.py` that restricts the value further.
+    - `declared`: the class that declares the keys.
+    """
+
+    name: str
+    optional: bool = False
+    keys: Mapping[str, Kind] | None = None
+    items: Kind | None = None
+    form: str | None = None
+    declared: type[Any] | None = None
+    words: tuple[str, ...] = ()
+
+
+_SCALARS = {str: "text", int: "integer", float: "number"}
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_IN_WORDS = {"text": "a text", "integer": "an integer", "number": "a number", "flag": "true or false"}
+_FILES = ("defaults", "hydra")
+"""The keys that a file may have besides those of an experiment."""
+
+
+@functools.cache
+def root() -> Kind:
+    """The kind of an experiment's whole mapping."""
+    return _kind(ExperimentConfig)
+
+
+@functools.cache
+def _kind(hint: Any) -> Kind:
+    if hint in (Flag, bool):
+        return Kind("flag")
+    if hint == Layout:
+        return Kind("list", form="spec", words=("auto",))
+    if hint == MeshShape:
+        return Kind("list", form="sizes-of-axes", words=("auto",))
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return dataclasses.replace(_kind(arguments[0]), form=arguments[1])
+    if origin in (types.UnionType, typing.Union):
+        (held,) = (argument for argument in arguments if argument is not type(None))
+        return dataclasses.replace(_kind(held), optional=True)
+    if dataclasses.is_dataclass(hint):
+        declared = typing.cast("type[Any]", hint)
+        hints = typing.get_type_hints(declared, include_extras=True)
+        return Kind("mapping", keys={name: _kind(inner) for name, inner in hints.items()}, declared=declared)
+    if origin is dict:
+        return Kind("mapping", items=_kind(arguments[1]))
+    return Kind("list") if origin is list else Kind(_SCALARS.get(hint, "anything"))
+
+
+def at(key: Key) -> Kind | None:
+    """The kind of the value at `key`; None where there is no such key."""
+    kind: Kind | None = root()
+    for part in key:
+        if kind is None or kind.name == "anything":
+            return kind
+        kind = kind.items if kind.keys is None else kind.keys.get(str(part))
+    return kind
+
+
+def declared_by(config: str) -> Key:
+    """The key whose mapping has the keys that the class named `config` declares; for arrays that of all of them."""
+    classes = {name: [kind.declared, kind.items and kind.items.declared] for name, kind in (root().keys or {}).items()}
+    return next((name,) for name, each in classes.items() if config in [kind.__name__ for kind in each if kind])
+
+
+def siblings(key: Key) -> list[str]:
+    """The keys that are allowed beside `key`; none where the user chooses the keys."""
+    above = at(key[:-1])
+    return list(above.keys or ()) if above else []
+
+
+@dataclass(frozen=True)
+class ShapeMisfit:
+    """An invalid key, if `name` is true, or an invalid value."""
+
+    fault: Fault
+    name: bool
+
+
+def misfits(value: Any, key: Key = ()) -> Iterator[ShapeMisfit]:
+    """Yield the faults of a value at `key`, in the order of the file."""
+    for length in range(1, len(key) + 1):
+        if at(key[:length]) is None:
+            yield ShapeMisfit(Fault(key[:length], _unknown(key[:length])), name=True)
+            return
+    kind = at(key)
+    assert kind is not None
+    yield from _misfits(value, key, kind)
+
+
+def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
+    if not _fits(value, kind):
+        yield ShapeMisfit(Fault(key, refusal(value, key, kind)), name=False)
+        return
+    if kind.name == "anything" or not is_mapping(value):
+        return
+    for name, inner in value.items():
+        below = (*key, name)
+        if not isinstance(name, str):
+            yield ShapeMisfit(Fault(below, _not_a_name(name)), name=True)
+        elif kind.keys is None:
+            assert kind.items is not None
+            yield from _misfits(inner, below, kind.items)
+        elif name in kind.keys:
+            yield from _misfits(inner, below, kind.keys[name])
+        elif key or name not in _FILES:
+            yield ShapeMisfit(Fault(below, _unknown(below)), name=True)
+
+
+def _fits(value: Any, kind: Kind) -> bool:
+    """Whether a value is of a kind. A string that spells a number is a number; an interpolation fits every kind."""
+    if kind.form == "names":
+        return not isinstance(value, Mapping)
+    if kind.name == "anything" or (isinstance(value, str) and ("${" in value or value == "???")):
+        return True
+    if value is None:
+        return kind.optional
+    match kind.name:
+        case "mapping":
+            return isinstance(value, Mapping)
+        case "list":
+            return isinstance(value, list) or value in kind.words or (kind.form == "spec" and _is_spec(value))
+        case "text":
+            return not isinstance(value, Mapping | list)
+        case "flag":
+            return isinstance(value, bool) or (isinstance(value, str) and value.lower() in _FLAGS)
+        case _:
+            return not isinstance(value, bool | Mapping | list) and _number(
+                value, int if kind.name == "integer" else float
+            )
+
+
+def _is_spec(value: Any) -> bool:
+    """Whether a value is a well-formed `P(...)`."""
+    if not specs.begins(value):
+        return False
+    try:
+        specs.read(value)
+    except specs.NoSpec:
+        return False
+    return True
+
+
+def flags(config: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the flags among the keys of a valid configuration, as booleans."""
+    keys = [name for name, kind in (root().keys or {}).items() if kind.name == "flag" and name in config]
+    return {name: _FLAGS[str(config[name]).lower()] for name in keys}
+
+
+def _number(value: Any, read: type[int] | type[float]) -> bool:
+    try:
+        return read(value) == value or isinstance(value, str)
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
+GROUPS = ("hardware", "mesh", "rules", "target")
+"""The keys that are config groups; an experiment's file has a value, or the name of an option."""
+
+
+def is_group(name: str) -> bool:
+    """Whether a config group can have this name: that of any key of an experiment but `GROUPS` is taken."""
+    return name in GROUPS or name not in (root().keys or {})
+
+
+def refusal(value: Any, key: Key, kind: Kind) -> str:
+    """Return the message for a value at `key` that is not of the kind."""
+    name = f"'{key[-1]}'" if key else "an experiment"
+    if value is None:
+        cure = "; write [] for a replicated array" if kind.form == "spec" else ""
+        return f"{name} cannot be null: it is {_in_words(kind)}{cure}"
+    if kind.form == "spec" and specs.begins(value):
+        try:
+            specs.read(value)
+        except specs.NoSpec as error:
+            return str(error)
+    if len(key) == 3 and key[0] == "arrays" and key[-1] == "specs":
+        return f"an array has one layout: write spec: {_in_yaml(value)}; specs are those of the leaves of a tree"
+    cure = ""
+    if kind.name == "list" and not isinstance(value, Mapping):
+        cure = _as_list(value, key, kind)
+    elif kind.name == "mapping":
+        assigned = re.match(r"(\w+)\s*=(?!=)\s*(.+)", value) if isinstance(value, str) else None
+        example = (
+            f"{assigned[1]}: {assigned[2]}" if assigned else _EXAMPLES.get(str(key[-1])) if len(key) == 1 else None
+        )
+        cure = f"; write {example}" if example else ""
+    return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
+
+
+_EXAMPLES = {
+    "mesh": "{axes: [x, y], shape: [2, 4]}",
+    "dims": "{B: 8, D: 16}",
+    "grad": "{of: loss, wrt: [w]}",
+    "outputs": "{C: [x, null]}",
+}
+"""How mappings are written that people write otherwise."""
+
+_REPLICATED = ("None", "none", "replicated", "P", "PartitionSpec")
+
+
+def _as_list(value: object, key: Key, kind: Kind) -> str:
+    """Return the end of a message: how to write a list that was written otherwise."""
+    text = str(value)
+    if WORD.match(f"{key_text(key)}={value}"):
+        return "; to sweep over every layout, add -m"
+    if kind.form == "spec" and text in _REPLICATED:
+        return "; write [] for a replicated array"
+    if kind.form == "spec" and (
+        sharding := re.fullmatch(r"(?:\w+\.)*NamedSharding\(.*?\b(P(?:artitionSpec)?\(.*\))\)", text)
+    ):
+        return f'; a spec is the PartitionSpec alone: "{sharding[1]}"'
+    if text.startswith("("):
+        return (
+            f"; a list is in square brackets: [{text.strip('()').rstrip(', ')}{']' if text.endswith(')') else ', …]'}"
+        )
+    return f"; write {sizes(text) or f'[{value}]'}"
+
+
+def _in_yaml(value: Any) -> str:
+    """Format a spec as YAML has it: `[null, x]`."""
+    return specs.written(value) if is_list(value) else str(value)
+
+
+def _in_words(kind: Kind) -> str:
+    if kind.form == "names":
+        return "a name or a list of names"
+    if kind.name != "mapping":
+        return _IN_WORDS.get(kind.name, "a list")
+    keys = [f"'{key}'" for key in kind.keys or ()]
+    return f"a mapping of {', '.join(keys[:4])}{', …' if len(keys) > 4 else ''}" if keys else "a mapping of names"
+
+
+def described(value: Any) -> str:
+    """Describe a value in a few words, for messages."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else "null" if value is None else f"{value!r}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the end of a message with the first dozen alternatives: `; there are x, y`."""
+    if not names:
+        return "; there is none yet"
+    return f"; there {'are' if len(names) > 1 else 'is'} {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+
+
+def keyless(key: Key) -> str | None:
+    """Return the message for a `key` below a value that has no keys, such as `mesh.shape.x`; None for any other."""
+    above = at(key[:-1])
+    if above is None or above.name in ("anything", "mapping"):
+        return None
+    whole = f"; write it whole, {key_text(key[:-1])}=[…]" if above.name == "list" else ""
+    return f"'{key[-2]}' is {_in_words(above)} and has no key '{key[-1]}'{whole}"
+
+
+def _unknown(key: Key) -> str:
+    if (message := keyless(key)) is not None:
+        return message
+    instead = _ELSEWHERE.get(str(key[-1]), "")
+    if instead and (len(key) == 1 or (key[:-1] == ("mesh",) and instead == _MESH)):
+        return f"there is no key '{key[-1]}'{instead}"
+    if len(key) == 3 and key[0] == "arrays" and key[-1] in _LAYOUTS:
+        return f"there is no key '{key[-1]}'; the layout of an array is its 'spec'"
+    there = siblings(key)
+    near = nearest(str(key[-1]), there)
+    spelling = _MESH if key[:-1] == ("mesh",) and not near else ""
+    return f"there is no key '{key[-1]}'{near or listed(there)}{spelling}"
+
+
+_AS_MESH = (
+    "; there are as many devices as the mesh has: mesh.shape=[4,2], or a mesh by its name, mesh=x4_y2; "
+    "target.devices=16 simulates more than these"
+)
+_MESH = f"; a mesh is written {_EXAMPLES['mesh']}"
+_SPECS = "; the layout of an operand is in arrays: {A: {shape: [4, 8], spec: [x, null]}}"
+_RESULTS = "; the layouts of results are in outputs: {C: [x, null]}"
+_DONATED = "; nothing is donated: a program runs several times on the same operands"
+_LOSS = "; a gradient is written grad: {of: loss, wrt: [w]}"
+_LINES = "; what one device computes is in per_device, what all compute together in graph"
+_LAYOUTS = ("sharding", "layout", "partition", "partition_spec", "named_sharding")
+"""What the spec of an array is called elsewhere."""
+
+_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("devices", "device_count", "n_devices", "num_devices"), _AS_MESH),
+    **dict.fromkeys(("axis_names", "axis_sizes", "axis_shapes", "axes"), _MESH),
+    **dict.fromkeys(("in_specs", "in_shardings", "in_axis_resources"), _SPECS),
+    **dict.fromkeys(("out_specs", "out_shardings", "out_axis_resources"), _RESULTS),
+    **dict.fromkeys(("donate", "donate_argnums", "donate_argnames"), _DONATED),
+    **dict.fromkeys(("loss", "wrt", "gradients"), _LOSS),
+    **dict.fromkeys(("shard_map", "pmap", "body", "forward"), _LINES),
+    **{key: f"; each array has its own: arrays.A.{key}" for key in ("dtype", "shape", "spec", "init")},
+    **dict.fromkeys(("params", "inputs", "operands"), "; operands are arrays: {A: {shape: [4, 8], spec: [x, null]}}"),
+}
+"""What JAX and other tools call something that an experiment has, and how an experiment has it."""
+
+
+def _not_a_name(name: Any) -> str:
+    if isinstance(name, bool):
+        return f"{name!r} is not a name; YAML reads yes, no, on and off as true and false: put it in quotes"
+    return f"{name!r} is not a name; use letters, digits and '_'"

@@ -1,1 +1,0 @@
-"""A resolved configuration in; the record of its run out."""

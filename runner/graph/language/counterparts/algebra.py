@@ -1,0 +1,431 @@
+"""NumPy counterparts of JAX's contractions, linear algebra and Fourier transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from runner.base import dtypes
+from runner.base.untyped import is_sequence, is_tuple
+from runner.graph.language import notation
+from runner.graph.language.counterparts.contraction import contract
+from runner.graph.language.counterparts.promotion import array, common, floating, preferred
+
+# Typed loosely: NumPy's stubs lack `axis` for generalised ufuncs, and take `mode` only as a literal.
+_vecdot: Callable[..., Any] = np.vecdot
+_convolve: Callable[..., Any] = np.convolve
+_correlate: Callable[..., Any] = np.correlate
+
+# Contractions.
+
+
+def matmul(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.matmul`, `@`: integers are summed in their own dtype and wrap; booleans give booleans."""
+    return np.matmul(*preferred(common(a, b), preferred_element_type))
+
+
+def dot(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.dot`."""
+    return np.dot(*preferred(common(a, b), preferred_element_type))
+
+
+def vdot(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.vdot`."""
+    return np.vdot(*preferred(common(a, b), preferred_element_type))
+
+
+def inner(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.inner`."""
+    a, b = preferred(common(a, b), preferred_element_type)
+    return np.inner(a, b)
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.tensordot`."""
+    a, b = preferred(common(a, b), preferred_element_type)
+    return np.tensordot(a, b, axes)
+
+
+def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = None) -> Any:
+    """`jnp.einsum` with string subscripts, pair by pair; dimensions that only one operand has are summed first."""
+    arrays = preferred(common(*operands), preferred_element_type)
+    inputs, result = notation.parsed(notation.in_ascii(subscripts), [each.ndim for each in arrays])
+    terms = list(inputs)
+    path: list[Any] = [tuple(range(len(arrays)))]
+    if len(arrays) > 2:
+        path = np.einsum_path(notation.spelled((terms, result)), *arrays, optimize="greedy")[0][1:]
+    for places in path:
+        taken = [(terms.pop(place), arrays.pop(place)) for place in sorted(places, reverse=True)]
+        later = set(result).union(*terms)
+        reduced: list[tuple[str, Any]] = []
+        for at, (term, value) in reversed([*enumerate(taken)]):
+            own = later.union(*(other for place, (other, _) in enumerate(taken) if place != at))
+            kept = "".join(name for name in dict.fromkeys(term) if name in own)
+            reduced.append((kept, value if kept == term else np.einsum(notation.spelled(([term], kept)), value)))
+        names = dict.fromkeys("".join(term for term, _ in reduced))
+        left = "".join(name for name in names if name in later) if terms else result
+        arrays.append(contract(([term for term, _ in reduced], left), *(value for _, value in reduced)))
+        terms.append(left)
+    return arrays[0]
+
+
+def dot_general(lhs: Any, rhs: Any, dimension_numbers: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jax.lax.dot_general`: the batch dimensions come first, then the free ones of `lhs`, then of `rhs`."""
+    labels = notation.dot_general((np.asarray(lhs), np.asarray(rhs), *dimension_numbers))
+    assert labels is not None
+    return einsum(notation.spelled(labels), lhs, rhs, preferred_element_type=preferred_element_type)
+
+
+def ragged_dot(lhs: Any, rhs: Any, group_sizes: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jax.lax.ragged_dot`: each group of rows times its matrix; rows outside all groups give zeros."""
+    lhs, rhs = preferred(common(lhs, rhs), preferred_element_type)
+    ends = np.minimum(np.cumsum(np.asarray(group_sizes, np.int64)), len(lhs))
+    starts = [0, *ends[:-1]]
+    blocks = [np.matmul(lhs[start:end], matrix) for start, end, matrix in zip(starts, ends, rhs, strict=True)]
+    rest = np.zeros_like(lhs, shape=(len(lhs) - int(ends[-1]), rhs.shape[-1]))
+    return np.concatenate([*blocks, rest])
+
+
+def outer(a: Any, b: Any) -> Any:
+    """`jnp.outer`."""
+    return np.outer(*common(a, b))
+
+
+def kron(a: Any, b: Any) -> Any:
+    """`jnp.kron`."""
+    return np.kron(*common(a, b))
+
+
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    """`jnp.cross`, for vectors of two or three elements."""
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = common(a, b)
+    u, v = (np.moveaxis(each, which, 0) for each, which in ((a, axisa), (b, axisb)))
+    if len(u) == len(v) == 2:
+        return u[0] * v[1] - u[1] * v[0]
+    # The third element of a vector of two is 0.
+    u, v = ((*each, 0 * each[0]) if len(each) == 2 else each for each in (u, v))
+    # `np.cross` would lose the rounding of `Rounded` arrays.
+    parts = [u[i] * v[j] - u[j] * v[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return np.stack(parts, axisc)
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """`jnp.vecdot`: the first operand is conjugated."""
+    return _vecdot(*common(x1, x2), axis=axis)
+
+
+def matvec(x1: Any, x2: Any, /) -> Any:
+    """`jnp.matvec`."""
+    return np.matmul(*common(x1, array(x2)[..., None]))[..., 0]
+
+
+def vecmat(x1: Any, x2: Any, /) -> Any:
+    """`jnp.vecmat`: the vector is conjugated."""
+    return np.matmul(*common(np.conj(array(x1))[..., None, :], x2))[..., 0, :]
+
+
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+    """`jnp.trace`: booleans and small integers are summed in 32 bits."""
+    from runner.graph.language.counterparts.reductions import sum_
+
+    return sum_(np.diagonal(array(a), offset, axis1, axis2), axis=-1, dtype=dtype)
+
+
+def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """`jnp.convolve`: integers are converted to floats."""
+    return _convolve(floating(a), floating(v), mode=mode)
+
+
+def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    """`jnp.correlate`: integers are converted to floats."""
+    return _correlate(floating(a), floating(v), mode=mode)
+
+
+def polyval(p: Any, x: Any) -> Any:
+    """`jnp.polyval`, by Horner's rule in the operands' common dtype."""
+    p, x = common(p, x)
+    total = np.zeros_like(x)
+    for coefficient in p:
+        total = total * x + coefficient
+    return total
+
+
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+) -> Any:
+    """`jax.nn.dot_product_attention` on (batch, length, heads, width); fewer key heads serve groups of query heads.
+
+    Operands without a batch dimension are allowed, as in JAX.
+    """
+    shape = np.shape(query)
+    query, key, value = (np.expand_dims(x, tuple(range(4 - x.ndim))) for x in map(floating, (query, key, value)))
+    groups = query.shape[-2] // key.shape[-2]
+    key, value = np.repeat(key, groups, axis=-2), np.repeat(value, groups, axis=-2)
+    logits = contract(notation.parsed("btnh,bsnh->bnts"), query, key)
+    logits = logits * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if bias is not None:
+        logits = logits + floating(bias)
+    allowed = np.ones(logits.shape, bool) if mask is None else np.broadcast_to(array(mask) != 0, logits.shape)
+    if is_causal:
+        allowed = allowed & np.tril(np.ones(logits.shape[-2:], bool))
+    # A large negative number, not -inf: a query that may attend to nothing then averages over everything.
+    logits = dtypes.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return np.reshape(contract(notation.parsed("bnts,bsnh->btnh"), weights, value), shape)
+
+
+# Linear algebra. JAX gives NaN where LAPACK gives up; NumPy raises.
+
+
+def _or_nan(function: Callable[..., Any], *arrays: Any) -> Any:
+    try:
+        return function(*arrays)
+    except np.linalg.LinAlgError:
+        if arrays[0].ndim == 2:
+            shape = arrays[-1].shape
+            return np.full(shape, np.nan, arrays[-1].dtype)
+        batch = np.broadcast_shapes(*(each.shape[:-2] for each in arrays))
+        spread = [np.broadcast_to(each, batch + each.shape[-2:]) for each in arrays]
+        return np.stack([_or_nan(function, *each) for each in zip(*spread, strict=True)])
+
+
+def inv(a: Any) -> Any:
+    """`jnp.linalg.inv`."""
+    return _or_nan(np.linalg.inv, floating(a))
+
+
+def det(a: Any) -> Any:
+    """`jnp.linalg.det`."""
+    return np.linalg.det(floating(a))
+
+
+def slogdet(a: Any) -> tuple[Any, Any]:
+    """`jnp.linalg.slogdet`: the sign, and the logarithm of the absolute determinant."""
+    sign, logarithm = np.linalg.slogdet(floating(a))
+    return sign, logarithm
+
+
+def solve(a: Any, b: Any) -> Any:
+    """`jnp.linalg.solve`: `b` is a vector only if it has one dimension."""
+    a, b = common(floating(a), floating(b))
+    return _or_nan(np.linalg.solve, a, b[:, None])[..., 0] if b.ndim == 1 else _or_nan(np.linalg.solve, a, b)
+
+
+def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
+    """`jnp.linalg.cholesky`: a matrix that is not positive definite gives NaN in the triangle."""
+    a = floating(a)
+    if symmetrize_input:
+        a = (a + np.conj(np.swapaxes(a, -1, -2))) / 2
+    elif upper:
+        a = np.conj(np.swapaxes(a, -1, -2))
+    lower = np.tril(_or_nan(np.linalg.cholesky, a))
+    return np.conj(np.swapaxes(lower, -1, -2)) if upper else lower
+
+
+def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
+    """`jax.scipy.linalg.solve_triangular`: the other triangle of `a` is not read."""
+    a, b = common(floating(a), floating(b))
+    a = np.tril(a) if lower else np.triu(a)
+    if unit_diagonal:
+        order = np.arange(a.shape[-1], dtype=np.intp)
+        a = a.copy()
+        a[..., order, order] = 1
+    if trans not in (0, "N"):
+        a = np.swapaxes(a, -1, -2)
+    return solve(np.conj(a) if trans in (2, "C") else a, b)
+
+
+def lu(x: Any) -> tuple[Any, Any, Any]:
+    """`jax.lax.linalg.lu`: both triangles in one matrix, the pivots, and the permutation of the rows."""
+    a = np.array(floating(x))
+    rows, columns = a.shape[-2:]
+    steps = min(rows, columns)
+    matrices = a.reshape(-1, rows, columns)
+    pivots = np.zeros((len(matrices), steps), np.int32)
+    with np.errstate(all="ignore"):
+        for matrix, swaps in zip(matrices, pivots, strict=True):
+            for step in range(steps):
+                column: Any = matrix[step:, step]
+                swaps[step] = row = step + int(np.argmax(np.abs(column.real) + np.abs(column.imag)))
+                matrix[[step, row]] = matrix[[row, step]]
+                if matrix[step, step] != 0:
+                    matrix[step + 1 :, step] /= matrix[step, step]
+                matrix[step + 1 :, step + 1 :] -= np.outer(matrix[step + 1 :, step], matrix[step, step + 1 :])
+    swapped = pivots.reshape(*a.shape[:-2], steps)
+    return a, swapped, lu_pivots_to_permutation(swapped, rows)
+
+
+def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
+    """`jax.lax.linalg.lu_pivots_to_permutation`: the order of the rows after these swaps, in turn.
+
+    As in JAX, a row number out of range reads the nearest row and writes nothing.
+    """
+    pivots = array(pivots)
+    swaps = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
+    orders = np.tile(np.arange(permutation_size, dtype=np.int32), (len(swaps), 1))
+    for order, rows in zip(orders, swaps, strict=True):
+        for step, row in enumerate(rows):
+            at = row + permutation_size if row < 0 else row
+            read = order[np.clip(at, 0, permutation_size - 1)]
+            if 0 <= at < permutation_size:
+                order[at] = order[step]
+            order[step] = read
+    return orders.reshape(*pivots.shape[:-1], permutation_size)
+
+
+def matrix_power(a: Any, n: int) -> Any:
+    """`jnp.linalg.matrix_power`, by repeated products: integers wrap."""
+    a = array(a)
+    if n == 0:
+        return np.array(np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape))
+    square, result = a if n > 0 else inv(a), None
+    with np.errstate(all="ignore"):
+        for place, bit in enumerate(f"{abs(n):b}"[::-1]):
+            square = np.matmul(square, square) if place else square
+            if bit == "1":
+                result = square if result is None else np.matmul(result, square)
+    return result
+
+
+def svdvals(x: Any, /) -> Any:
+    """`jnp.linalg.svdvals`."""
+    (values,) = _of_finite(lambda matrices: (np.linalg.svd(matrices, compute_uv=False),), floating(x))
+    return values
+
+
+def svd(a: Any, full_matrices: bool = True) -> tuple[Any, Any, Any]:
+    """`jnp.linalg.svd`: the signs of the columns of `u` and the rows of `vh` are not determined."""
+    u, s, vh = _of_finite(lambda matrices: np.linalg.svd(matrices, full_matrices=full_matrices), floating(a))
+    return u, s, vh
+
+
+def block_diag(*arrs: Any) -> Any:
+    """`jax.scipy.linalg.block_diag`: a vector is a row."""
+    blocks = [np.atleast_2d(block) for block in common(*arrs)]
+    rows, columns = (sum(block.shape[d] for block in blocks) for d in (0, 1))
+    matrix = np.zeros_like(blocks[0], shape=(rows, columns))
+    row = column = 0
+    for block in blocks:
+        matrix[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return matrix
+
+
+def qr(a: Any, mode: str = "reduced") -> Any:
+    """`jnp.linalg.qr`, with LAPACK's signs."""
+    if mode == "r":
+        return np.linalg.qr(floating(a), "r")
+    q, r = np.linalg.qr(floating(a), "complete" if mode == "complete" else "reduced")
+    return q, r
+
+
+def eigh(a: Any) -> tuple[Any, Any]:
+    """`jnp.linalg.eigh`: ascending eigenvalues, and eigenvectors in columns, whose signs are not determined."""
+    a = floating(a)
+    values, vectors = _of_finite(np.linalg.eigh, (a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+    return values, vectors
+
+
+def eigvalsh(a: Any) -> Any:
+    """`jnp.linalg.eigvalsh`: the matrix is symmetrized first."""
+    a = floating(a)
+    (values,) = _of_finite(lambda matrices: (np.linalg.eigvalsh(matrices),), (a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+    return values
+
+
+def _of_finite(function: Callable[[Any], Sequence[Any]], matrices: Any) -> Sequence[Any]:
+    """The results of `function` for a stack of matrices; those that are not finite, on which LAPACK fails, give NaN."""
+    finite = np.isfinite(matrices).all(axis=(-2, -1))
+    if finite.all():
+        return function(matrices)
+    results = function(np.where(finite[..., None, None], matrices, 0))
+    return [np.where(np.expand_dims(finite, tuple(range(finite.ndim, each.ndim))), each, np.nan) for each in results]
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """`jnp.linalg.norm`, by JAX's formulas."""
+    x = floating(x)
+    axes: tuple[int, ...] = tuple(range(x.ndim)) if axis is None else axis if is_tuple(axis) else (axis,)
+    if (axis is None and ord is None) or (len(axes) == 2 and ord in (None, "f", "fro")):
+        return _euclidean(x, axes, keepdims)
+    if len(axes) == 1:
+        return vector_norm(x, axis=axes, keepdims=keepdims, ord=2 if ord is None else ord)
+    if ord not in (1, -1, np.inf, -np.inf):
+        return np.linalg.norm(x, ord=ord, axis=axis, keepdims=keepdims)
+    along, choose = axes[0 if abs(ord) == 1 else 1], np.max if ord > 0 else np.min
+    length = choose(np.sum(np.abs(x), axis=along, keepdims=True), axis=axes, keepdims=True)
+    return length if keepdims else np.squeeze(length, axes)
+
+
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """`jnp.linalg.vector_norm`, by JAX's formulas."""
+    x = floating(x)
+    axis = tuple(axis) if is_sequence(axis) else axis
+    if ord is None or ord == 2:
+        return _euclidean(x, axis, keepdims)
+    if ord in (np.inf, -np.inf):
+        return (np.max if ord > 0 else np.min)(np.abs(x), axis=axis, keepdims=keepdims)
+    if ord == 0:
+        return np.sum(x != 0, axis=axis, keepdims=keepdims).astype(np.float64)
+    powers = np.sum(np.abs(x) if ord == 1 else np.abs(x) ** ord, axis=axis, keepdims=keepdims)
+    return powers if ord == 1 else powers ** (1 / ord)
+
+
+def _euclidean(x: Any, axis: Any, keepdims: bool) -> Any:
+    with np.errstate(all="ignore"):
+        return np.sqrt(np.sum((x * np.conj(x)).real, axis=axis, keepdims=keepdims))
+
+
+# Fourier transforms.
+
+
+def fourier(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The counterpart of a transform along one axis, by a function of `np.fft`."""
+
+    def transform(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+        return function(floating(a), n=n, axis=axis, norm=norm)
+
+    return transform
+
+
+def fouriers(function: Callable[..., Any], default: tuple[int, ...] | None = None) -> Callable[..., Any]:
+    """The counterpart of a transform along several axes, by default `default` or all."""
+
+    def transform(a: Any, s: Any = None, axes: Any = default, norm: str | None = None) -> Any:
+        a = floating(a)
+        if axes is None:
+            axes = range(a.ndim) if s is None else range(a.ndim - len(s), a.ndim)
+        return function(a, s=s, axes=tuple(axes), norm=norm)
+
+    return transform
+
+
+def fftfreq(n: int, d: float = 1.0) -> Any:
+    """`jnp.fft.fftfreq`; NumPy divides by zero for `n` = 0."""
+    return np.fft.fftfreq(n, d) if n else np.zeros(0)
+
+
+def rfftfreq(n: int, d: float = 1.0) -> Any:
+    """`jnp.fft.rfftfreq`; for `n` = 0 it is 0 / 0, for which NumPy raises."""
+    return np.fft.rfftfreq(n, d) if n else np.full(1, np.nan)
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """`jnp.vander`, in the dtype of `x`."""
+    x = array(x)
+    exponents = np.arange(len(x) if N is None else N)
+    with np.errstate(all="ignore"):
+        return np.power(x[:, None], (exponents if increasing else exponents[::-1]).astype(x.dtype))

@@ -1,0 +1,69 @@
+"""Has the row of every operation: its arguments, JAX function, NumPy counterpart, and further properties.
+
+To add an operation, add a row to the file of its kind. A row's NumPy counterpart is the oracle: it takes the same
+arguments by the same names, computes floats in float64, and never uses JAX. `tests/test_operations.py` compares every
+row with JAX. `row.py` defines the fields of a row; `arguments.py` has properties of arguments by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TypeVar
+
+from runner.graph.language.operations import (
+    activations,
+    arrays,
+    collectives,
+    elementwise,
+    keys,
+    linear,
+    reductions,
+    updates,
+)
+from runner.graph.language.operations.arguments import COMPUTATIONS, DIAGONAL, DIMENSIONS, DTYPES, FROM_ZERO, PADDINGS
+from runner.graph.language.operations.row import Decides, Does, Limit, Operation, OverAxes
+from runner.graph.language.operations.updates import OUTSIDE
+
+__all__ = [
+    "COMPUTATIONS",
+    "CONSTANTS",
+    "DIAGONAL",
+    "DIMENSIONS",
+    "DTYPES",
+    "FROM_ZERO",
+    "METHODS",
+    "OPERATIONS",
+    "OUTSIDE",
+    "PADDINGS",
+    "Decides",
+    "Does",
+    "Limit",
+    "Operation",
+    "OverAxes",
+    "combination",
+]
+
+_FILES = (elementwise, reductions, linear, arrays, updates, activations, collectives, keys)
+
+OPERATIONS: dict[str, Operation] = {}
+for _row in (named for file in _FILES for row in file.ROWS for named in row.named()):
+    assert _row.name not in OPERATIONS, _row.name
+    OPERATIONS[_row.name] = _row
+
+CONSTANTS = {"inf": math.inf}
+"""The named numbers of every expression; `inf` is `jnp.inf`."""
+
+
+METHODS = tuple(row.method for row in updates.ROWS if row.method is not None)
+"""The methods of `x.at[index]`."""
+
+_Part = TypeVar("_Part")
+
+
+def combination(name: str, operands: Iterable[_Part], named: Iterable[tuple[str, _Part]]) -> _Part | None:
+    """The operand of a call that is a function of two values, as in a reduction; None where there is none."""
+    row = OPERATIONS.get(name)
+    if row is None or row.function is None or not row.combines:
+        return None
+    return (dict(zip(row.signature.parameters, operands, strict=False)) | dict(named)).get(row.function)

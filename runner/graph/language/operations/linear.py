@@ -1,0 +1,151 @@
+"""The rows of matrix products, linear algebra, Fourier transforms, convolutions and `reduce_window`."""
+
+from __future__ import annotations
+
+from runner.graph.language import notation
+from runner.graph.language.operations.deferred import algebra, np, shaping, windows
+from runner.graph.language.operations.row import array
+
+_product = "a, b, *, preferred_element_type=None"
+_transform = "a, n=None, axis=-1, norm=None"
+_plane = "a, s=None, axes=(-2, -1), norm=None"
+_transforms = "a, s=None, axes=None, norm=None"
+
+ROWS = (
+    # Linear algebra.
+    array("matmul", _product, algebra.matmul, contraction=notation.matmul, out_sharding=True),
+    array(
+        "dot",
+        _product,
+        algebra.dot,
+        contraction=notation.dot,
+        out_sharding=True,
+        on_arrays="method",
+    ),
+    array("vdot", _product, algebra.vdot, contraction=notation.vdot),
+    array("inner", _product, algebra.inner, contraction=notation.inner),
+    array(
+        "tensordot",
+        "a, b, axes=2, *, preferred_element_type=None",
+        algebra.tensordot,
+        contraction=notation.tensordot,
+        out_sharding=True,
+    ),
+    array(
+        "einsum",
+        "subscripts, /, *operands, preferred_element_type=None",
+        algebra.einsum,
+        contraction=notation.einsum,
+        out_sharding=True,
+    ),
+    array(
+        "dot_general",
+        "lhs, rhs, dimension_numbers, *, preferred_element_type=None",
+        algebra.dot_general,
+        jax="jax.lax.dot_general",
+        contraction=notation.dot_general,
+        out_sharding=True,
+    ),
+    array(
+        "ragged_dot",
+        "lhs, rhs, group_sizes, *, preferred_element_type=None",
+        algebra.ragged_dot,
+        jax="jax.lax.ragged_dot",
+        costly=True,
+    ),
+    array("vecdot", "x1, x2, /, *, axis=-1", algebra.vecdot, contraction=notation.vecdot),
+    array("matvec", "x1, x2, /", algebra.matvec, contraction=notation.matvec),
+    array("vecmat", "x1, x2, /", algebra.vecmat, contraction=notation.vecmat),
+    array("outer", "a, b", algebra.outer),
+    array("kron", "a, b", algebra.kron),
+    array("cross", "a, b, axisa=-1, axisb=-1, axisc=-1, axis=None", algebra.cross),
+    array("trace", "a, offset=0, axis1=0, axis2=1, dtype=None", algebra.trace, on_arrays="method"),
+    array("convolve", "a, v, mode='full'", algebra.convolve),
+    array("correlate", "a, v, mode='valid'", algebra.correlate),
+    array("polyval", "p, x", algebra.polyval),
+    array("vander", "x, N=None, increasing=False", algebra.vander),
+    array("inv", "a", algebra.inv, jax="jnp.linalg.inv", costly=True),
+    array("det", "a", algebra.det, jax="jnp.linalg.det", costly=True),
+    array("slogdet", "a", algebra.slogdet, jax="jnp.linalg.slogdet", costly=True),
+    array("solve", "a, b", algebra.solve, jax="jnp.linalg.solve", costly=True),
+    array(
+        "cholesky", "a, *, upper=False, symmetrize_input=True", algebra.cholesky, jax="jnp.linalg.cholesky", costly=True
+    ),
+    array(
+        "solve_triangular",
+        "a, b, trans=0, lower=False, unit_diagonal=False",
+        algebra.solve_triangular,
+        jax="jax.scipy.linalg.solve_triangular",
+        costly=True,
+    ),
+    array("qr", "a, mode='reduced'", algebra.qr, jax="jnp.linalg.qr", costly=True),
+    array("lu", "x", algebra.lu, jax="jax.lax.linalg.lu", costly=True),
+    array(
+        "lu_pivots_to_permutation",
+        "pivots, permutation_size",
+        algebra.lu_pivots_to_permutation,
+        jax="jax.lax.linalg.lu_pivots_to_permutation",
+    ),
+    array("eigh", "a", algebra.eigh, jax="jnp.linalg.eigh", costly=True),
+    array("svd", "a, full_matrices=True", algebra.svd, jax="jnp.linalg.svd", costly=True),
+    array("block_diag", "*arrs", algebra.block_diag, jax="jax.scipy.linalg.block_diag"),
+    array("matrix_power", "a, n", algebra.matrix_power, jax="jnp.linalg.matrix_power", costly=True),
+    array("svdvals", "x, /", algebra.svdvals, jax="jnp.linalg.svdvals", costly=True),
+    array("eigvalsh", "a", algebra.eigvalsh, jax="jnp.linalg.eigvalsh", costly=True),
+    array("norm", "x, ord=None, axis=None, keepdims=False", algebra.norm, jax="jnp.linalg.norm"),
+    array(
+        "vector_norm", "x, /, *, axis=None, keepdims=False, ord=2", algebra.vector_norm, jax="jnp.linalg.vector_norm"
+    ),
+    array("fft", _transform, algebra.fourier(np.fft.fft), jax="jnp.fft.fft"),
+    array("ifft", _transform, algebra.fourier(np.fft.ifft), jax="jnp.fft.ifft"),
+    array("rfft", _transform, algebra.fourier(np.fft.rfft), jax="jnp.fft.rfft"),
+    array("irfft", _transform, algebra.fourier(np.fft.irfft), jax="jnp.fft.irfft"),
+    array("fft2", _plane, algebra.fouriers(np.fft.fft2, (-2, -1)), jax="jnp.fft.fft2"),
+    array("ifft2", _plane, algebra.fouriers(np.fft.ifft2, (-2, -1)), jax="jnp.fft.ifft2"),
+    array("rfft2", _plane, algebra.fouriers(np.fft.rfft2, (-2, -1)), jax="jnp.fft.rfft2"),
+    array("irfft2", _plane, algebra.fouriers(np.fft.irfft2, (-2, -1)), jax="jnp.fft.irfft2"),
+    array("fftn", _transforms, algebra.fouriers(np.fft.fftn), jax="jnp.fft.fftn"),
+    array("ifftn", _transforms, algebra.fouriers(np.fft.ifftn), jax="jnp.fft.ifftn"),
+    array("rfftn", _transforms, algebra.fouriers(np.fft.rfftn), jax="jnp.fft.rfftn"),
+    array("irfftn", _transforms, algebra.fouriers(np.fft.irfftn), jax="jnp.fft.irfftn"),
+    array("fftfreq", "n, d=1.0", algebra.fftfreq, jax="jnp.fft.fftfreq"),
+    array("rfftfreq", "n, d=1.0", algebra.rfftfreq, jax="jnp.fft.rfftfreq"),
+    array("fftshift", "x, axes=None", shaping.moved(np.fft.fftshift), jax="jnp.fft.fftshift"),
+    array("ifftshift", "x, axes=None", shaping.moved(np.fft.ifftshift), jax="jnp.fft.ifftshift"),
+    # Windows: `padding` is "SAME", "SAME_LOWER", "VALID", or a pair for each dimension.
+    array(
+        "conv_general_dilated",
+        "lhs, rhs, window_strides, padding, lhs_dilation=None, rhs_dilation=None, dimension_numbers=None, "
+        "feature_group_count=1, batch_group_count=1, *, preferred_element_type=None",
+        windows.conv_general_dilated,
+        jax="jax.lax.conv_general_dilated",
+        wide=1,
+        out_sharding=True,
+        costly=True,
+    ),
+    array(
+        "conv",
+        "lhs, rhs, window_strides, padding, *, preferred_element_type=None",
+        windows.conv,
+        jax="jax.lax.conv",
+        wide=1,
+        costly=True,
+    ),
+    array(
+        "conv_transpose",
+        "lhs, rhs, strides, padding, rhs_dilation=None, dimension_numbers=None, transpose_kernel=False, *, "
+        "preferred_element_type=None, use_consistent_padding=False",
+        windows.conv_transpose,
+        jax="jax.lax.conv_transpose",
+        wide=1,
+        costly=True,
+    ),
+    array(
+        "reduce_window",
+        "operand, init_value, computation, window_dimensions, window_strides=None, padding='VALID', "
+        "base_dilation=None, window_dilation=None",
+        windows.reduce_window,
+        jax="jax.lax.reduce_window",
+        function="computation",
+    ),
+)

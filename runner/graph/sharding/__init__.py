@@ -1,0 +1,1 @@
+"""Computes the layouts of results, repairs of calls, and moves between layouts."""

@@ -1,0 +1,100 @@
+"""Lists the repairs of a call that explicit sharding rejects, likeliest and cheapest first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.base.layout import Mesh, Spec
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.model import Equation
+from runner.graph.sharding.results import OperandLayout, of_result
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A change to one call that explicit sharding accepts: an `out_sharding`, or new layouts of some operands.
+
+    `runner/worker/explicit.py` tries them. Operands are numbered as `operands` in `runner/programs/` lists them; those
+    of an operator, left then right.
+    """
+
+    out_sharding: Spec | None = None
+    operands: Mapping[int, Spec] = field(default_factory=dict[int, Spec])
+
+
+def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised: Spec | None) -> Iterator[Repair]:
+    """Yield the repairs of a call.
+
+    First those that name the result's sharding, where the call allows it: the `promised` one, then the one that follows
+    from the operands. Then those that reshard operands, the fewest bytes per device first.
+    """
+    operation = OPERATIONS.get(equation.operation)
+    if promised is not None and operation is not None and operation.out_sharding:
+        yield Repair(out_sharding=promised)
+    derived = of_result(equation, operands)
+    if derived is not None:
+        yield Repair(out_sharding=derived)
+    arrays = {i: operand for i, operand in enumerate(operands) if isinstance(operand, OperandLayout)}
+
+    def cost(moved: dict[int, Spec]) -> tuple[float, int, tuple[int, ...]]:
+        held = [
+            math.prod(arrays[i].shape) * arrays[i].itemsize / math.prod(map(mesh.axis_size, spec))
+            for i, spec in moved.items()
+        ]
+        # Of equal costs, prefer to reshard later operands.
+        return sum(held), len(moved), tuple(-i for i in moved)
+
+    moves = {
+        tuple(moved.items()): moved
+        for moved in resharded(arrays)
+        if moved and all(mesh.divides(arrays[i].shape, spec) for i, spec in moved.items())
+    }
+    for moved in sorted(moves.values(), key=cost):
+        yield Repair(operands=moved)
+
+
+def resharded(arrays: Mapping[int, OperandLayout]) -> Iterator[dict[int, Spec]]:
+    """Yield the ways to reshard operands: like one another, with fewer dimensions sharded, or both.
+
+    Each maps the operands that change, by number, to their new specs.
+    """
+    specs = {i: array.spec for i, array in arrays.items()}
+    shapes = {i: array.shape for i, array in arrays.items()}
+    choices = {
+        i: [
+            lesser
+            for spec in dict.fromkeys([specs[i], *(_aligned(specs[j], shapes[j], shapes[i]) for j in specs)])
+            for lesser in _lesser(spec)
+        ]
+        for i in specs
+    }
+    if len(specs) <= 2:
+        ways: Iterable[tuple[Spec, ...]] = itertools.product(*choices.values())
+    else:
+        ways = itertools.chain(
+            # Change one operand; align all with one of them; replicate some of them.
+            (tuple({**specs, i: spec}.values()) for i in specs for spec in choices[i]),
+            (tuple(_aligned(spec, shapes[i], shapes[j]) for j in specs) for i in specs for spec in _lesser(specs[i])),
+            itertools.product(*(dict.fromkeys([spec, Spec().padded(len(spec))]) for spec in specs.values())),
+        )
+    for way in ways:
+        yield {i: spec for i, spec in zip(specs, way, strict=True) if spec != specs[i]}
+
+
+def _lesser(spec: Spec) -> list[Spec]:
+    """All specs that replicate some dimensions of `spec`, beginning with `spec` itself."""
+    return [Spec(kept) for kept in itertools.product(*((axes, ()) if axes else ((),) for axes in spec))]
+
+
+def _aligned(spec: Spec, shape: tuple[int, ...], target: tuple[int, ...]) -> Spec:
+    """Transfer `spec` from an array of `shape` to one of the shape `target` that broadcasts against it."""
+    axes_of = {
+        -d: axes
+        for d, axes in enumerate(reversed(spec), 1)
+        if target[-d : -d + 1 or None] == shape[-d : -d + 1 or None]
+    }
+    return Spec(axes_of.get(d, ()) for d in range(-len(target), 0))

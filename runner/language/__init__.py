@@ -1,1 +1,0 @@
-"""The text of an expression in; its checked term and operations, with their NumPy counterparts, out."""

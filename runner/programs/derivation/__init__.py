@@ -1,0 +1,1 @@
+"""Writes the lines of each device, with explicit collectives, from a graph, its specs and Shardy's plan."""

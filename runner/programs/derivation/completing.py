@@ -1,0 +1,86 @@
+"""Completes the partial results of a reduction by collectives, one for a sum of two results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from runner.base.layout import Typed
+from runner.compiled.estimate.prices import collective
+from runner.graph.language.operations.row import Reduction
+from runner.graph.language.parts import called
+from runner.graph.sharding import moves
+from runner.graph.term import Term
+from runner.programs.derivation.calls import itemsize
+from runner.programs.derivation.laying import Layouts
+from runner.programs.derivation.partials import Stripping, around, is_scalar
+from runner.programs.derivation.rules import PricedAssignment
+from runner.programs.derivation.terms import built
+from runner.programs.derivation.values import DeviceValue
+
+Derivative = Literal["none", "stopped", "taken"]
+"""How a reduction is differentiated: not at all, up to a `stop_gradient` behind it, or through it."""
+
+
+def completed(layouts: Layouts, term: Term, choice: PricedAssignment, typed: Typed, derivative: Derivative) -> Term:
+    """Append the collectives of a choice to a partial result, and count the bytes that they send."""
+    mesh = layouts.mesh
+    held = moves.local_bytes(mesh, typed.shape, itemsize(typed.dtype), choice.partial) if choice.over else 0.0
+    scattered = choice.scattered
+    for kind, axes in choice.over.items():
+        for dimension, over in scattered:
+            n = mesh.axis_size(over)
+            term = built("psum_scatter({x}, {over}, scatter_dimension={d}, tiled=True)", x=term, over=over, d=dimension)
+            layouts.spend_once(term, [collective(layouts.prices, mesh, "reduce-scatter", over, held)])
+            term = built("{x} / {n}", x=term, n=n) if kind == "mean" else term
+            held /= n
+        scattered = ()
+        if axes:
+            term, by = reduced(term, kind, axes, derivative)
+            layouts.spend_once(term, [collective(layouts.prices, mesh, by, axes, held)])
+    return term
+
+
+def together(layouts: Layouts, term: Term, typed: Typed, operands: Sequence[DeviceValue]) -> Term:
+    """`psum(a) + psum(b)` as `psum(a + b)`, which sends half; other terms unchanged.
+
+    The sums may be scaled, and lines that only this term reads: such a line then gives each device's own part. The
+    operands have the type of the result: what is summed is neither broadcast nor of another dtype.
+    """
+    row, names = called(term), layouts.names
+    if row is None or not row.adds or any((x.shape, x.dtype) != (typed.shape, typed.dtype) for x in operands):
+        return term
+    stripping = Stripping(names.read_once, partial(is_scalar, numbers=names.experiment.dims))
+    inner = stripping.strip(term)
+    sums = stripping.sums
+    if inner is None or any(around(each, term) != around(sums[0], term) for each in sums):
+        return term
+    sendings = layouts.unspend_only(sums)
+    if sendings is None:
+        return term
+    names.rewrite(stripping.stripped)
+    both = around(sums[0], inner)
+    layouts.spend_once(both, sendings)
+    return both
+
+
+def reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Derivative) -> tuple[Term, str]:
+    """The term that reduces over mesh axes, and the kind of its collective."""
+    gathered = "{f}(all_gather({x}, {over}, axis=0, to='invarying'), axis=0)"
+    match kind:
+        case "sum":
+            return built("psum({x}, {over})", x=term, over=axes), "all-reduce"
+        case "mean":
+            return built("pmean({x}, {over})", x=term, over=axes), "all-reduce"
+        case "any":
+            return built("pmax(astype({x}, 'int8'), {over}) > 0", x=term, over=axes), "all-reduce"
+        case "all":
+            return built("pmin(astype({x}, 'int8'), {over}) > 0", x=term, over=axes), "all-reduce"
+        case "max" | "min" if derivative == "none":
+            return built(f"p{kind}({{x}}, {{over}})", x=term, over=axes), "all-reduce"
+        case "max" | "min" if derivative == "stopped":
+            return built(f"p{kind}(stop_gradient({{x}}), {{over}})", x=term, over=axes), "all-reduce"
+        case _:
+            # JAX has no derivative of pmax, and no collective for products.
+            return built(gathered, f=kind, x=term, over=axes), "all-gather"

@@ -1,0 +1,158 @@
+"""Derives an experiment's per-device lines, as in the YAML, from the types in its graph and Shardy's plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from runner.base.layout import Parts, Spec
+from runner.compiled.estimate.prices import Prices
+from runner.experiment.model import Experiment, Flat
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.sharding.plan import Derivation, Plan
+from runner.programs.derivation.inlining import inlined
+from runner.programs.derivation.invariants import hoisted
+from runner.programs.derivation.lines import statements
+from runner.programs.derivation.ruling import Rulings
+from runner.programs.derivation.section import section
+from runner.programs.derivation.sharing import shared
+from runner.programs.derivation.writer import Hints, Writer
+
+
+@dataclass(frozen=True)
+class Typing:
+    """How the lines satisfy JAX's types of values that vary over mesh axes.
+
+    - `invarying`: gathers mark their results as the same on all devices.
+    - `casts`: initial carries of loops are cast to varying.
+    - `check_vma`: JAX checks these types.
+    - `single`: arrays are marked as the same along mesh axes of size 1, which JAX does not infer.
+    - `spread`: arrays with a gradient are cast to varying before a loop, so that their gradients are summed over
+      devices once, not in each step.
+    """
+
+    invarying: bool
+    casts: bool
+    check_vma: bool
+    single: bool = False
+    spread: bool = False
+
+
+TRIES = (
+    Typing(invarying=False, casts=False, check_vma=True, spread=True),
+    Typing(invarying=False, casts=False, check_vma=True),
+    Typing(invarying=True, casts=False, check_vma=True, spread=True),
+    Typing(invarying=True, casts=False, check_vma=True),
+    Typing(invarying=False, casts=True, check_vma=True, spread=True),
+    Typing(invarying=False, casts=True, check_vma=True),
+    Typing(invarying=True, casts=True, check_vma=True, spread=True),
+    Typing(invarying=True, casts=True, check_vma=True),
+    Typing(invarying=True, casts=True, check_vma=True, single=True),
+    Typing(invarying=False, casts=False, check_vma=False),
+)
+"""The typings to try, in order; the first that JAX accepts is used."""
+
+_TRIALS = 16
+"""The most alternative layouts of results that are tried."""
+
+_WRITTEN = 4096
+"""The most equations that are written for these trials: a large graph has fewer."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The derived lines of one device.
+
+    - `check_vma`: whether JAX's types can tell which values are the same on all devices.
+    - `sent`: the bytes that a device sends in all, on a ring, without the backward pass; `cost`: the cost of what it
+      sends and computes, in the unit of the prices; `computing`: the cost of its computation alone.
+    - `notes`: the decisions that are not the plan's.
+    - `spread`: whether a line casts an array to varying for its gradient; otherwise a typing with `spread` gives the
+      lines of the one without.
+    """
+
+    statements: tuple[Flat, ...]
+    check_vma: bool
+    spread: bool
+    sent: float
+    cost: float
+    computing: float
+    notes: tuple[str, ...]
+
+    def experiment(self, experiment: Experiment) -> Experiment:
+        """The experiment with these lines as its `per_device`."""
+        return replace(experiment, per_device=self.statements, check_vma=self.check_vma, automatic=())
+
+    def summary(self, plan: Plan) -> Derivation:
+        """The lines as in the YAML, with the plan that they follow."""
+        return Derivation(
+            per_device=section(self.statements),
+            check_vma=self.check_vma,
+            sent_bytes=round(self.sent),
+            notes=list(self.notes),
+            plan=plan.summary(),
+        )
+
+
+def derive(
+    experiment: Experiment, types: Parts, hints: Hints, typing: Typing, prices: Prices, rulings: Rulings
+) -> Derived:
+    """Derive the per-device lines of the graph. Raises `NotDerived` with the reason if they cannot be written.
+
+    `rulings` are those of this graph, with these prices.
+    """
+    writer = Writer(
+        experiment, types, hints, rulings, prices,
+        invarying=typing.invarying, casts=typing.casts, spread=typing.spread,
+    )  # fmt: skip
+    if typing.single:
+        writer.singled()
+    fresh = writer.names.fresh
+    lines = inlined(shared(hoisted(writer.write(), fresh), fresh), writer.layouts.moved)
+    spent = writer.layouts
+    return Derived(
+        statements(lines), typing.check_vma, bool(spent.spread), spent.sent, spent.cost, spent.computing,
+        tuple(writer.names.notes),
+    )  # fmt: skip
+
+
+def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices, rulings: Rulings) -> Hints:
+    """The plan's layouts, replaced by those that the readers of a line need wherever this costs less.
+
+    `rulings` are those of this graph, with these prices. Raises `NotDerived`.
+    """
+
+    writer = Writer(experiment, types, hints, rulings, prices, invarying=False, casts=False, spread=False)
+    best = writer.first()
+    tried: set[tuple[int, Spec]] = set()
+    for _ in range(min(_TRIALS, _WRITTEN // max(len(experiment.computed("graph").producers), 1))):
+        asked = next((each for each in best.asked.items() if each not in tried), None)
+        if asked is None:
+            break
+        tried.add(asked)
+        number, spec = asked
+        for numbers in dict.fromkeys(((number,), _alike(experiment, types, number))):
+            other = replace(hints, layouts={**hints.layouts, **dict.fromkeys(numbers, spec)})
+            attempt = writer.other(other, best, numbers)
+            if attempt.cost < best.cost:
+                best, hints = attempt, other
+                break
+    return hints
+
+
+def _alike(experiment: Experiment, types: Parts, number: int) -> tuple[int, ...]:
+    """A value and the values of the same type that it is computed from elementwise, at most `_TRIALS` of them."""
+    producers, alike = experiment.computed("graph").producers, dict[int, None]()
+
+    def add(number: int) -> None:
+        equation = producers.get(number)
+        if number in alike or equation is None or len(alike) == _TRIALS:
+            return
+        alike[number] = None
+        row = OPERATIONS.get(equation.operation)
+        if row is not None and row.elementwise:
+            for each in equation.reads:
+                if types.get(each) == types.get(number):
+                    add(each)
+
+    add(number)
+    return tuple(alike)

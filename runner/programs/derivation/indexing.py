@@ -1,0 +1,361 @@
+"""Shards slices and updates: a dimension taken whole stays sharded, others may be masked."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runner.graph.language.parts import at_index
+from runner.graph.model import INDEX
+from runner.graph.term import NOTHING, Const, Group, Slice, Term
+from runner.programs.derivation.calls import UNKNOWN, Argument, Call, NotStatic, is_number
+from runner.programs.derivation.lookups import entries, looked_up, subscript
+from runner.programs.derivation.registry import Way, rule_for
+from runner.programs.derivation.rules import Rule, every, followed_by
+from runner.programs.derivation.site import Site
+from runner.programs.derivation.terms import ALL, built, constant, divided, indexed, items, spread
+from runner.programs.derivation.updating import READS
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The elements taken of one dimension: `count` from `start` on, every `step`-th.
+
+    - `count`: None if all are taken.
+    - `start`: None if only the devices know it. It is then the argument `given`, in range; without that nothing is
+      known, and the dimension must be whole.
+    - `drops`: whether the result lacks the dimension.
+    - `place`: the place of its entry between the brackets.
+    """
+
+    count: int | None = None
+    start: int | None = 0
+    step: int = 1
+    drops: bool = False
+    given: Argument | None = None
+    place: str = ""
+
+    def passes(self, size: int) -> bool:
+        """Whether all elements are taken, or every n-th, so that the same slice applies to each block."""
+        if self.count is None or self.drops or self.start is None:
+            return self.count is None
+        return 0 <= self.start < self.step and self.count * self.step == size
+
+    @property
+    def located(self) -> bool:
+        """Whether the start is known, now or on the devices."""
+        return self.start is not None or self.given is not None
+
+
+Base = Callable[[Site, list[Taken], int | None], Term]
+"""Writes the slice of the operand's block; the third argument is a dimension to keep whole, if any."""
+
+Takes = Callable[[Call], tuple[list[Taken], list[int]] | None]
+"""The elements that a call takes of each dimension, and the positions of new dimensions of size 1 in the result."""
+
+
+def _reads(takes_of: Takes, base: Base) -> Way:
+    """A way to read part of an array: along a sharded dimension a device reads from its block, and 0 elsewhere."""
+
+    def split(call: Call, takes: list[Taken]) -> tuple[set[int], set[int]]:
+        shape = call.array.shape
+        passing = {d for d, each in enumerate(takes) if each.passes(shape[d])}
+        return passing, {d for d, each in enumerate(takes) if each.located and is_number(call.array)} - passing
+
+    def rule(call: Call) -> Rule | None:
+        shape, reading = call.array.shape, takes_of(call)
+        if reading is None:
+            return None
+        takes, new = reading
+        passing, read = split(call, takes)
+        rank = len(takes)
+        # The positions read along a dimension are a factor of their own.
+        sizes = dict(enumerate(shape)) | {d: takes[d].count or shape[d] for d in passing}
+        sizes |= {rank + d: takes[d].count or 1 for d in read}
+        kept = [d for d in range(rank) if not takes[d].drops]
+        result: list[tuple[int, ...]] = [(d,) if d in passing else (rank + d,) if d in read else () for d in kept]
+        for at in new:
+            result.insert(at, ())
+        if len(result) != len(call.result.shape):
+            return None
+        # The array has the neighbours' edges as well; the slice has not.
+        sizes |= {each[0]: call.result.shape[at] for at, each in enumerate(result) if each}
+        dimensions, counts = tuple((d,) if d in passing | read else () for d in range(rank)), call.operand.counts
+        return Rule(
+            {call.operand.place: dimensions},
+            tuple(result),
+            sizes,
+            dict.fromkeys(read, "sum"),
+            single=frozenset(read),
+            within={rank + d: d for d in read},
+            below=call.operand.below,
+            counts=None if counts is None or takes[counts].count else followed_by(dimensions, counts, tuple(result)),
+        )
+
+    def write(site: Site) -> Term:
+        takes, new = takes_of(site.call) or ([], [])
+        cut = [d for d in split(site.call, takes)[1] if site.over(d)]
+        if not cut:
+            return base(site, takes, None)
+        site.ours("the reading of a block")
+        (d,) = cut
+        over, taken, size, rank = site.over(d), takes[d], site.call.array.shape[d], len(takes)
+        n = size // site.mesh.axis_size(over)
+        at = _positions(site, taken, size, site.over(rank + d))
+        at = site.define("at", built("{at} - {start}", at=at, start=site.start(over, size)))
+        axis = sum(not takes[before].drops for before in range(d))
+        inside = built("({at} >= 0) & ({at} < {n})", at=at, n=n)
+        after = sum(not takes[later].drops for later in range(d + 1, rank))
+        inside = inside if taken.drops else spread(inside, after)
+        block = base(site, takes, d)
+        taken = built("take({x}, clip({at}, 0, {m}), axis={d})", x=block, at=at, m=n - 1, d=axis)
+        taken = built("where({inside}, {taken}, 0)", inside=inside, taken=taken)
+        if new:
+            taken = indexed(taken, [NOTHING if at in new else ALL for at in range(len(site.call.result.shape))])
+        return taken
+
+    return Way(rule, write)
+
+
+def _positions(site: Site, taken: Taken, size: int, over: tuple[str, ...]) -> Term:
+    """The positions to read: one device's share where the result is sharded over the axes `over`."""
+    count = taken.count or 1
+    start = constant(taken.start) if taken.given is None else _clamped(site, taken.given, size, count)
+    if taken.drops:
+        return start
+    at = site.indices(count, over)
+    at = at if taken.step == 1 else built("{at} * {step}", at=at, step=taken.step)
+    return at if taken.start == 0 else built("{at} + {start}", at=at, start=start)
+
+
+def _clamped(site: Site, start: Argument, size: int, count: int) -> Term:
+    """The start of `count` out of `size` elements; like JAX, counts a negative start from the end and clamps it."""
+    if start.value is not UNKNOWN:
+        return constant(min(max(start.value + size * (start.value < 0), 0), size - count))
+    term = site.whole(start.place)
+    return built("clip(where({s} < 0, {s} + {n}, {s}), 0, {last})", s=term, n=size, last=size - count)
+
+
+# Brackets.
+
+
+def _bracketed(call: Call) -> tuple[list[Taken], list[int]] | None:
+    """Slices, numbers and None between brackets; None if the index has other entries."""
+    shape, between, takes, new = call.array.shape, entries(call), list[Taken](), list[int]()
+    for item in between:
+        if item.value is None:
+            new.append(sum(not each.drops for each in takes) + len(new))
+        elif item.value is ...:
+            given = sum(each.value is not None and each.value is not ... for each in between)
+            takes += [Taken()] * (len(shape) - given)
+        elif item.kind in ("tuple", "list") or not (item.static or item.kind == "slice" or _is_index(item)):
+            return None
+        elif len(takes) in call.operand.halo:
+            takes.append(Taken(place=item.place))
+        else:
+            takes.append(_item(item, shape[len(takes)]))
+    return takes + [Taken()] * (len(shape) - len(takes)), new
+
+
+def _is_index(item: Argument) -> bool:
+    """Whether an entry is an integer known only on the devices."""
+    return item.typed is not None and not item.typed.shape and item.typed.dtype != "bool"
+
+
+def _item(item: Argument, size: int) -> Taken:
+    """The elements that one entry between brackets takes."""
+    if item.kind == "slice":
+        if item.value is UNKNOWN:
+            return Taken(1, None, place=item.place)
+        bounds: slice = item.value
+        return _range(range(size)[bounds], size, item.place)
+    if item.static and item.value is UNKNOWN:
+        return Taken(1, None, drops=True, given=item, place=item.place)
+    known = isinstance(item.value, int) and -size <= item.value < size
+    return Taken(1, item.value % size if known else None, drops=True, place=item.place)
+
+
+def _range(bounds: range, size: int, place: str = "") -> Taken:
+    if bounds == range(size):
+        return Taken(place=place)
+    return Taken(len(bounds), bounds.start if bounds else None, bounds.step, place=place)
+
+
+def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
+    given = dict(zip((each.place for each in entries(site.call)), items(site.equation.operands[1]), strict=True))
+    halo = site.call.operand.halo
+    for d, taken in enumerate(takes):
+        item = given.get(taken.place)
+        if isinstance(item, Slice) and site.over(d) and d not in halo:
+            stepped = taken.count is not None and item.step != NOTHING
+            given[taken.place] = Slice(item.lower, NOTHING, item.step) if stepped else ALL
+    if whole is None:
+        return site.rewritten({place: site.part(place, item) for place, item in given.items()})
+    while takes and not takes[-1].place:
+        takes = takes[:-1]
+    parts = [ALL if d == whole or not each.place else given[each.place] for d, each in enumerate(takes)]
+    if all(part == ALL for part in parts):
+        return site.x
+    whole_parts = tuple(site.part(each.place, part) for each, part in zip(takes, parts, strict=True))
+    return at_index(site.x, Group(whole_parts))
+
+
+rule_for(INDEX, write=looked_up, otherwise=[_reads(_bracketed, _in_brackets), READS])(subscript)
+
+
+# Static slices.
+
+
+def _sliced(call: Call) -> tuple[list[Taken], list[int]]:
+    """The ranges that `slice` takes."""
+    shape = call.array.shape
+    strides = call.static("strides") or (1,) * len(shape)
+    bounds = zip(call.static("start_indices"), call.static("limit_indices"), strides, strict=True)
+    return [_range(range(n)[slice(*each)], n) for n, each in zip(shape, bounds, strict=True)], []
+
+
+def _sliced_along(call: Call) -> tuple[list[Taken], list[int]]:
+    """The range that `slice_in_dim` takes."""
+    each = slice(call.static("start_index"), call.static("limit_index"), call.static("stride", 1))
+    return _along_axis(call, lambda n: _range(range(n)[each], n))
+
+
+def _indexed_along(call: Call) -> tuple[list[Taken], list[int]]:
+    """The position that `index_in_dim` takes."""
+    return _along_axis(call, lambda n: Taken(1, call.static("index") % n, drops=not call.static("keepdims", True)))
+
+
+def _along_axis(call: Call, taken: Callable[[int], Taken]) -> tuple[list[Taken], list[int]]:
+    """What is taken along the argument `axis`, by the size of that dimension; the others are whole."""
+    shape = call.array.shape
+    axis: int = call.static("axis", 0) % len(shape)
+    return [taken(n) if d == axis else Taken() for d, n in enumerate(shape)], []
+
+
+def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
+    """Write a static slice, with brackets if it is sharded."""
+    if not any(site.assignment.values()):
+        return site.rewritten()
+    parts = [ALL if d == whole else _between(each, site.over(d)) for d, each in enumerate(takes)]
+    while parts and parts[-1] == ALL:
+        parts.pop()
+    return indexed(site.x, parts) if parts else site.x
+
+
+def _between(taken: Taken, over: tuple[str, ...]) -> Term:
+    """The entry between brackets for one dimension."""
+    if taken.count is None:
+        return ALL
+    if taken.drops:
+        return constant(taken.start)
+    assert taken.start is not None
+    end = NOTHING if over else constant(taken.start + taken.step * taken.count)
+    return Slice(constant(taken.start), end, constant(taken.step) if taken.step != 1 else NOTHING)
+
+
+for _name, _takes in (("slice", _sliced), ("slice_in_dim", _sliced_along), ("index_in_dim", _indexed_along)):
+    _way = _reads(_takes, _as_brackets)
+    rule_for(_name, write=_way.write)(_way.rule)
+
+
+# Dynamic slices. The start is clamped, so every read is in range.
+
+
+def _starts(call: Call, rank: int) -> tuple[tuple[Argument, ...], int | None]:
+    """The start arguments of a dynamic operation, and the dimension that it names, None if it names all."""
+    if "start_indices" in call.arguments:
+        starts = call.arguments["start_indices"].parts
+        if starts is None or len(starts) != rank:
+            raise NotStatic
+        return starts, None
+    start = call.arguments["start_index" if "start_index" in call.arguments else "index"]
+    return (start,) * rank, call.static("axis", 0) % rank
+
+
+def _dynamic(call: Call, *, by_index: bool = False) -> tuple[list[Taken], list[int]]:
+    """The blocks that a dynamic slice takes; with `by_index` one position, whose dimension may be dropped."""
+    shape = call.array.shape
+    starts, axis = _starts(call, len(shape))
+    drops = by_index and not call.static("keepdims", True)
+    sizes = list(shape)
+    if axis is None:
+        sizes = list(call.static("slice_sizes"))
+    else:
+        sizes[axis] = 1 if by_index else call.static("slice_size")
+
+    def taken(d: int) -> Taken:
+        if sizes[d] == shape[d] and not (d == axis and drops):
+            return Taken()
+        return Taken(sizes[d], None, drops=d == axis and drops, given=starts[d])
+
+    return [taken(d) for d in range(len(shape))], []
+
+
+def _as_dynamic(site: Site, takes: list[Taken], whole: int | None) -> Term:
+    given = site.argument("slice_sizes")
+    if given is None:
+        _, axis = _starts(site.call, len(takes))
+        # A slice of the size of its dimension is the operand: its start is clamped to 0.
+        all_of_it = axis is not None and takes[axis].count is None and site.over(axis)
+        return site.x if all_of_it or whole is not None else site.rewritten()
+    sizes = given.items if isinstance(given, Group) else map(Const, site.call.static("slice_sizes"))
+    local = [divided(site.part("", size), site.parts((d,))) for d, size in enumerate(sizes)]
+    if whole is None:
+        return site.rewritten({"slice_sizes": Group(tuple(local))} if any(site.assignment.values()) else {})
+    local[whole] = constant(site.call.array.shape[whole] // site.parts((whole,)))
+    return site.rewritten({"slice_sizes": Group(tuple(local)), f"start_indices[{whole}]": constant(0)})
+
+
+_by_start = _reads(_dynamic, _as_dynamic)
+rule_for("dynamic_slice", "dynamic_slice_in_dim", write=_by_start.write)(_by_start.rule)
+_by_index = _reads(functools.partial(_dynamic, by_index=True), _as_dynamic)
+rule_for("dynamic_index_in_dim", write=_by_index.write)(_by_index.rule)
+
+
+# Updates.
+
+
+def _updated(call: Call) -> tuple[list[int], dict[int, int], list[int]]:
+    """The dimensions that are updated in part, the update's length along each dimension, and those that it has."""
+    shape, update = call.array.shape, call.type_of("update").shape
+    rank = len(shape)
+    _, axis = _starts(call, rank)
+    lost = rank - len(update)
+    if lost not in (0, 1) or (lost and axis is None):
+        raise NotStatic
+    own = [d for d in range(rank) if not (lost and d == axis)]
+    short = dict(zip(own, update, strict=True)) | ({axis: 1} if lost and axis is not None else {})
+    return [d for d in range(rank) if short[d] != shape[d] or d == axis], short, own
+
+
+def _update(site: Site) -> Term:
+    shape = site.call.array.shape
+    partial, short, own = _updated(site.call)
+    cut = [d for d in partial if site.over(d)]
+    if not cut:
+        return site.rewritten()
+    site.ours("the update of a block")
+    (d,) = cut
+    x, new = site.terms.values()
+    new = built("expand_dims({x}, {d})", x=new, d=d) if d not in own else new
+    first = _clamped(site, _starts(site.call, len(shape))[0][d], shape[d], short[d])
+    at = built("{positions} - {first}", positions=site.indices(shape[d], site.over(d)), first=first)
+    at = site.define("at", at)
+    moved = built("take({x}, clip({at}, 0, {last}), axis={d})", x=new, at=at, last=short[d] - 1, d=d)
+    inside = spread(built("({at} >= 0) & ({at} < {count})", at=at, count=short[d]), len(shape) - d - 1)
+    return built("where({inside}, {moved}, {x})", inside=inside, moved=moved, x=x)
+
+
+@rule_for("dynamic_update_slice", "dynamic_update_slice_in_dim", "dynamic_update_index_in_dim", write=_update)
+def dynamic_update(call: Call) -> Rule | None:
+    """Rule: along a sharded dimension each device writes the part of the update in its block."""
+    shape, update = call.array.shape, call.type_of("update")
+    partial, _, own = _updated(call)
+    masked = len(partial) == 1 and call.array.dtype == update.dtype and 0 not in update.shape
+    return Rule(
+        {"operand": every(shape), "update": tuple((d,) if d not in partial else () for d in own)},
+        every(shape),
+        dict(enumerate(shape)),
+        whole=frozenset(() if masked else partial),
+    )

@@ -1,0 +1,206 @@
+"""Lays a value out anew, and counts the bytes that a device sends for it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from runner.base.layout import Spec
+from runner.compiled.estimate.prices import Prices, Sending
+from runner.graph.sharding import moves
+from runner.graph.term import Apply, Const, Group, Name, Term
+from runner.programs.derivation.calls import itemsize
+from runner.programs.derivation.scopes import Binding, Names, Scope
+from runner.programs.derivation.terms import built, constant, gathered
+from runner.programs.derivation.values import DeviceValue, Unmade
+
+_MOVED = {"all-gather": "gathered", "all-to-all": "exchanged", "collective-permute": "permuted"}
+
+LayoutsState: TypeAlias = tuple[float, float, float, set[str], dict[int, Spec], dict[tuple[str, tuple[str, ...]], str]]
+
+
+class Layouts:
+    """The layouts in which each named value is available.
+
+    - `prices`: what is to be small.
+    - `sent`: the total bytes that a device sends; `computing`: the cost of its computation; `cost`: the cost of both,
+      in the unit of the prices.
+    """
+
+    def __init__(self, names: Names, prices: Prices, *, invarying: bool) -> None:
+        self.names, self.mesh, self.prices = names, names.mesh, prices
+        self.sent: float = 0.0
+        self.computing: float = 0.0
+        self.cost: float = 0.0
+        self.asked: dict[int, Spec] = {}
+        """The first layout that each resharded result, by its number, is wanted in."""
+        self.moved: set[str] = set()
+        """The lines that only reshard another line."""
+        self.spread: dict[tuple[str, tuple[str, ...]], str] = {}
+        """The names of arrays that are cast to varying, by array and mesh axes."""
+        self.invarying: Mapping[str, str] = {"to": "invarying"} if invarying else {}
+        """The keyword that marks the result of an all-gather as the same on all devices."""
+
+    def copied(self) -> LayoutsState:
+        """A snapshot of the cost and of the reshards, for `restore`."""
+        return self.sent, self.computing, self.cost, set(self.moved), dict(self.asked), dict(self.spread)
+
+    def restore(self, copied: LayoutsState) -> None:
+        """Go back to a snapshot."""
+        self.sent, self.computing, self.cost, self.moved, self.asked, self.spread = copied
+
+    def compute(self, cost: float, scope: Scope) -> None:
+        """Count the cost of a computation in each step of a scope."""
+        self.computing += cost * scope.steps
+        self.cost += cost * scope.steps
+
+    def spend(self, sendings: Iterable[Sending], scope: Scope) -> None:
+        """Count collectives in each step of a scope."""
+        for each in sendings:
+            self.sent += each.sent * scope.steps
+            self.cost += each.cost * scope.steps
+
+    def unspend(self, sent: Sending, scope: Scope) -> None:
+        """Take back a collective that was counted in each step of a scope."""
+        self.sent -= sent.sent * scope.steps
+        self.cost -= sent.cost * scope.steps
+
+    def spend_once(self, term: Term, sendings: Sequence[Sending]) -> None:
+        """Count the collectives of a term, unless its scope already has the same one."""
+        scope = self.names.home(term)
+        if term not in scope.collectives:
+            scope.collectives.add(term)
+            scope.sent[term] = tuple(sendings)
+            self.spend(sendings, scope)
+        else:
+            scope.again.add(term)
+
+    def unspend_only(self, terms: Sequence[Term]) -> tuple[Sending, ...] | None:
+        """Take back collectives of one scope, which nothing else uses; returns what the first sends.
+
+        Returns None, and takes nothing back, where something else uses one of them.
+        """
+        scopes = [self.names.home(term) for term in terms]
+        scope = scopes[0]
+        if any(each is not scope for each in scopes) or scope.again & {*terms}:
+            return None
+        if len({*terms}) < len(terms) or not scope.collectives >= {*terms}:
+            return None
+        sendings = [scope.sent.pop(term) for term in terms]
+        scope.collectives -= {*terms}
+        for each in sendings:
+            for sending in each:
+                self.unspend(sending, scope)
+        return sendings[0]
+
+    def cost_of(
+        self, value: DeviceValue, spec: Spec, scope: Scope | None = None, prices: Prices | None = None
+    ) -> float:
+        """The cost, per step of `scope`, of resharding a value; infinite for one with a halo.
+
+        `prices`: by default those of the derivation.
+        """
+        if value.shape is None or value.make is not None or value.spec == spec:
+            return 0.0
+        if value.halo:
+            return math.inf
+        binding = self.names.bound_to(value)
+        if binding is None and value.turned is not None:
+            return self.cost_of(value.turned, Spec(spec[::-1]), scope, prices)
+        if binding is not None and spec in binding[1].held:
+            return 0.0
+        weights = self.prices if prices is None else prices
+        sent = moves.sent(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec, weights)
+        if binding is None and scope is None:
+            return sent
+        return sent * self.names.home(value.term).steps / (scope or self.names.scopes[-1]).steps
+
+    def reshard(self, value: DeviceValue, spec: Spec) -> DeviceValue:
+        """The value in another layout; a reshard of a named value becomes a line, which later readers share."""
+        if value.shape is None or value.spec == spec:
+            return value
+        if value.make is not None:
+            try:
+                return replace(value, term=value.make(spec), spec=spec)
+            except Unmade:
+                pass  # the whole array is sliced instead
+        binding = self.names.bound_to(value)
+        if value.made is not None:
+            self.asked.setdefault(value.made, spec)
+        if binding is None and value.turned is not None and isinstance(value.term, Apply):
+            turned = self.reshard(value.turned, Spec(spec[::-1]))
+            return replace(
+                value, term=replace(value.term, operands=(turned.term,)), spec=spec, turned=turned, made=None
+            )
+        if binding is not None and spec in binding[1].held:
+            return binding[1].held[spec]
+        steps = self.moves(value.shape, value.dtype, value.spec, spec)
+        moved = replace(value, term=self._moved(value, steps), spec=spec, make=None, made=None)
+        communicates = any(step.kind != "slice" for step in steps)
+        scope = self.names.scopes[-1] if binding is None else binding[0]
+        if communicates:
+            self.spend_once(moved.term, [Sending(s.kind, s.axes, s.sent, self._weight(s)) for s in steps])
+        if binding is None or not communicates:
+            return moved
+        kind = next(step.kind for step in steps if step.kind != "slice")
+        assert isinstance(value.term, Name)
+        name = self.names.fresh(f"{value.term.name.replace('.', '_')}_{_MOVED[kind]}")
+        self.names.put(name, moved.term, scope)
+        self.moved.add(name)
+        named = replace(moved, term=Name(name))
+        binding[1].held[spec] = named
+        scope.names[name] = Binding(named)
+        return named
+
+    def moves(self, shape: tuple[int, ...], dtype: str, before: Spec, after: Spec) -> tuple[moves.Move, ...]:
+        """The cheapest steps from one layout of an array to another."""
+        return moves.moves(self.mesh, shape, itemsize(dtype), before, after, self.prices)
+
+    def _weight(self, step: moves.Move) -> float:
+        return self.prices.weight(self.mesh, step)
+
+    def _moved(self, value: DeviceValue, steps: Sequence[moves.Move]) -> Term:
+        term = value.term
+        assert value.shape is not None
+        for group in _together(steps):
+            step, axes = group[-1], tuple(axis for each in group for axis in each.axes)
+            match step.kind:
+                case "all-gather":
+                    term = gathered(term, axes, axis=step.dimension, tiled=True, **self.invarying)
+                case "slice":
+                    size = value.shape[step.dimension] // self.mesh.axis_size(step.after[step.dimension])
+                    start = self.offset(axes, constant(size))
+                    template = "dynamic_slice_in_dim({x}, {start}, {size}, axis={d})"
+                    term = built(template, x=term, start=start, size=size, d=step.dimension)
+                case "all-to-all":
+                    template = "all_to_all({x}, {over}, {split}, {join}, tiled=True)"
+                    term = built(template, x=term, over=axes, split=step.split, join=step.dimension)
+                case "collective-permute":
+                    pairs = constant([list(pair) for pair in step.permutation])
+                    term = built("ppermute({x}, {over}, perm={pairs})", x=term, over=axes, pairs=pairs)
+        return term
+
+    def whole(self, value: DeviceValue) -> Term:
+        """The term of the whole array on every device; of a tuple, that of each of its arrays."""
+        if any(any(element.spec) for element in value.elements):
+            return Group(tuple(map(self.whole, value.elements)))
+        return value.term if value.shape is None else self.reshard(value, Spec().padded(len(value.shape))).term
+
+    def offset(self, axes: tuple[str, ...], size: Term) -> Term:
+        """The start of this device's block: `axis_index('x') * 16`."""
+        if size == Const(1):
+            return built("axis_index({over})", over=axes)
+        return built("axis_index({over}) * {size}", over=axes, size=size)
+
+
+def _together(steps: Sequence[moves.Move]) -> Iterator[list[moves.Move]]:
+    """Group the steps, consecutive slices of one dimension together."""
+    for kind, group in itertools.groupby(steps, key=lambda step: (step.kind, step.dimension)):
+        if kind[0] == "slice":
+            yield list(group)
+        else:
+            for step in group:
+                yield [step]

@@ -1,0 +1,164 @@
+"""Reduces on each device, then over the mesh axes that shard the reduced dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations.row import Reduction
+from runner.graph.term import Term
+from runner.programs.derivation.calls import Call, is_number, itemsize
+from runner.programs.derivation.pointwise import aligned
+from runner.programs.derivation.registry import Way, rule_for
+from runner.programs.derivation.rules import Rule, Sent, every
+from runner.programs.derivation.site import Site
+from runner.programs.derivation.terms import built
+
+
+def along(call: Call) -> Rule | None:
+    """Rule: an operation along some dimensions, which must be whole, and independent along the others."""
+    shape = call.array.shape
+    others = [each for name, each in call.arguments.items() if name not in ("axis", "axes", "keepdims")][1:]
+    if any(not each.static for each in others):
+        return None
+    rank, result = len(shape), call.result.shape
+    axes = call.axes("axes" if "axes" in call.arguments else "axis", rank=rank, default=default_axis(call))
+    keeps = len(result) == rank
+    if not keeps and len(result) != rank - len(axes):
+        return None
+    dimensions = every(shape, but=axes)
+    kept = tuple(each for d, each in enumerate(dimensions) if keeps or d not in axes)
+    return Rule({call.operand.place: dimensions}, kept, dict(enumerate(shape)))
+
+
+ALONG = Way(along)
+
+
+def default_axis(call: Call) -> int | None:
+    """The default of `axis` or `axes` in the signature; None, all dimensions, if it has neither."""
+    parameters = call.signature.parameters
+    return next((parameters[name].default for name in ("axes", "axis") if name in parameters), None)
+
+
+def reduced(call: Call, kind: Reduction) -> Rule | None:
+    """Rule: the dimensions of `axis` are reduced, the others stay.
+
+    `kind`: the reduction over devices that completes the result.
+    """
+    shape = call.array.shape
+    if math.prod(shape) == 0 or call.given("weights", "returned"):
+        return None
+    axes = call.axes(rank=len(shape))
+    keepdims = bool(call.static("keepdims", False))
+    operands = {call.operand.place: every(shape)}
+    if call.given("where"):
+        mask = call.type_of("where").shape
+        if kind == "mean" or len(mask) > len(shape):
+            return None
+        operands["where"] = aligned(mask, shape)
+    return Rule(
+        operands,
+        tuple(() if d in axes else (d,) for d in range(len(shape)) if keepdims or d not in axes),
+        dict(enumerate(shape)),
+        dict.fromkeys(axes, kind),
+        # Each device would add the initial value once more.
+        whole=frozenset(axes if call.given("initial") and kind not in ("max", "min") else ()),
+    )
+
+
+for _row in OPERATIONS.values():
+    if _row.reduction is not None and not _row.of:
+        _otherwise = [ALONG] if _row.reduction == "mean" else []
+        rule_for(_row.name, otherwise=_otherwise)(partial(reduced, kind=_row.reduction))
+rule_for(
+    "sort", "argsort", "median", "diff", "fft", "ifft", "rfft", "irfft", "trapezoid", "glu", "quantile", "percentile",
+    "fftshift", "ifftshift",
+)(along)  # fmt: skip
+
+
+@rule_for("allclose", "array_equal")
+def alike(call: Call) -> Rule | None:
+    """Rule: the comparison of all elements, completed over all devices."""
+    parts = [each for name, each in call.arguments.items() if name in ("a", "b", "a1", "a2")]
+    shapes = [Call.type(part).shape for part in parts]
+    if shapes[0] != shapes[1] or math.prod(shapes[0]) == 0:
+        return None
+    sizes = dict(enumerate(shapes[0]))
+    return Rule({part.place: every(shapes[0]) for part in parts}, (), sizes, dict.fromkeys(sizes, "all"))
+
+
+def best(call: Call, place: str, axis: int) -> Rule:
+    """The rule of an argmax or argmin; each device finds its own, and two all-reduces find the overall one."""
+    typed = Call.type(call.arguments[place])
+    shape = typed.shape
+    axis %= len(shape)
+    # The factor of the chosen dimension may be split, but is not in the result, which is whole along it.
+    others = tuple((size, (d,), 0) for d, size in enumerate(shape) if d != axis)
+    widths = itemsize(typed.dtype), itemsize(call.result.dtype)
+    return Rule(
+        {place: every(shape)},
+        tuple((d,) for d in range(len(shape)) if d != axis),
+        dict(enumerate(shape)),
+        inside=tuple(Sent("all-reduce", (axis,), others, width) for width in widths),
+        below=shape[axis],
+    )
+
+
+def written_best(
+    site: Site,
+    kind: Literal["max", "min"],
+    axis: int,
+    element: Callable[[], Term] | None = None,
+    size: int | None = None,
+) -> Term:
+    """Write an argmax or argmin along `axis`: along a sharded one, the first position of the overall best.
+
+    - `kind`: what is the best.
+    - `element`: makes the term that is compared instead of the operand; `size`: its size, if not that of the operand.
+    """
+    ((place, dimensions),) = site.rule.operands.items()
+    axis %= len(dimensions)
+    over = site.over(axis)
+    if not over and (element is None or not any(site.assignment.values())):
+        return site.rewritten()
+    x = site.x if element is None else element()
+    if not over:
+        return built(f"arg{kind}({{x}}, axis={{d}})", x=x, d=axis)
+    site.ours("the choice among the blocks")
+    x, size = site.named("of", x), size or site.rule.sizes[axis]
+    mine = site.define("mine", built("{f}({x}, axis={d})", f=kind, x=x, d=axis))
+    best = site.define(kind, built("{f}(stop_gradient({m}), {over})", f=f"p{kind}", m=mine, over=over))
+    at = built(f"arg{kind}({{x}}, axis={{d}}) + {{start}}", x=x, d=axis, start=site.start(over, size))
+    template = "where({m} == {best}, {at}, {size})"
+    if not is_number(Call.type(site.call.arguments[place]), "float"):
+        return built("pmin(" + template + ", {over})", m=mine, best=best, at=at, size=size, over=over)
+    # The first NaN wins, which no collective expresses: counted from the end, its position is the least.
+    at = site.define("at", at)
+    template = "pmin(where(isnan({m}), {at} - {size}, " + template + "), {over}) % {size}"
+    return built(template, m=mine, best=best, at=at, size=size, over=over)
+
+
+def _chosen(site: Site, kind: Literal["max", "min"]) -> Term:
+    shape = site.call.array.shape
+    axes = site.call.axes(rank=len(shape))
+    if len(axes) == 1:
+        return written_best(site, kind, axes[0])
+    return written_best(site, kind, 0, lambda: built("ravel({x})", x=site.x), math.prod(shape))
+
+
+@rule_for("argmax", write=partial(_chosen, kind="max"), otherwise=[ALONG])
+@rule_for("argmin", write=partial(_chosen, kind="min"), otherwise=[ALONG])
+def chosen(call: Call) -> Rule | None:
+    """Rule: `argmax` and `argmin` along one dimension, or of all elements, of which a device has rows."""
+    shape, place = call.array.shape, call.operand.place
+    axes = call.axes(rank=len(shape))
+    if not axes or call.given("keepdims") or not is_number(call.array, "float", "int"):
+        return None
+    if len(axes) == 1:
+        return best(call, place, axes[0])
+    inside = tuple(Sent("all-reduce", (0,), (), itemsize(each)) for each in (call.array.dtype, call.result.dtype))
+    total = math.prod(shape)
+    return Rule({place: every(shape, but=range(1, len(shape)))}, (), {0: shape[0]}, inside=inside, below=total)

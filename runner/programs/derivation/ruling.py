@@ -1,0 +1,118 @@
+"""Finds the rule that covers an operation at its place with its operands' layouts, and caches it.
+
+A rule depends only on types and static values, so it is the same each time a graph is written in other layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from runner.base.layout import Mesh, Spec
+from runner.compiled.estimate.prices import Prices
+from runner.graph.model import Equation
+from runner.programs.derivation.calls import Call, NotStatic, itemsize
+from runner.programs.derivation.facts import call_of
+from runner.programs.derivation.operations import WAYS
+from runner.programs.derivation.registry import Write, as_written
+from runner.programs.derivation.rules import Assignment, PricedAssignment, Question, Rule, cheapest, choices
+from runner.programs.derivation.scopes import Names
+from runner.programs.derivation.values import DeviceValue
+from runner.programs.derivation.work import traffic_of
+
+_Around: TypeAlias = tuple[tuple[Spec, ...], Spec | None, tuple[tuple[int, tuple[str, ...]], ...] | None]
+
+
+@dataclass(frozen=True)
+class Around:
+    """What surrounds an operation in a graph.
+
+    - `lying`: the current layouts of its operands; `wanted`: the layout that its result must have, None if any will do.
+    - `rounds`: the number of times it is computed for each time it is completed.
+    - `in_memory`: the places of the operands that are arrays of the experiment.
+    - `planned`: the assignment that a plan of the whole graph has for it, if there is one; `binding`: whether it is
+      taken although another one costs less here.
+
+    All but the layouts and the assignment are the same whenever it is written.
+    """
+
+    mesh: Mesh
+    prices: Prices
+    lying: tuple[Spec, ...]
+    wanted: Spec | None
+    rounds: int
+    in_memory: frozenset[str]
+    planned: Assignment | None
+    binding: bool
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """An operation, the rule that covers it, and the function that writes one device's computation.
+
+    `whole`: whether no rule covers it, so that it gets whole operands.
+    """
+
+    call: Call
+    rule: Rule
+    write: Write
+    whole: bool = False
+    _ways: dict[_Around, tuple[PricedAssignment, ...]] = field(
+        default_factory=dict[_Around, tuple[PricedAssignment, ...]]
+    )
+
+    def choice(self, around: Around, moving: Callable[[int, Spec], float]) -> PricedAssignment:
+        """The cheapest way to run the operation; `moving`: the cost of a reshard of an operand, given by number."""
+        ways = self._choices(around)
+        if around.binding:
+            ways = tuple(way for way in ways if way.assignment == around.planned) or ways
+        return cheapest(ways, moving, around.prices)
+
+    def fewest(self, around: Around, moving: Callable[[int, Spec], float]) -> PricedAssignment:
+        """The way for which a device sends the fewest bytes; `moving`: the bytes of a reshard of an operand."""
+        return cheapest(self._choices(around), moving)
+
+    def _choices(self, around: Around) -> tuple[PricedAssignment, ...]:
+        planned = None if around.planned is None else tuple(around.planned.items())
+        key = around.lying, around.wanted, planned
+        if key not in self._ways:
+            typed, whole = self.call.result, around.in_memory
+            question = Question(
+                around.mesh, self.rule, around.lying, typed.shape, itemsize(typed.dtype), around.wanted, around.rounds,
+                around.prices, traffic_of(self.call, self.rule, whole), around.planned,
+            )  # fmt: skip
+            self._ways[key] = choices(question)
+        return self._ways[key]
+
+
+class Rulings:
+    """A cache of the rules of one graph's operations."""
+
+    def __init__(self) -> None:
+        self._rulings: dict[tuple[object, ...], Ruled] = {}
+
+    def of(
+        self, names: Names, equation: Equation, values: Mapping[str, DeviceValue], *, free: bool, alone: bool
+    ) -> Ruled:
+        """The rule of an operation; for the arguments see `call_of`."""
+        known = tuple((value.shape is None, value.below, value.counts, value.halo) for value in values.values())
+        # An equation is simplified only where its operands lie so, and then has other arguments.
+        key = equation.results[0].number, equation.operation, equation.operands, equation.named, free, alone, known
+        ruled = self._rulings.get(key)
+        if ruled is None:
+            ruled = self._rulings[key] = _ruled(call_of(names, equation, values, free=free, alone=alone))
+        return ruled
+
+
+def _ruled(call: Call) -> Ruled:
+    if call.typed is not None or call.elements:
+        for way in WAYS.get(call.name, ()):
+            try:
+                rule = way.rule(call)
+            except NotStatic:
+                continue
+            if rule is not None:
+                return Ruled(call, rule, way.write)
+    rank = 0 if call.typed is None else len(call.typed.shape)
+    return Ruled(call, Rule({}, ((),) * rank, {}), as_written, whole=True)

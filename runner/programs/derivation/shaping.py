@@ -1,0 +1,278 @@
+"""Rules for operations that only move elements: transposes, reshapes, broadcasts, joins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from runner.graph.model import Operand
+from runner.graph.term import Apply, Group, Term
+from runner.programs.derivation.calls import Argument, Call
+from runner.programs.derivation.pointwise import aligned
+from runner.programs.derivation.registry import rule_for, whole
+from runner.programs.derivation.rules import Dimensions, Rule, every, followed_by
+from runner.programs.derivation.site import Site
+from runner.programs.derivation.terms import built, constant, divided
+
+
+def permuted(call: Call, order: Callable[[Call, int], Sequence[int] | None]) -> Rule | None:
+    """Rule: the dimensions are permuted.
+
+    `order`: for a call and the number of dimensions the operand's dimension for each of the result's; None if unknown.
+    """
+    shape = call.array.shape
+    dimensions = order(call, len(shape))
+    if dimensions is None:
+        return None
+    operands, result = {call.operand.place: every(shape)}, tuple((d,) for d in dimensions)
+    return Rule(operands, result, dict(enumerate(shape)), below=call.operand.below)
+
+
+def _transposed(call: Call, rank: int) -> list[int]:
+    axes = call.static("axes")
+    return [*range(rank)][::-1] if axes is None else [axis % rank for axis in axes]
+
+
+def _swapped(call: Call, rank: int) -> list[int]:
+    order, first, second = [*range(rank)], call.static("axis1") % rank, call.static("axis2") % rank
+    order[first], order[second] = order[second], order[first]
+    return order
+
+
+def _moved(call: Call, rank: int) -> list[int] | None:
+    order, source, destination = [*range(rank)], call.static("source"), call.static("destination")
+    if not isinstance(source, int) or not isinstance(destination, int):
+        return None
+    order.insert(destination % rank, order.pop(source % rank))
+    return order
+
+
+rule_for("transpose")(partial(permuted, order=_transposed))
+rule_for("matrix_transpose")(partial(permuted, order=lambda call, rank: (*range(rank - 2), rank - 1, rank - 2)))
+rule_for("swapaxes")(partial(permuted, order=_swapped))
+rule_for("moveaxis")(partial(permuted, order=_moved))
+
+
+@rule_for("rot90")
+def rotated(call: Call) -> Rule | None:
+    """Rule: two dimensions change places in a quarter turn; one that is reversed stays whole."""
+    rank, turns = len(call.array.shape), call.static("k", 1) % 4
+    first, second = (axis % rank for axis in call.static("axes", (0, 1)))
+    order = [*range(rank)]
+    if turns % 2:
+        order[first], order[second] = second, first
+    rule = permuted(call, lambda _call, _rank: order)
+    reversed_: tuple[tuple[int, ...], ...] = (), (second,), (first, second), (first,)
+    return rule and replace(rule, whole=frozenset(reversed_[turns]))
+
+
+def common(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
+    """The factors that two shapes with the same number of elements share; dimensions that share none stay whole.
+
+    Returns the factors of both shapes' dimensions and the factors' sizes; None for empty arrays.
+    """
+    first: list[list[int]] = [[] for _ in before]
+    second: list[list[int]] = [[] for _ in after]
+    sizes: dict[int, int] = {}
+    i = j = 0
+    left, right = list(before), list(after)
+    if 0 in before:
+        return None
+    while i < len(before) and j < len(after):
+        if left[i] == 1:
+            i += 1
+        elif right[j] == 1:
+            j += 1
+        else:
+            shared = min(left[i], right[j])
+            crossing = left[i] % shared or right[j] % shared
+            # Dimensions that cross share a factor of their common divisor; the rest of them is whole.
+            shared = math.gcd(left[i], right[j]) if crossing else shared
+            if shared == 1:
+                i, j = _past(left, right, i, j)
+                continue
+            factor = len(sizes)
+            sizes[factor] = shared
+            first[i].append(factor)
+            second[j].append(factor)
+            left[i] //= shared
+            right[j] //= shared
+            if crossing:
+                i, j = _past(left, right, i, j)
+    return tuple(map(tuple, first)), tuple(map(tuple, second)), sizes
+
+
+def _past(left: list[int], right: list[int], i: int, j: int) -> tuple[int, int]:
+    """The positions, one in each shape, after the next dimensions that end together."""
+    a, b = left[i], right[j]
+    while a != b:
+        if a < b:
+            i += 1
+            a *= left[i]
+        else:
+            j += 1
+            b *= right[j]
+    return i + 1, j + 1
+
+
+def _shared(call: Call) -> Rule | None:
+    shared = common(call.array.shape, call.result.shape)
+    if shared is None:
+        return None
+    dimensions, result, sizes = shared
+    counts = followed_by(dimensions, call.operand.counts, result)
+    return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below, counts=counts)
+
+
+def _reshaped(site: Site) -> Term:
+    given = site.argument("shape")
+    if given is None:
+        return site.rewritten()
+    entries = given.items if isinstance(given, Group) else None
+    if entries is None or len(entries) != len(site.local):
+        return built("reshape({x}, {shape})", x=site.x, shape=constant(site.local))
+    cut = map(site.parts, site.rule.result)
+    local = Group(tuple(_entry(site, entry, n) for entry, n in zip(entries, cut, strict=True)))
+    return built("reshape({x}, {shape})", x=site.x, shape=local)
+
+
+def _entry(site: Site, entry: Operand, n: int) -> Term:
+    static = site.statics.term(entry)
+    assert static is not None
+    return static if _is_signed(static) else divided(static, n)
+
+
+def _is_signed(term: Term) -> bool:
+    """Whether an entry of a shape is `-1`, to be inferred from the others."""
+    return isinstance(term, Apply) and term.spelled == "operator" and len(term.operands) == 1
+
+
+@rule_for("reshape", "ravel", write=_reshaped)
+def reshaped(call: Call) -> Rule | None:
+    """Rule: dimensions split and merge as far as their slowest factors agree."""
+    return _shared(call) if call.static("order", "C") == "C" else None
+
+
+@rule_for("expand_dims", "squeeze", "atleast_1d", "atleast_2d", "atleast_3d")
+def reshaped_by_name(call: Call) -> Rule | None:
+    """Rule: dimensions of size 1 are added or removed."""
+    return _shared(call)
+
+
+def _broadcast(site: Site) -> Term:
+    return built("broadcast_to({x}, {shape})", x=site.x, shape=constant(site.local))
+
+
+@rule_for("broadcast_to", write=_broadcast)
+def broadcast(call: Call) -> Rule | None:
+    """Rule: each device broadcasts to the shape of its own block."""
+    shape = call.result.shape
+    dimensions, result = aligned(call.array.shape, shape), every(shape)
+    counts = followed_by(dimensions, call.operand.counts, result)
+    sizes = dict(enumerate(shape))
+    return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below, counts=counts)
+
+
+def _broadcast_in(site: Site) -> Term:
+    return site.rewritten({"shape": constant(site.local)})
+
+
+@rule_for("broadcast_in_dim", write=_broadcast_in)
+def broadcast_in(call: Call) -> Rule | None:
+    """Rule: as `broadcast_to`, with the dimensions of the operand at given places."""
+    shape, places = call.result.shape, call.static("broadcast_dimensions")
+    dimensions = tuple((at,) if n == shape[at] else () for n, at in zip(call.array.shape, places, strict=True))
+    result = every(shape)
+    counts = followed_by(dimensions, call.operand.counts, result)
+    sizes = dict(enumerate(shape))
+    return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below, counts=counts)
+
+
+@rule_for("concatenate", "stack")
+def joined(call: Call) -> Rule | None:
+    """Rule: whole along the joined dimension, that of `axis`."""
+    return _joined(call, call.operand.parts or (), call.static("axis", 0))
+
+
+@rule_for("append")
+def appended(call: Call) -> Rule | None:
+    """Rule: whole along the joined dimension; without `axis` the arrays are flattened first."""
+    return _joined(call, (call.arguments["arr"], call.arguments["values"]), call.static("axis"))
+
+
+def piled(call: Call, axis: int) -> Rule | None:
+    """Rule: whole along the joined dimension: `axis`, or the last one of a result that has fewer."""
+    return _joined(call, call.operand.parts or (), min(axis, len(call.result.shape) - 1))
+
+
+rule_for("vstack")(partial(piled, axis=0))
+rule_for("hstack", "column_stack")(partial(piled, axis=1))
+rule_for("dstack")(partial(piled, axis=2))
+
+
+def _joined(call: Call, parts: Sequence[Argument], axis: int | None) -> Rule | None:
+    ranks, rank = {len(Call.type(part).shape) for part in parts}, len(call.result.shape)
+    if len(ranks) != 1 or axis is None:
+        return None
+    axis %= rank
+    if ranks not in ({rank}, {rank - 1}):
+        return None
+    result = every(call.result.shape, but=[axis])
+    dimensions = result if ranks == {rank} else tuple(each for each in result if each)
+    return Rule({part.place: dimensions for part in parts}, result, dict(enumerate(call.result.shape)))
+
+
+@rule_for("repeat")
+def repeated(call: Call) -> Rule | None:
+    """Rule: the copies of an element stay together."""
+    shape, times, axis = call.array.shape, call.static("repeats"), call.static("axis")
+    if not isinstance(times, int) or call.given("total_repeat_length"):
+        return None
+    rank = len(shape)
+    result: Dimensions = ((*range(rank), rank),)
+    if axis is not None:
+        result = tuple((d, rank) if d == axis % rank else (d,) for d in range(rank))
+    sizes = dict(enumerate((*shape, times)))
+    return Rule({call.operand.place: every(shape)}, result, sizes, whole=frozenset({rank}))
+
+
+def _triangle(site: Site, kept: Literal["<=", ">="]) -> Term:
+    """Write a triangle: the elements whose column is `kept` beside their row."""
+    shape = site.call.result.shape
+    rank = len(shape)
+    rows, columns = site.over(rank - 2), site.over(rank - 1)
+    if not rows and not columns:
+        return site.rewritten()
+    template = "arange({n})[:, None]"
+    first = site.within(shape[-2], rows, built(template, n=site.local[-2]))
+    second = site.indices(shape[-1], columns)
+    template = f"where({{c}} {kept} {{r}} + {{k}}, {{x}}, {{nothing}})"
+    nothing = False if site.call.result.dtype == "bool" else 0
+    return built(template, r=first, c=second, k=site.call.static("k", 0), x=site.x, nothing=nothing)
+
+
+@rule_for("tril", write=partial(_triangle, kept="<="))
+@rule_for("triu", write=partial(_triangle, kept=">="))
+def triangle(call: Call) -> Rule | None:
+    """Rule: the diagonal starts elsewhere in each block of rows and columns."""
+    shape = call.array.shape
+    if len(shape) < 2 or not isinstance(call.static("k", 0), int):
+        return None
+    return Rule({call.operand.place: every(shape)}, every(shape), dict(enumerate(shape)))
+
+
+@rule_for("tile")
+def tiled(call: Call) -> Rule | None:
+    """Rule: repeated dimensions must be whole."""
+    shape, reps = call.array.shape, call.static("reps")
+    reps = (reps,) if isinstance(reps, int) else tuple(reps)
+    rank = max(len(reps), len(shape))
+    reps, offset = (1,) * (rank - len(reps)) + reps, rank - len(shape)
+    result = tuple((d,) if d >= offset and reps[d] == 1 else () for d in range(rank))
+    return Rule({call.operand.place: result[offset:]}, result, {d + offset: size for d, size in enumerate(shape)})
+
+
+whole("block_diag", because="elements move between dimensions")

@@ -1,0 +1,69 @@
+"""Writes each repeated collective once, as a line that is read by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from runner.graph.language.parts import called
+from runner.graph.term import Lambda, Name, Term, children, mapped, names
+from runner.programs.derivation.lines import Writing, Written
+
+
+def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
+    """Give each collective that occurs more than once in a section a line of its own."""
+    again = Counter(each for line in lines if isinstance(line, Written) for each in collectives(line.term))
+    held: dict[Term, tuple[str, frozenset[str]]] = {}
+    left: list[Writing] = []
+    for line in lines:
+        if isinstance(line, Written):
+            left += _of_one(line, again, held, fresh)
+        else:
+            left.append(replace(line, body=tuple(shared(line.body, fresh))))
+        gone = line.defines
+        held = {
+            collective: (name, read)
+            for collective, (name, read) in held.items()
+            if not gone & read and name not in gone
+        }
+        if isinstance(line, Written) and isinstance(left[-1], Written) and again[line.term] > 1:
+            held.setdefault(line.term, (line.name, frozenset(names(line.term))))
+    return left
+
+
+def _of_one(
+    line: Written, again: Counter[Term], held: dict[Term, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
+) -> Iterator[Written]:
+    """Yield the new lines for collectives in a line that occur again, then the line itself."""
+    made: list[Written] = []
+
+    def visit(term: Term) -> Term:
+        collective = is_collective(term)
+        if collective and term in held:
+            return Name(held[term][0])
+        if collective and again[term] > 1 and term is not line.term:
+            name = fresh(f"{line.name}_shared")
+            made.append(Written(replace(line.line, name=name), term))
+            held[term] = name, frozenset(names(term))
+            return Name(name)
+        return term if isinstance(term, Lambda) else mapped(term, visit)
+
+    term = visit(line.term)
+    yield from made
+    yield replace(line, term=term)
+
+
+def is_collective(term: Term) -> bool:
+    """Whether a term is a collective that communicates."""
+    row = called(term)
+    return row is not None and row.communicates
+
+
+def collectives(term: Term) -> Iterator[Term]:
+    """Yield the collectives in a term."""
+    if is_collective(term):
+        yield term
+    if not isinstance(term, Lambda):
+        for part in children(term):
+            yield from collectives(part)

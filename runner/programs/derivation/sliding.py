@@ -1,0 +1,293 @@
+"""Rules, with their messages, for operations that need data of other blocks: halos, shifts, scans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from runner.base.untyped import is_sequence
+from runner.graph.term import NOTHING, Group, Slice, Term
+from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize
+from runner.programs.derivation.reductions import ALONG, default_axis
+from runner.programs.derivation.registry import Way, Write, rule_for
+from runner.programs.derivation.rules import Rule, Sent, every, halo_sent
+from runner.programs.derivation.site import Site
+from runner.programs.derivation.terms import ALL, built, constant, indexed, spread
+
+
+def _part(x: Term, axis: int, lower: int | None, upper: int | None) -> Term:
+    """`x[:, -2:]`: a slice along one dimension."""
+    return indexed(x, [*[ALL] * axis, Slice(constant(lower), constant(upper), NOTHING)])
+
+
+def _axis(call: Call, axis: int | None = None) -> int:
+    """The single dimension that an operation works along, by default that of `axis`. Raises `NotStatic` if none."""
+    shape = call.array.shape
+    axis = call.static("axis", default_axis(call)) if axis is None else axis
+    axis = 0 if axis is None and len(shape) == 1 else axis
+    if not isinstance(axis, int) or not shape or 0 in shape:
+        raise NotStatic
+    return axis % len(shape)
+
+
+def _slid(write: Callable[[Site, int, tuple[str, ...]], Term]) -> Write:
+    """Write the operation unchanged along a whole dimension, else by `write(site, axis, mesh axes)`."""
+
+    def written(site: Site) -> Term:
+        ((axis,),) = (sent.over for sent in site.rule.inside)
+        return write(site, axis, site.over(axis)) if site.over(axis) else site.rewritten()
+
+    return written
+
+
+def _sliding(call: Call, sent: Sent, *, permuted: bool) -> Rule:
+    shape = call.array.shape
+    whole = every(shape)
+    moved = frozenset(sent.over if permuted else ())
+    return Rule({call.operand.place: whole}, whole, dict(enumerate(shape)), permuted=moved, inside=(sent,))
+
+
+def _others(call: Call) -> tuple[tuple[int, tuple[int, ...], int], ...]:
+    """The dimensions that the operation does not work along, as in `Sent.of`."""
+    return tuple((size, (d,), 0) for d, size in enumerate(call.array.shape) if d != _axis(call))
+
+
+def scanned(block: str, identity: str, joined: str) -> Write:
+    """Write a scan: the reduction of a block, its identity, and the template that adds the previous blocks."""
+
+    def write(site: Site, axis: int, over: tuple[str, ...]) -> Term:
+        return _scan(site, axis, over, block, identity, joined)
+
+    return _slid(write)
+
+
+def _scan(site: Site, axis: int, over: tuple[str, ...], block: str, identity: str, joined: str) -> Term:
+    site.ours("the total of the blocks before")
+    n = site.mesh.axis_size(over)
+    x = site.named("of", site.x)
+    template = "all_gather({f}({x}, axis={d}, keepdims=True), {over}, axis={d}, tiled=True)"
+    blocks = site.define("blocks", built(template, f=block, x=x, d=axis, over=over))
+    order = ">" if site.call.static("reverse", False) else "<"
+    before = built("arange({n}) " + order + " axis_index({over})", n=n, over=over)
+    before = spread(before, len(site.call.array.shape) - 1 - axis)
+    template = "{f}(where({before}, {blocks}, " + identity + "), axis={d}, keepdims=True)"
+    before = built(template, f=block, before=before, blocks=blocks, d=axis)
+    return built(joined, mine=site.rewritten({site.call.operand.place: x}), before=before)
+
+
+def scan(call: Call, kinds: Sequence[str] = ("float", "int", "complex")) -> Rule | None:
+    """Rule: each device scans its block and adds the total of the blocks before it.
+
+    `kinds`: the kinds of dtypes that can represent the identity.
+    """
+    if call.given("include_initial") and call.static("include_initial"):
+        return None
+    if call.given("dtype") or call.array.dtype != call.result.dtype or not is_number(call.array, *kinds):
+        return None
+    call.static("reverse")
+    sent = Sent("all-gather", (_axis(call),), _others(call), itemsize(call.array.dtype))
+    return _sliding(call, sent, permuted=False)
+
+
+_scan_of_floats = partial(scan, kinds=("float",))
+rule_for("cumsum", "cumulative_sum", write=scanned("sum", "0", "{mine} + {before}"), otherwise=[ALONG])(scan)
+rule_for("cumprod", write=scanned("prod", "1", "{mine} * {before}"), otherwise=[ALONG])(scan)
+rule_for("cummax", write=scanned("max", "-inf", "maximum({mine}, {before})"), otherwise=[ALONG])(_scan_of_floats)
+rule_for("cummin", write=scanned("min", "inf", "minimum({mine}, {before})"), otherwise=[ALONG])(_scan_of_floats)
+rule_for("cumlogsumexp", write=scanned("logsumexp", "-inf", "logaddexp({mine}, {before})"), otherwise=[ALONG])(
+    _scan_of_floats
+)
+
+
+def _rolled(site: Site, x: Term, axis: int, over: tuple[str, ...], size: int) -> Term:
+    """A device's block along `axis`, of `size` elements in all, after a shift by the static argument."""
+    site.ours("the shift between blocks")
+    n = site.mesh.axis_size(over)
+    blocks, rest = divmod(site.call.static("shift") % size, size // n)
+
+    def from_before(term: Term, count: int) -> Term:
+        return built("ppermute({x}, {over}, shift={s})", x=term, over=over, s=count % n) if count % n else term
+
+    if not rest:
+        return from_before(x, blocks)
+    x = site.named("of", x)
+    last, first = _part(x, axis, -rest, None), _part(x, axis, None, -rest)
+    template = "concatenate([{last}, {first}], axis={d})"
+    return built(template, last=from_before(last, blocks + 1), first=from_before(first, blocks), d=axis)
+
+
+@_slid
+def _roll(site: Site, axis: int, over: tuple[str, ...]) -> Term:
+    return _rolled(site, site.x, axis, over, site.call.array.shape[axis])
+
+
+def _shift(call: Call) -> int:
+    """The static shift of a `roll`. Raises `NotStatic` if it has one for each dimension."""
+    shift = call.static("shift")
+    if not isinstance(shift, int):
+        raise NotStatic
+    return shift
+
+
+def _roll_of_all(site: Site) -> Term:
+    over, size = site.over(0), math.prod(site.call.array.shape)
+    if not over:
+        return site.rewritten()
+    shifted = _rolled(site, built("ravel({x})", x=site.x), 0, over, size)
+    return built("reshape({x}, {shape})", x=shifted, shape=constant(site.local))
+
+
+def roll_of_all(call: Call) -> Rule | None:
+    """Rule: a shift of all elements sends those that leave a block of rows."""
+    shape = call.array.shape
+    if call.static("axis") is not None or 0 in shape:
+        return None
+    size, rows = math.prod(shape), every(shape, but=range(1, len(shape)))
+    sent = Sent("shift", (0,), (), itemsize(call.array.dtype), _shift(call) % size, size)
+    return Rule({call.operand.place: rows}, rows, {0: shape[0]}, permuted=frozenset({0}), inside=(sent,))
+
+
+@rule_for("roll", write=_roll, otherwise=[Way(roll_of_all, _roll_of_all), ALONG])
+def roll(call: Call) -> Rule | None:
+    """Rule: a shift sends the elements that leave a block to the next ones."""
+    axis = _axis(call)
+    size = call.array.shape[axis]
+    sent = Sent("shift", (axis,), _others(call), itemsize(call.array.dtype), _shift(call) % size, size)
+    return _sliding(call, sent, permuted=True)
+
+
+@_slid
+def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
+    site.ours("the exchange of blocks")
+    n = site.mesh.axis_size(over)
+    pairs = constant([[i, n - 1 - i] for i in range(n)])
+    return built("ppermute({x}, {over}, perm={pairs})", x=site.rewritten(), over=over, pairs=pairs)
+
+
+@rule_for("flip", write=_flip, otherwise=[ALONG])
+def flip(call: Call, axis: int | None = None) -> Rule | None:
+    """Rule: the blocks are sent in reverse order, each flipped along `axis`, by default the call's own."""
+    axis, shape = _axis(call, axis), call.array.shape
+    held = tuple((size, (d,), 0) for d, size in enumerate(shape))
+    return _sliding(call, Sent("permute", (axis,), held, itemsize(call.array.dtype)), permuted=True)
+
+
+rule_for("flipud", write=_flip, otherwise=[ALONG])(partial(flip, axis=0))
+rule_for("fliplr", write=_flip, otherwise=[ALONG])(partial(flip, axis=1))
+
+
+def edges(
+    site: Site,
+    term: Term,
+    d: int,
+    over: tuple[str, ...],
+    widths: tuple[int, int],
+    fill: str = "0",
+    *,
+    around: Sequence[tuple[int, int]] = (),
+) -> Term:
+    """A block between the last elements of the previous and the first of the next block; `fill` at the array's ends.
+
+    - `widths`: the numbers of elements from the previous and from the next block.
+    - `around`: the padding of the block beyond the operand's, from which the edges are taken.
+    """
+    n = site.mesh.axis_size(over)
+    x = site.named("of", term)
+    source = site.x if any(pair != (0, 0) for pair in around) else x
+    parts = [x]
+    for width, by, part in ((widths[0], 1, (-widths[0], None)), (widths[1], -1, (None, widths[1]))):
+        if not width:
+            continue
+        # The first and the last device receive zeros, since no device sends to them.
+        perm = constant([[i, i + by] for i in range(n) if 0 <= i + by < n])
+        edge = built("ppermute({edge}, {over}, perm={perm})", edge=_part(source, d, *part), over=over, perm=perm)
+        if fill != "0":
+            end = built("axis_index({over}) == {last}", over=over, last=0 if by > 0 else n - 1)
+            edge = built("where({end}, " + fill + ", {edge})", end=end, edge=edge)
+        if source is not x:
+            edge = built("pad({edge}, {around})", edge=edge, around=constant(tuple(around)))
+        edge = site.define("before" if by > 0 else "after", edge)
+        parts = [edge, *parts] if by > 0 else [*parts, edge]
+    return built("concatenate({parts}, axis={d})", parts=Group(tuple(parts), "list"), d=d)
+
+
+def _pad(site: Site) -> Term:
+    widths, x = _pairs(site.call), site.x
+    cut = [d for d in site.rule.edges if site.over(d)]
+    if not cut:
+        return site.rewritten()
+    around = [(0, 0)] * len(widths)
+    if not _corners(site.call, site.rule.edges):
+        site = replace(site, terms=dict.fromkeys(site.terms, site.named("of", x)))
+        x = site.x
+    for d in (d for d in cut if any(site.rule.halo[d])):
+        x = edges(site, x, d, site.over(d), site.rule.halo[d], around=around)
+        if not _corners(site.call, site.rule.edges):
+            around[d] = site.rule.halo[d]
+    site.ours("the exchange of edges")
+    edged = [site.rule.halo[d] if d in cut else (0, 0) for d in range(len(widths))]
+    rest = tuple((low - a, high - b) for (low, high), (a, b) in zip(widths, edged, strict=True))
+    return built("pad({x}, {rest})", x=x, rest=constant(rest)) if any(pair != (0, 0) for pair in rest) else x
+
+
+@rule_for("pad", write=_pad)
+def pad(call: Call) -> Rule | None:
+    """Rule: along a sharded dimension a device pads with its neighbours' edges, if all readers slice them off again."""
+    shape, widths = call.array.shape, _pairs(call)
+    if call.static("mode", "constant") != "constant":
+        return None
+    padded = {d for d, pair in enumerate(widths) if pair != (0, 0)}
+    kept = frozenset(d for d in padded & call.trimmed if min(widths[d]) >= 0)
+    kept = kept if call.static("constant_values", 0) == 0 else frozenset[int]()
+    dimensions, halo = every(shape, but=padded - kept), {d: _read(call, d) for d in kept}
+    return Rule(
+        {call.operand.place: dimensions},
+        dimensions,
+        dict(enumerate(shape)),
+        permuted=kept,
+        least={d: max(halo[d]) for d in kept},
+        halo=halo,
+        edges=kept,
+        inside=halo_sent(shape, dimensions, halo, itemsize(call.array.dtype), corners=_corners(call, kept)),
+    )
+
+
+def _read(call: Call, d: int) -> tuple[int, int]:
+    """The numbers of padded elements before and after dimension `d` that readers, all slices of its length, use."""
+    low, _ = _pairs(call)[d]
+    starts = [start[d] if d < len(start) else 0 for start in call.starts]
+    return max(0, *(low - start for start in starts)), max(0, *(start - low for start in starts))
+
+
+def _corners(call: Call, kept: Collection[int]) -> bool:
+    """Whether a reader takes padded elements along two dimensions at once."""
+    widths = _pairs(call)
+    return any(sum(start[d] != widths[d][0] for d in kept if d < len(start)) > 1 for start in call.starts)
+
+
+def _pairs(call: Call) -> list[tuple[int, int]]:
+    """The padding before and after each dimension. Raises `NotStatic` if `pad_width` does not fit the rank."""
+    rank, listed = len(call.array.shape), pairs(call.static("pad_width"))
+    listed = listed * rank if len(listed) == 1 else listed
+    if len(listed) != rank:
+        raise NotStatic
+    return listed
+
+
+def pairs(widths: Any) -> list[tuple[int, int]]:
+    """The pairs in `pad_width`, one for each dimension or one for all. Raises `NotStatic` if it is invalid."""
+    if isinstance(widths, int):
+        return [(widths, widths)]
+    if not is_sequence(widths) or len(widths) == 0:
+        raise NotStatic
+    if all(isinstance(each, int) for each in widths):
+        if len(widths) > 2:
+            raise NotStatic
+        return [(widths[0], widths[-1])]
+    listed: list[tuple[Any, ...]] = [tuple(each) for each in widths]
+    if any(len(pair) != 2 for pair in listed):
+        raise NotStatic
+    return [(int(low), int(high)) for low, high in listed]

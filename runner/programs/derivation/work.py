@@ -1,0 +1,93 @@
+"""Counts the flops of an operation's products, and its traffic to and from memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+
+from runner.base.layout import Typed
+from runner.compiled.estimate.prices import Work
+from runner.graph.language.operations import OPERATIONS
+from runner.programs.derivation.calls import Call, NotStatic, itemsize
+from runner.programs.derivation.rules import Rule, Traffic
+
+
+def work_of(call: Call) -> Work:
+    """The flops of products, two per multiply-add; none for other operations."""
+    row = OPERATIONS.get(call.name)
+    if row is not None and row.multiply_adds is not None:
+        shapes = {name: argument.typed.shape for name, argument in call.arguments.items() if argument.typed is not None}
+        many = row.multiply_adds(shapes)
+        return Work() if many is None or call.typed is None else Work(2.0 * many, call.typed.dtype)
+    if call.name in _COUNTED:
+        try:
+            return Work(2.0 * _COUNTED[call.name](call), call.result.dtype)
+        except NotStatic:
+            return Work()
+    if call.labels is None:
+        return Work()
+    labels, result = call.labels
+    arrays = [Call.type(array) for argument in call.arguments.values() for array in argument.arrays()]
+    if len(labels) != len(arrays) or {letter for mine in labels for letter in mine} <= set(result):
+        return Work()
+    sizes: dict[str, int] = {}
+    for mine, array in zip(labels, arrays, strict=True):
+        for letter, size in zip(mine, array.shape, strict=False):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    return Work(2.0 * math.prod(sizes.values()), arrays[0].dtype)
+
+
+def _convolution(call: Call) -> float:
+    """The multiply-adds of a convolution: each element of the result sums a window of the features of its group."""
+    letters = call.static("dimension_numbers")
+    kernel = call.type_of("rhs").shape
+    features = kernel[0 if letters is None else letters[1].index("O")]
+    holes = math.prod(call.static("lhs_dilation") or (1,))
+    return math.prod(call.result.shape) * math.prod(kernel) / features / holes
+
+
+def _transposed(call: Call) -> float:
+    """The multiply-adds of a transposed convolution: each element of the operand is multiplied with a window."""
+    letters = call.static("dimension_numbers")
+    kernel = call.type_of("rhs").shape
+    features = kernel[-2 if letters is None else letters[1].index("I")]
+    return math.prod(call.type_of("lhs").shape) * math.prod(kernel) / features
+
+
+def _ragged(call: Call) -> float:
+    return math.prod(call.type_of("lhs").shape) * call.type_of("rhs").shape[-1]
+
+
+_COUNTED: Mapping[str, Callable[[Call], float]] = {
+    "conv_general_dilated": _convolution,
+    "conv": _convolution,
+    "conv_transpose": _transposed,
+    "ragged_dot": _ragged,
+}
+"""The multiply-adds of products that have no labels."""
+
+
+def between(call: Call) -> float:
+    """The bytes of the value between two products of one operation, as of attention's weights; 0 for other operations.
+
+    Both products have as many multiply-adds; each element of the value takes part in one for each of the result's last
+    dimension.
+    """
+    row = OPERATIONS.get(call.name)
+    if row is None or row.multiply_adds is None or call.typed is None:
+        return 0.0
+    width = 4 if row.in_float32 else itemsize(call.typed.dtype)
+    return work_of(call).flops / 4 / call.typed.shape[-1] * width
+
+
+def traffic_of(call: Call, rule: Rule, in_memory: Collection[str]) -> Traffic:
+    """What an operation computes and moves; a product reads and writes memory, others read operands `in_memory`."""
+    work = work_of(call)
+    types = {each.place: each.typed for argument in call.arguments.values() for each in argument.arrays()}
+    moved = (types.get(place) if work.flops or place in in_memory else None for place in rule.operands)
+    read = (0.0 if typed is None else _bytes(typed) for typed in moved)
+    return Traffic(work, tuple(read), _bytes(call.result) if work.flops else 0.0)
+
+
+def _bytes(typed: Typed) -> float:
+    return float(math.prod(typed.shape) * itemsize(typed.dtype))

@@ -1,0 +1,377 @@
+"""Computes the bytes that a device needs at each time, by the choices of a graph.
+
+Besides arrays and outputs a device needs memory for values in between. An operation takes one step of the schedule, in
+the order of the graph; the backward pass follows the forward pass, in reverse. In memory are the operands and results
+of products, from the step that computes them to the last one that reads them; other operations are fused into their
+readers. The backward pass reads what the forward pass kept for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.graph.language.operations import OPERATIONS
+from runner.programs.planning.model import Layable, RuledOperation, Transfer
+from runner.programs.planning.network import Choice, Costs, Numbers, Table
+from runner.programs.planning.spaces import Space
+from runner.programs.planning.tables import Tables, by_tensor
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """The bytes of a buffer, for each choice of one variable or of two, and the first and the last step with it."""
+
+    variables: tuple[int, ...]
+    table: Table
+    first: int
+    last: int
+
+
+class Memory:
+    """The bytes that a device needs, as a function of the choices of tensors and operations."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables, self._layable = tables, tables.layable
+        self._steps = _Schedule(tables.layable)
+        self._shared: dict[Hashable, Table] = {}
+
+    def needed(self, choice: Choice) -> float:
+        """The most bytes that a device needs at a time."""
+        return float(self.profile(choice).max())
+
+    @cached_property
+    def least(self) -> float:
+        """The least bytes that arrays and outputs take."""
+        alone = self._tables.network.alone
+        return sum(
+            float(costs[np.isfinite(alone[at])].min()) for at, costs in by_tensor(self._tables).items() if costs.size
+        )
+
+    def priced(self, prices: Costs) -> Mapping[tuple[int, ...], Table]:
+        """What memory costs at a price per byte at each step, for each choice of a variable, or of two in order."""
+        before = np.concatenate([[0.0], np.cumsum(prices)])
+        costs: dict[tuple[int, ...], Table] = {}
+        # Pairs that share a table, for as long a time, keep sharing it.
+        shared: dict[tuple[Table, float], Table] = {}
+        summed: dict[tuple[Table, Table], Table] = {}
+        for buffer in self._buffers:
+            price = float(before[buffer.last + 1] - before[buffer.first])
+            if price <= 0.0:
+                continue
+            key = buffer.table, price
+            if key not in shared:
+                shared[key] = Table(price * buffer.table.costs)
+            known, more = costs.get(buffer.variables), shared[key]
+            if known is not None:
+                if (known, more) not in summed:
+                    summed[known, more] = Table(known.costs + more.costs)
+                more = summed[known, more]
+            costs[buffer.variables] = more
+        return costs
+
+    def profile(self, choice: Choice) -> Costs:
+        """The bytes that a device needs at each step."""
+        changes = np.zeros(self._steps.last + 2)
+        for buffer in self._buffers:
+            size = float(buffer.table.costs[tuple(choice[at] for at in buffer.variables)])
+            changes[buffer.first] += size
+            changes[buffer.last + 1] -= size
+        return np.cumsum(changes)[:-1]
+
+    @cached_property
+    def _buffers(self) -> tuple[_Buffer, ...]:
+        return (*self._held(), *self._between(), *self._copied(), *self._differentiated())
+
+    def _held(self) -> Iterator[_Buffer]:
+        """Yield arrays and outputs, which stay in memory."""
+        for at, tensor in enumerate(self._layable.tensors):
+            if tensor.copies:
+                yield _Buffer((at,), self._of_tensor(at, tensor.copies), 0, self._steps.last)
+
+    def _between(self) -> Iterator[_Buffer]:
+        """Yield the values between operations, and those inside one."""
+        steps, tensors = self._steps, self._layable.tensors
+        for at, first in steps.made.items():
+            if at not in steps.stored:
+                continue
+            again = steps.recomputed.get(at)
+            if again is None:
+                last = steps.until[at]
+                # In a loop each step keeps a value of its own for the backward pass.
+                many = tensors[at].steps if last > steps.turn >= first else 1
+                yield _Buffer((at,), self._of_tensor(at, many), first, last)
+            else:
+                yield _Buffer((at,), self._of_tensor(at, 1), first, max(first, steps.until_turn.get(at, first)))
+                yield _Buffer((at,), self._of_tensor(at, 1), again, max(again, steps.until[at]))
+        for number, operation in enumerate(self._layable.operations):
+            row = OPERATIONS.get(operation.called)
+            forward, back = steps.forward(number), steps.backward(number)
+            kept, many = forward + 1, operation.steps
+            if operation.recomputed is not None:
+                kept, many = steps.backward(operation.recomputed), 1
+            if operation.differentiated and row is not None and row.exponential:
+                for at in (operand.tensor for operand in operation.operands if tensors[operand.tensor].differentiated):
+                    yield _Buffer((at,), self._of_tensor(at, 1), forward, forward)
+                    yield _Buffer((at,), self._of_tensor(at, many), kept, back)
+            if not operation.inside:
+                continue
+            variable = self._tables.variable(number)
+            shares = np.array([operation.inside / way.shards for way in self._tables.ways[number]])
+            yield _Buffer((variable,), Table(2 * shares), forward, forward)
+            if operation.differentiated:
+                yield _Buffer((variable,), Table(2 * shares * many), kept, back)
+                yield _Buffer((variable,), Table(2 * shares), back, back)
+
+    def _copied(self) -> Iterator[_Buffer]:
+        """Yield the copies of operands that are resharded for an operation, and results before they are completed."""
+        for at, tensor in enumerate(self._layable.tensors):
+            if tensor.readers > 1 and at in self._steps.read:
+                first, last = self._steps.read[at]
+                yield _Buffer((at,), self._shared_copy(at), first, last)
+        for transfer in self._layable.transfers:
+            if transfer.kind == "slice" and transfer.after in self._steps.read:
+                # An array whose slices are laid out otherwise is resharded as a whole.
+                first, last = self._steps.read[transfer.after]
+                yield _Buffer((transfer.before, transfer.after), self._resliced(transfer), first, last)
+        for number, operation in enumerate(self._layable.operations):
+            forward, back = self._steps.forward(number), self._steps.backward(number)
+            keeps = operation.differentiated and operation.steps == 1 and not _is_linear(operation)
+            for place in range(len(operation.operands)):
+                pair, table = self._pair(number, place), self._operand(number, place)
+                yield _Buffer(pair, table, forward, back if keeps else forward)
+                if operation.differentiated and not keeps:
+                    yield _Buffer(pair, table, back, back)
+            for place, result in enumerate(operation.results):
+                if result in self._steps.stored or self._layable.tensors[result].copies:
+                    pair = result, self._tables.variable(number)
+                    yield _Buffer(pair, self._result(number, place), forward, forward)
+                    if operation.recomputed is not None and operation.differentiated:
+                        again = self._steps.backward(operation.recomputed)
+                        yield _Buffer(pair, self._result(number, place), again, again)
+                    if operation.differentiated:
+                        yield _Buffer(pair, self._cotangent(number, place), back, back)
+
+    def _differentiated(self) -> Iterator[_Buffer]:
+        """Yield the cotangents and gradients of the backward pass."""
+        steps, tensors = self._steps, self._layable.tensors
+        gradients: dict[int, tuple[int, int]] = {}
+        for number, operation in enumerate(self._layable.operations):
+            if not operation.differentiated:
+                continue
+            back = steps.backward(number)
+            for result in operation.results:
+                if result in steps.stored and tensors[result].differentiated:
+                    yield _Buffer((result,), self._of_tensor(result, 1), back - 1, back)
+            for place, operand in enumerate(operation.operands):
+                tensor = tensors[operand.tensor]
+                if not tensor.differentiated:
+                    continue
+                if tensor.copies and operand.tensor in steps.gradients:
+                    first, _ = gradients.get(operand.tensor, (back, back))
+                    gradients[operand.tensor] = min(first, back), steps.gradients[operand.tensor]
+                if operation.work.flops:
+                    yield _Buffer(self._pair(number, place), self._gradient(number, place), back, back)
+        for at, (first, last) in gradients.items():
+            yield _Buffer((at,), self._of_tensor(at, 1), first, max(first, last))
+
+    def _pair(self, number: int, place: int) -> tuple[int, int]:
+        return self._layable.operations[number].operands[place].tensor, self._tables.variable(number)
+
+    def _of_tensor(self, at: int, many: int) -> Table:
+        lying = self._tables.lying[at]
+        key = lying, many
+        if key not in self._shared:
+            self._shared[key] = Table(many * lying.space.held[lying.own])
+        return self._shared[key]
+
+    def _shared_copy(self, at: int) -> Table:
+        """The bytes of the second layout of a tensor, for each of its choices."""
+        lying = self._tables.lying[at]
+        key = lying, "shared"
+        if key not in self._shared:
+            self._shared[key] = Table(lying.space.copied[lying.own, lying.held])
+        return self._shared[key]
+
+    def _resliced(self, transfer: Transfer) -> Table:
+        """The bytes of a copy of an array in the layout of its slices, for each choice of it and of a slice."""
+        before, after = self._tables.lying[transfer.before], self._tables.lying[transfer.after]
+        key = before, after, "resliced"
+        if key not in self._shared:
+            stops = self._tables.stops(transfer)
+            self._shared[key] = Table(before.space.copied[before.own[:, None], stops[None, :]])
+        return self._shared[key]
+
+    def _operand(self, number: int, place: int) -> Table:
+        """The bytes of an operand's copy."""
+        operation = self._layable.operations[number]
+        lying, ways = self._tables.lying[operation.operands[place].tensor], self._tables.ways[number]
+        key = self._tables.kinds[number], "operand", place
+        if key not in self._shared:
+            space, needed = lying.space, np.array([way.needed[place] for way in ways])
+            from_own = space.cost[lying.own[:, None], needed] <= space.cost[lying.held[:, None], needed]
+            before = np.where(from_own, lying.own[:, None], lying.held[:, None])
+            self._shared[key] = Table(space.copied[before, needed])
+        return self._shared[key]
+
+    def _result(self, number: int, place: int) -> Table:
+        """The bytes of a result before it is completed, and of the operands that the compiler reshards."""
+        key = self._tables.kinds[number], "result", place
+        if key not in self._shared:
+            operation = self._layable.operations[number]
+            lying = self._tables.lying[operation.results[place]]
+            possible, ways = self._tables.possible(number), self._tables.result_ways(number, place)
+            partial = np.array([way.partial[place] for way in possible])[ways]
+            summed = np.array([bool(way.over) for way in possible])[ways]
+            costs = self._moved(lying.space, partial, lying.own[:, None], summed)
+            self._shared[key] = Table(costs + self._resharded(number, ways, None))
+        return self._shared[key]
+
+    def _cotangent(self, number: int, place: int) -> Table:
+        """The bytes of the copy of a result's cotangent."""
+        key = self._tables.kinds[number], "cotangent", place
+        if key not in self._shared:
+            lying = self._tables.lying[self._layable.operations[number].results[place]]
+            partial = np.array([way.partial[place] for way in self._tables.ways[number]])
+            self._shared[key] = Table(lying.space.copied[lying.own[:, None], partial])
+        return self._shared[key]
+
+    def _gradient(self, number: int, place: int) -> Table:
+        """The bytes of an operand's gradient before it is completed, and of what is resharded to compute it."""
+        key = self._tables.kinds[number], "gradient", place
+        if key not in self._shared:
+            lying = self._tables.lying[self._layable.operations[number].operands[place].tensor]
+            possible, ways = self._tables.possible(number), self._tables.gradient_ways(number, place)
+            partial = np.array([way.needed[place] for way in possible])[ways]
+            summed = np.array([bool(way.lacking[place]) for way in possible])[ways]
+            costs = self._moved(lying.space, partial, lying.own[:, None], summed)
+            self._shared[key] = Table(costs + self._resharded(number, ways, place))
+        return self._shared[key]
+
+    def _moved(self, space: Space, before: Numbers, after: Numbers, summed: NDArray[np.bool_]) -> Costs:
+        """The bytes of a tensor that is completed, or moved to another layout, in the layout before that."""
+        there = (space.held[before] > space.held[after]) | (space.copied[before, after] > 0) | summed
+        return np.where(there, space.held[before], 0.0)
+
+    def _resharded(self, number: int, ways: Numbers, gradient: int | None) -> Costs:
+        """The bytes of copies of what a product, or a gradient of it, is computed from, in another way than planned."""
+        costs = np.zeros(ways.shape)
+        for tensor, planned, possible in self._tables.ends_of(number, gradient):
+            costs = costs + self._tables.lying[tensor].space.copied[planned, possible[ways]]
+        return costs
+
+
+class _Schedule:
+    """The steps of a graph's operations, and which of its values are in memory when.
+
+    - `turn`: the last step of the forward pass; `last`: the last step.
+    - `stored`: the tensors that are in memory; `made`: the step that computes a tensor; `until`: the last step that
+      reads it; `until_turn`: that of the forward pass; `read`: the first and the last step that reads its copy.
+    - `recomputed`: for each tensor that the backward pass computes again, the step at which it does so.
+    - `gradients`: for each array with a gradient, the last step that reads this.
+    """
+
+    def __init__(self, layable: Layable) -> None:
+        self._layable, many = layable, len(layable.operations)
+        self._forward = layable.forward if layable.forward is not None else many
+        self._differentiated = any(operation.differentiated for operation in layable.operations)
+        self.turn = self._forward
+        # Step 0 is the time before the first operation.
+        self.last = many + (self._forward if self._differentiated else 0) + 1
+        self.stored = frozenset(self._stored())
+        self.made: dict[int, int] = {}
+        for number, operation in enumerate(layable.operations):
+            self.made |= dict.fromkeys(operation.results, self.forward(number))
+        self.recomputed = {
+            at: self.backward(operation.recomputed)
+            for operation in layable.operations
+            if operation.recomputed is not None and operation.differentiated
+            for at in operation.results
+        }
+        carries = dict(self._carries())
+        self.made |= carries
+        self._passed = {each.before: each.after for each in layable.transfers if each.after not in carries}
+        self.until, self.until_turn = self._until(backward=True), self._until(backward=False)
+        self.read = self._read()
+        self.gradients = {
+            tensor: max([self.forward(number) for number in readers], default=self.last)
+            for tensor, readers in layable.gradients.items()
+        }
+
+    def forward(self, number: int) -> int:
+        """The step of an operation of the graph."""
+        after = self._forward if self._differentiated and number >= self._forward else 0
+        return 1 + number + after
+
+    def backward(self, number: int) -> int:
+        """The step of an operation's backward pass."""
+        return 1 + self._forward + max(self._forward - 1 - number, 0)
+
+    def _stored(self) -> Iterator[int]:
+        for operation in self._layable.operations:
+            if operation.work.flops:
+                yield from (at for at in operation.results if not self._layable.tensors[at].copies)
+                yield from (each.tensor for each in operation.operands if not self._layable.tensors[each.tensor].copies)
+
+    def _read(self) -> dict[int, tuple[int, int]]:
+        """The first and the last step that reads the copy of each tensor.
+
+        One that no operation reads is read through what it is passed on to; if that is only outputs, no step reads it.
+        """
+        read: dict[int, tuple[int, int]] = {}
+        for number, operation in enumerate(self._layable.operations):
+            keeps = operation.differentiated and not _is_linear(operation)
+            last = self.backward(number) if keeps else self.forward(number)
+            for operand in operation.operands:
+                first, until = read.get(operand.tensor, (self.forward(number), 0))
+                read[operand.tensor] = first, max(until, last)
+        by_operations = frozenset(read)
+        for transfer in reversed(self._layable.transfers):
+            before, after = transfer.before, read.get(transfer.after)
+            if before not in by_operations and after is not None:
+                first, until = read.get(before, after)
+                read[before] = min(first, after[0]), max(until, after[1])
+        return read
+
+    def _carries(self) -> Iterator[tuple[int, int]]:
+        """Yield the values that repeats carry, and the first step of their bodies that reads them."""
+        tensors = self._layable.tensors
+        first: dict[int, int] = {}
+        for number, operation in enumerate(self._layable.operations):
+            for operand in operation.operands:
+                first.setdefault(operand.tensor, self.forward(number))
+        for transfer in self._layable.transfers:
+            at = transfer.after
+            if transfer.kind == "as it is" and tensors[at].steps > tensors[transfer.before].steps and at in first:
+                yield at, first[at]
+
+    def _until(self, *, backward: bool) -> dict[int, int]:
+        """The last step that reads each tensor, through operations that are fused into their readers.
+
+        `backward`: also the steps of the backward pass.
+        """
+        until: dict[int, int] = {}
+        passed = self._passed
+        for number in reversed(range(len(self._layable.operations))):
+            operation = self._layable.operations[number]
+            last = self.forward(number)
+            for at in operation.results:
+                if at not in self.stored:
+                    last = max(last, until.get(at, last), until.get(passed.get(at, -1), last))
+            if backward and operation.differentiated and not _is_linear(operation):
+                last = max(last, self.backward(number))
+            for operand in operation.operands:
+                until[operand.tensor] = max(until.get(operand.tensor, 0), last)
+        for at, step in self.made.items():
+            until[at] = max(until.get(at, step), until.get(passed.get(at, -1), step), step)
+        return until
+
+
+def _is_linear(operation: RuledOperation) -> bool:
+    """Whether the backward pass of an operation reads none of its operands."""
+    row = OPERATIONS.get(operation.called)
+    return row is not None and (row.linear == "together" or (row.over is not None and row.over.linear))

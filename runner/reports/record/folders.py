@@ -1,0 +1,54 @@
+"""Lists the run folders in a folder, in natural order."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+RECORD = "result.json"
+"""The file that makes a folder a run folder."""
+
+PAGE = "report.html"
+"""The page of a run or of a sweep."""
+
+PLAN = "plan.json"
+"""The file with the layouts that the planner found in a run."""
+
+PICTURES = {"shardings.svg": "svg", "shardings.txt": "figures", "collectives.svg": "trace"}
+"""The pictures of a run by their files: of each the module of `runner.reports.show` whose `picture` draws it of the
+record."""
+
+
+def runs(folder: Path) -> list[Path]:
+    """Return the run folders in a folder, or the folder itself if it is one; not those inside another run folder."""
+    return list(_runs(folder))
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder holds the points of a sweep: run folders whose names are numbers."""
+    return not (folder / RECORD).is_file() and any(
+        path.name.isdigit() and (path / RECORD).is_file() for path in _folders(folder)
+    )
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    if (folder / RECORD).is_file():
+        yield folder
+        return
+    for path in sorted(_folders(folder), key=lambda path: natural(path.name)):
+        yield from _runs(path)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """Yield the folders directly in a folder; links are not followed, since they may lead anywhere and in circles."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield Path(entry.path)
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """Return a sort key by which 10 comes after 9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]

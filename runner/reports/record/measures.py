@@ -1,0 +1,286 @@
+"""Makes flat rows of the records of a sweep, one per point and program, and finds the best by each measure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from runner.base import executions
+from runner.base.executions import Range
+from runner.base.printable import json_text, printable
+from runner.experiment.forms import KINDS
+from runner.reports.record import outcome
+from runner.reports.record.files import write_text
+from runner.reports.record.model import CompiledProgram, Record
+from runner.reports.record.verdicts import ValueVerdict
+
+MEASURES = ("bytes_sent", "memory_bytes", "flops", "estimate_s", "compile_s", "run_s")
+"""The measures that compare programs; smaller is better.
+
+- `bytes_sent`: bytes that a device sends over all executions, on a ring.
+- `memory_bytes`: the memory that a device needs.
+- `flops`: per device, as the compiler estimates, over all iterations of loops.
+- `estimate_s`: the least seconds of a run on the hardware that the experiment names.
+- `compile_s`, `run_s`: seconds of lowering and compiling once, and of the median run.
+"""
+
+IDENTIFYING = ("point", "experiment", "program", "status", "accuracy")
+"""The columns that are neither measures nor keys."""
+
+OLDER = {"peak_bytes": "memory_bytes"}
+"""The old names of measures, which are still accepted."""
+
+DONE = ("passed", "known")
+"""The statuses of points that are not failures and need not be run again."""
+
+ANSWERS = ("passed",)
+"""The statuses of rows that can be the best. A program that is known to be wrong cannot."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One program of one point, or a point none of whose programs was reached.
+
+    - `status`: the worse of the statuses of the program and its run; `error`: why it did not pass.
+    - `keys`: the point's overrides of the keys that vary; `same_as`: the point that represents it because a symmetry of
+      the mesh maps one to the other; `collectives`: how often each kind runs, None if unknown.
+    - `memory_is`: whether its memory is the `peak` that the compiler reports, or the `sum` of the known parts.
+    - `bytes_sent_min`: the least bytes sent over all branches; the measure is the most.
+    - `hardware`, `compiled_for`: what the estimate is for, and what the programs were compiled for.
+    - `accuracy`: the largest error of an output in units of the measured rounding.
+    """
+
+    point: int
+    experiment: str | None
+    keys: Mapping[str, str]
+    status: str
+    program: str | None = None
+    collectives: Mapping[str, int | Range] | None = None
+    measures: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(MEASURES))
+    error: str | None = None
+    same_as: int | None = None
+    bytes_sent_min: int | None = None
+    memory_is: Literal["peak", "sum"] | None = None
+    hardware: str | None = None
+    compiled_for: str | None = None
+    accuracy: float | None = None
+
+    def value(self, name: str) -> Any:
+        """Return a column: a measure, a swept key, or an identifying column; with branches, the most."""
+        if (name := OLDER.get(name, name)) in self.measures:
+            return self.measures[name]
+        if name in self.keys:
+            return self.keys[name]
+        if name in KINDS:
+            return None if self.collectives is None else executions.most(self.collectives.get(name, 0))
+        return getattr(self, name) if name in IDENTIFYING else None
+
+    def measure(self, name: str) -> float | None:
+        """Return a measure, or how often a kind of collective runs."""
+        value = self.value(name)
+        return float(value) if isinstance(value, int | float) else None
+
+
+def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | None = None) -> list[Row]:
+    """Return the rows of a point; if it is the `same_as` of another point, `record` is that other point's."""
+    shared: dict[str, Any] = {
+        "point": point,
+        "experiment": record.experiment,
+        "keys": overridden(overrides),
+        "same_as": same_as,
+    }
+    table: list[Row] = []
+    for name, program in record.programs.items():
+        status, error = outcome.of_program(record, name)
+        row = Row(**shared, status=status, program=name, error=error)
+        if isinstance(program, CompiledProgram):
+            row = replace(
+                row,
+                collectives=counts(program),
+                measures=_measured(program),
+                bytes_sent_min=program.bytes_sent_min,
+                memory_is=_memory_is(program),
+                hardware=program.estimate.hardware if program.estimate else None,
+                compiled_for=program.estimate.compiled_for if program.estimate else None,
+                accuracy=_accuracy(program),
+            )
+        table.append(row)
+    if not table:
+        status, error = outcome.of_run(record)
+        table.append(Row(**shared, status=status, program=shared["keys"].get("program"), error=error))
+    return table
+
+
+_NAMED = ("experiment", "program")
+"""The keys with a column of their own, whether or not they are swept."""
+
+
+def varying(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with only those keys that differ between points."""
+    names = dict.fromkeys(name for row in rows for name in row.keys if name not in _NAMED)
+    kept = [name for name in names if len({row.keys.get(name) for row in rows}) > 1]
+    return [replace(row, keys={name: row.keys.get(name, "") for name in kept}) for row in rows]
+
+
+def overridden(overrides: Iterable[str]) -> dict[str, str]:
+    """Map the keys of overrides, as named on the command line, to their values."""
+    values: dict[str, str] = {}
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        values[key] = value
+    return values
+
+
+def estimated(rows: Iterable[Row]) -> list[str]:
+    """Return what the rows' estimates are for, without repetitions: `TPU v5e, compiled for v5e:4x4`."""
+    measured_for = dict.fromkeys((row.hardware, row.compiled_for) for row in rows if row.hardware)
+    return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in measured_for]
+
+
+def _measured(program: CompiledProgram) -> dict[str, float | None]:
+    run, cost = program.timing.run_s, program.cost
+    return {
+        "bytes_sent": program.bytes_sent,
+        "memory_bytes": program.memory.needed_bytes if program.memory else None,
+        "flops": cost.total_flops if cost else None,
+        "estimate_s": program.estimate.seconds if program.estimate else None,
+        "compile_s": program.timing.compile_s,
+        "run_s": run.median if run else None,
+    }
+
+
+def _accuracy(program: CompiledProgram) -> float | None:
+    value = program.checks.value
+    return value.accuracy if isinstance(value, ValueVerdict) else None
+
+
+def _memory_is(program: CompiledProgram) -> Literal["peak", "sum"] | None:
+    if program.memory is None or program.memory.needed_bytes is None:
+        return None
+    return "sum" if program.memory.peak_bytes is None else "peak"
+
+
+def counts(program: CompiledProgram) -> dict[str, int | Range] | None:
+    """Return how often each kind of collective that moves data runs; None if one of the counts is unknown."""
+    if program.collectives is None or program.collectives_missing:
+        return None
+    moving = [collective for collective in program.collectives if not collective.alone]
+    if any(collective.count is None for collective in moving):
+        return None
+    return executions.by_kind((collective.kind, collective.count, collective.branches) for collective in moving)
+
+
+# Ranking.
+
+
+@dataclass(frozen=True)
+class Best:
+    """The ranking of passed rows by one measure: the equally best rows, the next different one, the worst."""
+
+    measure: str
+    rows: tuple[Row, ...]
+    next: Row | None
+    worst: Row
+
+    @property
+    def value(self) -> float:
+        """The value of the best rows."""
+        return self.of(self.rows[0])
+
+    def of(self, row: Row) -> float:
+        """Return the value of a row for this measure."""
+        value = row.measure(self.measure)
+        assert value is not None
+        return value
+
+
+def best(rows: Sequence[Row], measure: str) -> Best | None:
+    """Return the best rows by a measure; None if fewer than two passed rows have it, or all are equal."""
+    answers = [row for row in rows if row.status in ANSWERS and row.measure(measure) is not None]
+    ordered = sorted(answers, key=lambda row: (_number(row, measure), row.point))
+    if len(ordered) < 2 or _number(ordered[0], measure) == _number(ordered[-1], measure):
+        return None
+    least = _number(ordered[0], measure)
+    first = tuple(row for row in ordered if _number(row, measure) == least)
+    return Best(measure, first, ordered[len(first)], ordered[-1])
+
+
+def _number(row: Row, measure: str) -> float:
+    value = row.measure(measure)
+    return math.inf if value is None else value
+
+
+def ordered(rows: Sequence[Row], by: str) -> list[Row]:
+    """Sort the rows by a column, ascending; rows that did not pass, or have no value, come last."""
+
+    def place(row: Row) -> tuple[bool, bool, float, str]:
+        value = row.value(by)
+        number = float(value) if isinstance(value, int | float) else _as_number(value)
+        return row.status not in ANSWERS, value is None, number, "" if value is None else str(value)
+
+    return sorted(rows, key=place)
+
+
+def _as_number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.inf
+
+
+def objective(rows: Sequence[Row], name: str) -> float | None:
+    """Return the number for a sweeper to minimise: of one program, `auto.bytes_sent`, or the least of all passed ones.
+
+    None if the requested program did not pass, or its value is unknown.
+    """
+    program, _, measure = name.rpartition(".")
+    values = [row.measure(measure) for row in rows if row.status in ANSWERS and program in ("", row.program)]
+    known = [value for value in values if value is not None]
+    return min(known, default=None)
+
+
+# Files.
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of the flat files: identifying columns, swept keys, collectives by kind, measures."""
+    keys = list(rows[0].keys) if rows else []
+    own = ["accuracy", "bytes_sent_min", "memory_is", "hardware", "compiled_for", "same_as", "error", "folder"]
+    return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
+
+
+def leave(rows: Sequence[Row], folder: Path) -> None:
+    """Write `results.csv` and `results.jsonl` into the folder of a sweep, each atomically."""
+    names = columns(rows)
+    flat = [_flat(row, names) for row in rows]
+    page = io.StringIO()
+    writer = csv.DictWriter(page, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    # Terminals may show the files: escape control characters; CSV quotes only protect line ends.
+    write_text(folder / "results.csv", printable(page.getvalue()))
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in flat)
+    write_text(folder / "results.jsonl", json_text(lines))
+
+
+def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
+    own: dict[str, Any] = {
+        "accuracy": row.accuracy,
+        "bytes_sent_min": row.bytes_sent_min,
+        "memory_is": row.memory_is,
+        "hardware": row.hardware,
+        "compiled_for": row.compiled_for,
+        "same_as": row.same_as,
+        "error": row.error,
+        "folder": str(row.point if row.same_as is None else row.same_as),
+    }
+    # A range has a column for each end.
+    ranges = {kind: often for kind, often in (row.collectives or {}).items() if isinstance(often, Range)}
+    own |= {kind: executions.short(often) for kind, often in ranges.items()}
+    return {name: own[name] if name in own else row.value(name) for name in names}

@@ -1,0 +1,212 @@
+"""Reads a `plan.json`, checked against a model of all that is shown of a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from runner.base import codec, plain
+from runner.base.codec import Misfit
+from runner.base.invocation import invocation
+from runner.base.layout import Spec
+from runner.base.untyped import is_mapping, is_sequence
+from runner.reports.record import consistent
+from runner.reports.record.folders import PLAN
+from runner.reports.record.model import Status
+
+Least: TypeAlias = Literal["bytes", "time", "memory"]
+
+
+class UnreadablePlan(Exception):
+    """There is no plan, or it cannot be read; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    """Layouts by their keys, and their cost."""
+
+    layouts: Mapping[str, Spec]
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Best(_Candidate):
+    """The best layouts, and what a device then does with bytes."""
+
+    sent: float
+    held: float
+    needed: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnFront:
+    """A plan on the front: its layouts and its costs."""
+
+    layouts: Mapping[str, Spec]
+    costs: Mapping[Least, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cost:
+    """The cost of another plan."""
+
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """What a part of a line costs."""
+
+    line: str
+    what: str
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Axes:
+    """The bytes of one kind of collective over mesh axes."""
+
+    axes: tuple[str, ...]
+    kind: str
+    bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Alternative:
+    """The runner-up of a layout."""
+
+    key: str
+    spec: Spec
+    since: str
+    next: Spec | None = None
+    more: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """The plan itself."""
+
+    least: Least
+    best: _Best
+    bound: float
+    proved: bool
+    lines: tuple[_Line, ...]
+    alternatives: tuple[_Alternative, ...]
+    memory: float | None = None
+    axes: tuple[_Axes, ...] = ()
+    others: tuple[_Cost, ...] = ()
+    front: tuple[_OnFront, ...] = ()
+    parallelism: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compiled:
+    """A program of a candidate."""
+
+    program: str
+    status: Status
+    bytes_sent: float | None = None
+    seconds: float | None = None
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tried:
+    """A candidate as compiled."""
+
+    candidate: _Candidate
+    folder: str
+    programs: tuple[_Compiled, ...]
+    by_hand: str | None = None
+    written: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Round:
+    """A plan within a limit of the model."""
+
+    planned: float
+    limit: float | None = None
+    needed: float | None = None
+    candidate: str | None = None
+    exceeds: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """The plan for one shape of the mesh, or the reason why there is none."""
+
+    shape: tuple[int, ...]
+    cost: float | None = None
+    sent: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFile:
+    """A `plan.json`, as far as it is shown."""
+
+    plan: _Plan
+    experiment: str | None = None
+    mesh: Mapping[str, int] = field(default_factory=dict[str, int])
+    limit: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    shapes: tuple[_Shape, ...] = ()
+    tried: tuple[_Tried, ...] = ()
+    rounds: tuple[_Round, ...] = ()
+    without_gain: str | None = None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the data of a run folder's `plan.json`, or of such a file. Raises `UnreadablePlan`."""
+    file = path / PLAN if path.is_dir() else path
+    try:
+        whole: Any = plain.read(file)
+        # Absent and null are the same where a plan was not made.
+        whole = {key: value for key, value in whole.items() if value is not None} if is_mapping(whole) else whole
+        _require(codec.build(PlanFile, whole), whole)
+    except OSError as error:
+        raise UnreadablePlan(f"{file}: {error.strerror}") from None
+    except plain.NotJson as error:
+        raise UnreadablePlan(f"{file} is {error}") from None
+    except Misfit as misfit:
+        raise UnreadablePlan(f"{file} is not a plan, such as {invocation()} plan writes: {misfit}") from None
+    return whole
+
+
+def _require(file: PlanFile, whole: dict[str, Any]) -> None:
+    """Raise `Misfit` for the first inconsistency of a plan, built from the data `whole`, that types do not express."""
+    consistent.require_integers(whole)
+    for at, number in _numbers(file, ""):
+        if not math.isfinite(number):
+            raise Misfit(f"{at} is {number}, not a finite number")
+    plan = file.plan
+    if plan.memory is not None and plan.best.needed is None:
+        raise Misfit("plan.best has no 'needed'")
+    for number, line in enumerate(plan.lines):
+        if line.cost < 0:
+            raise Misfit(f"plan.lines[{number}].cost is {line.cost:g}, not a cost")
+    for number, point in enumerate(plan.front):
+        if not point.costs or list(point.costs) != list(plan.front[0].costs):
+            raise Misfit(f"plan.front[{number}].costs are not those of the plan's other points")
+    for number, tried in enumerate(file.tried):
+        if not tried.programs:
+            raise Misfit(f"tried[{number}] has no program")
+
+
+def _numbers(value: object, at: str) -> Iterator[tuple[str, float]]:
+    """Yield the floats of a plan, each with its path."""
+    if isinstance(value, float):
+        yield at, value
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from _numbers(getattr(value, each.name), f"{at}.{each.name}" if at else each.name)
+    elif is_mapping(value):
+        for key, part in value.items():
+            yield from _numbers(part, f"{at}.{key}")
+    elif is_sequence(value):
+        for number, part in enumerate(value):
+            yield from _numbers(part, f"{at}[{number}]")

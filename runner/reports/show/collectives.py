@@ -1,0 +1,242 @@
+"""Makes the rows of a record's table of collectives, one for equal collectives of several programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.base import executions
+from runner.base.executions import Count, Part, Range
+from runner.base.words import bytes_text
+from runner.base.words import listed as names_listed
+from runner.compiled.evidence.model import Collective
+from runner.compiled.evidence.words import NOBODY, because, collective, subject
+from runner.experiment.program import Program
+from runner.graph.sharding.plan import Reshard
+from runner.reports.record.model import Record
+
+HEAD = ("collective", "of", "over", "runs", "in → out per device", "sends", "dtype", "how", "programs")
+
+SHOWN = 24
+"""The most rows on a terminal; the log has all."""
+
+
+@dataclass(frozen=True)
+class ExplainedRow:
+    """A row of the table of collectives, with the reasons for its collectives and what each program sends for them.
+
+    - `cells`: the texts under `HEAD`; `reasons`: each once.
+    - `sent`: by program, the bytes that a device sends, all executions together; None if unknown.
+    """
+
+    cells: tuple[str, ...]
+    reasons: tuple[str, ...]
+    sent: Mapping[str, Count | None]
+
+    @property
+    def way(self) -> str:
+        """The kind and the axes: `all-gather over data`."""
+        return f"{self.cells[0]} over {self.cells[2]}"
+
+
+def rows(record: Record) -> list[tuple[str, ...]]:
+    """Return the rows under `HEAD`."""
+    return [row.cells for row in explained(record)]
+
+
+def explained(record: Record) -> list[ExplainedRow]:
+    """Return the rows of the table, each with its reasons."""
+    grouped: dict[tuple[str, ...], dict[str, list[Collective]]] = {}
+    programs = _compiled(record)
+    for program, listed in programs.items():
+        alike: dict[tuple[str, ...], list[Collective]] = {}
+        for entry in listed:
+            alike.setdefault(_alike(entry), []).append(entry)
+        for cells, entries in alike.items():
+            runs = executions.total([(entry.count, entry.branches, 1) for entry in entries])
+            row = (*cells[:3], "unknown" if runs is None else executions.short(runs), *cells[3:])
+            grouped.setdefault(row, {})[program] = entries
+    return [
+        ExplainedRow(
+            (*row, _all_or([*by_program], programs)),
+            tuple(dict.fromkeys(because(e.why) for each in by_program.values() for e in each if e.why is not None)),
+            {program: executions.total(_parts(entries)) for program, entries in by_program.items()},
+        )
+        for row, by_program in grouped.items()
+    ]
+
+
+def together(group: Sequence[ExplainedRow]) -> str:
+    """Return what a device sends for all of a group of rows; what the programs send at least and at most if unequal."""
+    if any(sent is None for row in group for sent in row.sent.values()):
+        return "an unknown number of bytes"
+    sums = _sums(group)
+    least, most = min(sums.values()), max(sums.values())
+    return bytes_text(least) if least == most else f"{bytes_text(least)} to {bytes_text(most)}"
+
+
+def sent(group: Sequence[ExplainedRow]) -> int:
+    """Return the bytes that a device sends at most for a group of rows, as far as they are known."""
+    return max(_sums(group).values())
+
+
+def _sums(group: Sequence[ExplainedRow]) -> dict[str, int]:
+    """By program, what a device sends for a group of rows; of alternative branches the largest counts."""
+    sums: dict[str, int] = {}
+    for row in group:
+        for program, sent in row.sent.items():
+            sums[program] = sums.get(program, 0) + (sent.max if isinstance(sent, Range) else sent or 0)
+    return sums
+
+
+def _parts(entries: Sequence[Collective]) -> list[Part]:
+    """The executions of collectives with the bytes of each; those that move nothing count nothing."""
+    return [(entry.count, entry.branches, entry.bytes_sent) for entry in entries if not entry.alone]
+
+
+def totals(record: Record) -> list[str]:
+    """Return lines with the bytes that a device sends per kind and per axis, for programs with several collectives."""
+    by_text: dict[str, list[str]] = {}
+    programs = _compiled(record)
+    for program, listed in programs.items():
+        kinds: dict[str, list[Part]] = {}
+        axes: dict[str, list[Part]] = {}
+        for entry in listed:
+            if entry.bytes_sent is None or entry.alone:
+                continue
+            part = entry.count, entry.branches, entry.bytes_sent
+            kinds.setdefault(entry.kind, []).append(part)
+            axes.setdefault("groups along no axis" if entry.axes is None else " and ".join(entry.axes), []).append(part)
+        if sum(map(len, kinds.values())) < 2:
+            continue
+        of_axes = [f"over {over} {_sent(parts)}" for over, parts in axes.items()]
+        of_kinds = [f"{kind} {_sent(parts)}" for kind, parts in kinds.items()]
+        if len(kinds) == len(axes) == 1:
+            (kind,), (over,) = kinds, axes
+            text = f"{kind} over {over} {_sent(kinds[kind])}"
+        else:
+            text = f"{', '.join(of_kinds)}; {', '.join(of_axes)}"
+        by_text.setdefault(text, []).append(program)
+    return [
+        f"total: {text}" if names == list(programs) else f"total of {names_listed(names)}: {text}"
+        for text, names in by_text.items()
+    ]
+
+
+def _sent(parts: list[Part]) -> str:
+    """Sum the bytes of collectives over all their executions; of alternative branches the largest counts."""
+    sent = executions.total(parts)
+    if sent is None:
+        return "unknown"
+    return f"at most {bytes_text(sent.max)}" if isinstance(sent, Range) else bytes_text(sent)
+
+
+def _all_or(names: list[str], programs: dict[str, list[Collective]]) -> str:
+    """Return `all`, or the names of the programs."""
+    return "all" if names == list(programs) and len(names) > 1 else ", ".join(names)
+
+
+def lines(record: Record) -> list[str]:
+    """Return the lines below the table: programs without communication, and what is unknown."""
+    programs = _compiled(record)
+    sentences: list[str] = []
+    silent = [program for program, listed in programs.items() if all(entry.alone for entry in listed)]
+    if silent:
+        sentences.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
+    for program, result in record.compiled.items():
+        sentences += [f"{program}: {sentence}" for sentence in result.collectives_unknown]
+    return sentences
+
+
+def reasons(record: Record) -> list[str]:
+    """Return one line for each reason, with its collectives and the places of the keys that it names."""
+    of_collective: dict[tuple[str, str], list[str]] = {}
+    named: dict[str, None] = {}
+    programs = _compiled(record)
+    for program, listed in programs.items():
+        for entry in listed:
+            if entry.why is not None:
+                programs_of = of_collective.setdefault((because(entry.why), collective(entry)), [])
+                programs_of += [program] if program not in programs_of else []
+                named |= dict.fromkeys(entry.why.keys)
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for (reason, text), names in of_collective.items():
+        by_reason.setdefault((reason, _all_or(names, programs)), []).append(text)
+    texts: list[str] = []
+    programs_of_part: dict[str, str] = {}
+    for (reason, names), collectives in by_reason.items():
+        texts.append(f"{names}: {'; '.join(collectives)}: {_unrepeated(reason, names, programs_of_part)}")
+        programs_of_part |= {part: names for part in reason.split("; ") if part not in programs_of_part}
+    planned: list[str] = []
+    for line in record.derivation.notation if record.derivation else ():
+        planned += [f"  {line.text}", *(f"      {_unsaid(entry, texts)}" for entry in line.collectives)]
+    places = [f"{key}: {record.places[key]}" for key in named if key in record.places]
+    return [*texts, *places, *(["as Shardy plans the graph:", *planned] if planned else [])]
+
+
+def _unrepeated(reason: str, names: str, programs_of_part: Mapping[str, str]) -> str:
+    """Return the reason of a derived line without the operation that needs it, if other programs have that reason."""
+    call, *rest = reason.split("; ")
+    if names != str(Program.DERIVED) or not rest or not all(part in programs_of_part for part in rest):
+        return reason
+    return f"{call}, for the reason given for {programs_of_part[rest[0]]}"
+
+
+def _unsaid(planned: str, texts: Sequence[str]) -> str:
+    """Return what the plan says of a collective, without the reason if one of the `texts` gives it."""
+    for mark in re.finditer(r"[:;] ", planned):
+        if any(planned[mark.end() :] in text for text in texts):
+            return planned[: mark.start()]
+    return planned
+
+
+def way(reshard: Reshard) -> str:
+    """Describe what the compiler reshards by gathering the whole array, and whether the gather can be avoided."""
+    what = f"{reshard.dtype}{list(reshard.shape)} goes from {reshard.before} to {reshard.after}"
+    if reshard.through is None:
+        return f"{what}; no intermediate specs were found that avoid gathering the whole array"
+    steps = ", then ".join(map(str, reshard.through))
+    proof = "compiled without a warning" + (", and run: the values are the same" if reshard.ran else "")
+    return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"
+
+
+def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tuple[str, ...]], str | None]:
+    """Return the first `most` rows, and a line that says how many were left out."""
+    if most is None or len(table) <= most:
+        return table, None
+    left = len(table) - most
+    return table[:most], f"… and {left} more row{'s' if left > 1 else ''}, which are in runner.log and in result.json"
+
+
+def _compiled(record: Record) -> dict[str, list[Collective]]:
+    """Return the collectives of each program that runs on the mesh and whose module could be read."""
+    programs = {name: result.collectives for name, result in record.compiled.items() if Program(name).on_mesh}
+    return {name: listed for name, listed in programs.items() if listed is not None}
+
+
+def _alike(entry: Collective) -> tuple[str, ...]:
+    axes = entry.axes
+    return (
+        entry.kind,
+        subject(entry),
+        "groups along no axis" if axes is None else ", ".join(axes) or NOBODY,
+        " → ".join(dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out))),
+        "unknown" if entry.bytes_sent is None else bytes_text(entry.bytes_sent),
+        entry.dtype,
+        _how(entry),
+    )
+
+
+def _how(entry: Collective) -> str:
+    parts = ["in a branch"] if isinstance(entry.count, Range) else []
+    if entry.inserted:
+        parts.append("inserted")
+    if entry.asynchronous:
+        others = entry.overlapped
+        parts.append(
+            "overlap unknown" if others is None else f"overlaps {', '.join(others)}" if others else "no overlap"
+        )
+    if not entry.inserted and not entry.asynchronous:
+        parts.append("by differentiation" if entry.gradient else "as written")
+    return ", ".join(parts)

@@ -1,0 +1,87 @@
+"""Writes text to standard output: coloured and within the width of a terminal, plain elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from runner.base.printable import Page, printable, raw
+from runner.reports.show import table
+from runner.reports.show.table import Line, Texts
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+PLAIN = 100
+"""The columns of text that wraps, if there is no terminal."""
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def room() -> int | None:
+    """Return the number of columns of the terminal; None if there is no terminal."""
+    return shutil.get_terminal_size().columns if is_terminal() else None
+
+
+def captured(show: Callable[[], None]) -> str:
+    """Return what `show` prints, as plain text of unlimited width."""
+    page = Page()
+    with redirect_stdout(page):
+        show()
+    return page.getvalue()
+
+
+def say(text: str = "", style: str = "") -> None:
+    """Print text; on a terminal its lines break between words."""
+    width = room()
+    if width is None:
+        print(printable(text))
+        return
+    show_lines([[(part, style)] for line in text.split("\n") for part in wrapped(line, width)])
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """Wrap a line at a width and indent the continuation. A long word, such as a path, stays whole."""
+    indent = line[: len(line) - len(line.lstrip())] + "  "
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def print_table(shown: Texts) -> None:
+    """Print a table within the width of the terminal."""
+    show_lines(table.lines(shown, room()))
+
+
+def show_lines(lines: Iterable[Line]) -> None:
+    """Print lines of styled pieces."""
+    if not is_terminal():
+        for line in lines:
+            print(printable("".join(text for text, _ in line).rstrip()))
+        return
+    from rich.console import Console
+
+    # `Styled` keeps the runner's own colours; the texts are printable already.
+    Console(width=room(), file=raw(sys.stdout)).print(Styled(tuple(lines)), soft_wrap=True, end="")
+
+
+@dataclass(frozen=True)
+class Styled:
+    """Lines as a rich renderable."""
+
+    lines: tuple[Line, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        # Users choose the sixteen colours of an old terminal themselves, so that no contrast is guaranteed on them.
+        coloured = console.color_system in ("256", "truecolor")
+        for line in self.lines:
+            pieces = [(printable(text), style if coloured or " on " not in style else "") for text, style in line]
+            yield Text.assemble(*pieces, no_wrap=True, end="\n")

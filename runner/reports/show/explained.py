@@ -1,0 +1,292 @@
+"""Makes the text of an explanation, and the rows of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.base import executions
+from runner.base.executions import Count, Part, Range
+from runner.base.words import bytes_text, listed, time_text
+from runner.compiled.evidence.model import Collective, Profile
+from runner.compiled.evidence.words import NOBODY, because
+from runner.compiled.explanation.dumps import DumpedModule
+from runner.compiled.explanation.model import Buffer, Explanation, PlacedCollective
+from runner.reports.show import estimates, measured
+from runner.reports.show.console import print_table, say
+from runner.reports.show.table import Table, Texts
+
+COLLECTIVES = ("collective", "line", "over", "of", "runs", "in → out per device", "sends in all", "how")
+BUFFERS = ("bytes", "what", "name", "array", "line")
+LINES = ("line", "collectives", "sends", "flops", "moves")
+
+SHOWN = 24
+"""The most rows of a table on a terminal; a saved explanation and its page have all."""
+
+_ARGUMENTS = 4
+"""The most arguments that a sentence names."""
+
+
+def text(explanation: Explanation, *, complete: bool = False) -> None:
+    """Print an explanation; if not `complete`, only the first rows of its long tables."""
+    most = None if complete else SHOWN
+    for line in head(explanation):
+        say(line, "bold")
+    rows = collectives(explanation)
+    if rows:
+        say()
+        _table(COLLECTIVES, rows, most)
+    for line in totals(explanation):
+        say(line)
+    for line in reasons(explanation):
+        say(line)
+    if explanation.profile is not None:
+        _measured(explanation, explanation.profile, complete=complete)
+    rows = lines(explanation)
+    if rows:
+        say()
+        _table(line_columns(explanation), rows, most)
+    say()
+    for line in memory(explanation):
+        say(line)
+    if explanation.buffers:
+        _table(BUFFERS, [buffer_row(buffer) for buffer in explanation.buffers], most and most // 3)
+    if explanation.estimate is not None:
+        say()
+        for line in estimates.head({"": explanation.estimate}):
+            say(line)
+        (row,) = estimates.rows({"": explanation.estimate})
+        print_table(Table(estimates.HEAD[1:], [row[1:]]))
+        for line in estimates.beneath({"": explanation.estimate}, complete=False):
+            say(line)
+    below = notes(explanation)
+    if below:
+        say()
+    for line in below:
+        say(line)
+
+
+def _measured(explanation: Explanation, profile: Profile, *, complete: bool) -> None:
+    say()
+    for line in measured.head(profile):
+        say(line)
+    rows = measured_collectives(explanation)
+    if rows:
+        _table(measured.COLLECTIVES, rows, None if complete else SHOWN)
+    if complete:
+        print_table(Table(measured.DEVICES, measured.devices(profile)))
+
+
+def measured_collectives(explanation: Explanation) -> list[tuple[str, ...]]:
+    """The rows under `measured.COLLECTIVES`."""
+    return measured.collectives(explanation, lambda entry: (entry.kind, line_of(entry), _over(entry)))
+
+
+def modules(there: Sequence[DumpedModule]) -> None:
+    """Print the modules of a folder, and how one is chosen."""
+    rows = [(m.name, bytes_text(m.bytes), "compiled" if m.compiled else "not compiled", m.file.name) for m in there]
+    print_table(Table(("module", "size", "stage", "file"), rows))
+    say(f"{len(rows)} modules: --module {there[0].name} explains one, by its name or a part of its file's")
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]], most: int | None) -> None:
+    shown: Texts = Table(names, rows[:most])
+    print_table(shown)
+    left = len(rows) - len(shown.rows)
+    if left:
+        say(f"… and {left} more row{'s' if left > 1 else ''}: --all prints them, --save keeps all")
+
+
+def head(explanation: Explanation) -> list[str]:
+    """The lines that say what was explained."""
+    where = f"{explanation.partitions} device{'s' if explanation.partitions != 1 else ''}"
+    if explanation.mesh is not None:
+        where += f" ({explanation.mesh})"
+    device = explanation.device or (explanation.platform or "").upper()
+    what = "compiled" if explanation.stage == "compiled" else "lowered, not compiled"
+    made_for = f", {what} for {device}" if device else f", {what}"
+    count = explanation.instructions
+    size = f"{count:,} instruction{'s' if count != 1 else ''}"
+    return [f"{explanation.module}: {where}{made_for}; {size}"]
+
+
+def collectives(explanation: Explanation) -> list[tuple[str, ...]]:
+    """The rows under `COLLECTIVES`: those for which a device sends most first; alike ones share a row."""
+    grouped: dict[tuple[str, ...], list[PlacedCollective]] = {}
+    for entry in explanation.moving:
+        grouped.setdefault(_alike(entry), []).append(entry)
+    ordered = sorted(grouped.items(), key=lambda item: -_most(item[1]))
+    return [
+        (
+            *alike[:4],
+            _runs(entries),
+            *alike[4:5],
+            _bytes(executions.total((e.count, e.branches, e.bytes_sent) for e in entries)),
+            *alike[5:],
+        )
+        for alike, entries in ordered
+    ]
+
+
+def _most(entries: Sequence[Collective]) -> int:
+    return executions.most(executions.total((e.count, e.branches, e.bytes_sent) for e in entries)) or 0
+
+
+def _runs(entries: Sequence[Collective]) -> str:
+    parts: list[Part] = [(entry.count, entry.branches, 1) for entry in entries]
+    together = executions.total(parts)
+    return "unknown" if together is None else executions.short(together)
+
+
+def _alike(entry: PlacedCollective) -> tuple[str, ...]:
+    taken = [name for name in entry.between.source if name not in entry.nodes] if entry.between else []
+    sizes = dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out))
+    return (
+        entry.kind,
+        line_of(entry),
+        _over(entry),
+        ", ".join(taken) or "–",
+        f"{' → '.join(sizes)} {entry.dtype}",
+        _how(entry),
+    )
+
+
+def _over(entry: Collective) -> str:
+    return "groups along no axis" if entry.axes is None else ", ".join(entry.axes) or NOBODY
+
+
+def line_of(entry: PlacedCollective) -> str:
+    """The lines of a collective; whether they are of the backward pass."""
+    return (", ".join(entry.nodes) or "–") + (" (backward)" if entry.gradient else "")
+
+
+def _how(entry: Collective) -> str:
+    parts = ["in a branch"] if isinstance(entry.count, Range) else []
+    parts.append("inserted" if entry.inserted else "by differentiation" if entry.gradient else "as written")
+    if entry.again:
+        parts.append("recomputed")
+    if entry.asynchronous:
+        others = entry.overlapped
+        parts.append(
+            "overlap unknown"
+            if others is None
+            else f"overlaps {others[0] if len(others) == 1 else f'{len(others)} lines'}"
+            if others
+            else "no overlap"
+        )
+    return ", ".join(parts)
+
+
+def totals(explanation: Explanation) -> list[str]:
+    """What a device sends in a run: in all, by kind and by axis."""
+    if explanation.placed is None:
+        return ["the collectives are not known"]
+    if not explanation.moving:
+        return ["no collectives"] if not explanation.missing else ["no collective could be read"]
+    by_kind = [f"{kind} {_bytes(sent)}" for kind, sent in explanation.sent_by_kind().items()]
+    by_axis = [f"over {axis} {_bytes(sent)}" for axis, sent in explanation.sent_by_axis().items()]
+    return [f"a device sends {_bytes(explanation.sent())} in a run: {', '.join(by_kind)}; {', '.join(by_axis)}"]
+
+
+def _bytes(sent: Count) -> str:
+    if sent is None:
+        return "unknown"
+    return f"at most {bytes_text(sent.max)}" if isinstance(sent, Range) else bytes_text(sent)
+
+
+def reasons(explanation: Explanation) -> list[str]:
+    """One line for each reason, with the collectives that have it."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for entry in explanation.moving:
+        if entry.why is not None:
+            at = f"{entry.kind} at {line_of(entry)}"
+            by_reason.setdefault(because(entry.why), {})[at] = None
+    return [f"{'; '.join(entries)}: {reason}" for reason, entries in by_reason.items()]
+
+
+def lines(explanation: Explanation) -> list[tuple[str, ...]]:
+    """The rows under `LINES`: for each source line what it communicates, computes and moves, in the file's order."""
+    counts: dict[str, int] = {}
+    for entry in explanation.moving:
+        for node in entry.nodes[:1]:
+            counts[node] = counts.get(node, 0) + 1
+    sent = explanation.sent_by_line()
+    flops: dict[str, float] = {}
+    moved: dict[str, float] = {}
+    for line in explanation.computed or ():
+        for node in line.nodes[:1]:
+            flops[node] = flops.get(node, 0.0) + line.flops
+            moved[node] = moved.get(node, 0.0) + line.bytes
+    times = line_times(explanation)
+    names = [name for name in {**counts, **flops, **times} if name in explanation.lines]
+    places = explanation.lines
+    ordered = sorted(names, key=lambda name: (places[name].file, places[name].line))
+    return [
+        (
+            name,
+            str(counts.get(name, "")) or "–",
+            _bytes(sent[name]) if name in sent else "–",
+            f"{flops[name]:.3g}" if flops.get(name) else "–",
+            bytes_text(round(moved[name])) if moved.get(name) else "–",
+            *([time_text(times[name]) if name in times else "–"] if explanation.profile is not None else []),
+        )
+        for name in ordered
+    ]
+
+
+def line_columns(explanation: Explanation) -> tuple[str, ...]:
+    """The names above the rows of `lines`."""
+    return (*LINES, "measured") if explanation.profile is not None else LINES
+
+
+def line_times(explanation: Explanation) -> dict[str, float]:
+    """The measured seconds of each line on one device in a run, with its collectives; none without a profile."""
+    times: dict[str, float] = {}
+    profile = explanation.profile
+    entries = [] if profile is None else [*profile.nodes, *profile.collectives]
+    for entry in entries:
+        if entry.nodes and entry.seconds is not None and entry.seconds.median:
+            times[entry.nodes[0]] = times.get(entry.nodes[0], 0.0) + entry.seconds.median
+    return times
+
+
+def memory(explanation: Explanation) -> list[str]:
+    """What a device holds, in words."""
+    use = explanation.memory
+    if use is None:
+        return ["memory: not known"]
+    parts = [
+        f"{name} {bytes_text(size)}"
+        for name, size in (
+            ("arguments", use.arguments),
+            ("outputs", use.outputs),
+            ("temporaries", use.temporaries),
+        )
+        if size is not None
+    ]
+    aliased = f", of the outputs {bytes_text(use.aliased)} in donated arguments" if use.aliased else ""
+    by = "as the compiler reports it" if use.by == "compiler" else "as the schedule has it, without padding"
+    needs = "" if use.peak is None else f"a device needs {bytes_text(use.peak)}: "
+    return [f"memory: {needs}{', '.join(parts)}{aliased} ({by})"]
+
+
+def buffer_row(buffer: Buffer) -> tuple[str, ...]:
+    """The row of a buffer under `BUFFERS`."""
+    where = (buffer.node or "–") + (" (backward)" if buffer.gradient else "")
+    return bytes_text(buffer.bytes), buffer.what, buffer.name, f"{buffer.dtype}{list(buffer.shape)}", where
+
+
+def donation(explanation: Explanation) -> list[str]:
+    """A sentence about donated arguments whose memory no result reuses."""
+    unused = [argument for argument in explanation.arguments if argument.donated and argument.output is None]
+    if not unused:
+        return []
+    size = bytes_text(sum(argument.bytes for argument in unused))
+    names = [argument.name for argument in unused]
+    shown = names[:_ARGUMENTS] + ([f"{len(names) - _ARGUMENTS} more"] if len(names) > _ARGUMENTS else [])
+    are = "is donated, but no result reuses its" if len(names) == 1 else "are donated, but no result reuses their"
+    return [f"{listed(shown)} {are} memory ({size} a device)"]
+
+
+def notes(explanation: Explanation) -> list[str]:
+    """What else a reader should know, a sentence each."""
+    return [*donation(explanation), *explanation.notes, *explanation.unknown]

@@ -1,0 +1,50 @@
+"""Makes the HTML fragment of a record for notebooks: verdicts, what failed, collectives, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.base.printable import escape
+from runner.reports.record.model import Record, Trace
+from runner.reports.show import collectives, modes, report, summary, svg, trace
+from runner.reports.show.page.markup import Inside, grid, joined, tag
+from runner.reports.show.status import HUES, look
+from runner.reports.show.table import StatusCell, Table, status_cell
+
+
+def fragment(record: Record) -> str:
+    """Return the fragment, which needs no external resource."""
+    outcome = joined(_coloured(status_cell(record.status, summary.line(record, ", "))))
+    parts = [f"<p><b>{escape(record.experiment or 'no experiment')}</b>: {outcome}</p>"]
+    if record.summary:
+        parts.append(f"<p>{escape(record.summary)}</p>")
+    if record.error:
+        parts.append(f"<pre>{escape(record.error)}</pre>")
+    if record.programs:
+        parts.append(grid(report.programs(record), _coloured))
+    for _, text, lines in report.failures(record):
+        parts.append(f"<pre>{escape(chr(10).join([text, *(f'  {line}' for line in lines)]))}</pre>")
+    listed = collectives.rows(record)
+    if listed:
+        parts.append(grid(Table(collectives.HEAD, listed)))
+    totals = collectives.totals(record) if len(listed) > 1 else []
+    parts += [f"<p>{escape(line)}</p>" for line in (*totals, *collectives.lines(record))]
+    if (compared := modes.compared(record)) is not None:
+        parts.append(f"<p>{escape(compared)}</p>")
+    if record.trace is not None and record.mesh is not None:
+        text = escape(_trace(record.trace, record.mesh.axes))
+        parts.append(f"<details><summary>trace</summary><pre>{text}</pre></details>")
+    parts += [f"<p>warning: {escape(warning)}</p>" for warning in record.warnings]
+    parts.append(svg.picture(record) or "")
+    # Pictures and tables may be wider than a cell of a notebook.
+    return '<div style="overflow-x: auto">' + "".join(parts) + "</div>"
+
+
+def _trace(taken: Trace, axes: Sequence[str]) -> str:
+    lines = trace.lines(taken, axes, "cpu")
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+
+
+def _coloured(cell: StatusCell) -> Inside:
+    hue = look(cell.status).hue if cell.status else None
+    return tag("span", cell.text, style=f"color:{HUES[hue].anywhere}") if hue else cell.text

@@ -1,0 +1,86 @@
+"""Makes the rows of a record's table of modes: what each program leaves to the compiler.
+
+The program whose devices send the least comes first.
+"""
+
+from __future__ import annotations
+
+import math
+
+from runner.base.words import bytes_text, listed
+from runner.compiled.why.least import Gap
+from runner.reports.record.model import Mode, Record, alike, compiled_on_mesh
+
+HEAD = ("program", "view", "who places", "who communicates", "each device sends", "lines")
+
+
+def compared(record: Record) -> str | None:
+    """Return a line on what each program sends; None if all send the same, or too little is known."""
+    same = alike(compiled_on_mesh(record.programs))
+    sent = {name: each.bytes_sent for name, each in same.items() if each.bytes_sent is not None}
+    by_bytes: dict[str, list[str]] = {}
+    for name, count in sorted(sent.items(), key=lambda pair: pair[1]):
+        by_bytes.setdefault(bytes_text(count) if count else "nothing", []).append(name)
+    if len(by_bytes) < 2:
+        return None
+    parts: list[str] = []
+    for count, names in by_bytes.items():
+        several = len(names) > 1
+        whose = "the compiler's programs" if set(names) == _COMPILERS & set(sent) and several else listed(names)
+        verb = "" if parts else f" send{'' if several else 's'}"
+        parts.append(f"{whose}{verb} {count}")
+    least, most = min(sent.values()), max(sent.values())
+    return f"{', '.join(parts)}{f': {most / least:.3g} ×' if least else ''}"
+
+
+_COMPILERS = {"auto", "constraint", "explicit"}
+"""The programs whose collectives the compiler chooses."""
+
+
+def rows(record: Record) -> list[tuple[str, ...]]:
+    """Return the rows under `HEAD`; none if there is nothing to compare."""
+    modes = record.modes or []
+    ranked = sorted(modes, key=lambda mode: math.inf if mode.bytes_sent is None else mode.bytes_sent)
+    return [_row(mode) for mode in ranked] if len(modes) > 1 else []
+
+
+def lines(record: Record) -> list[str]:
+    """Say how much more than the least each program sends, and in which lines; equal programs share a line."""
+    programs_of: dict[str, list[str]] = {}
+    modes = record.modes or []
+    for mode in modes if len(modes) > 1 else ():
+        if mode.gap is not None:
+            programs_of.setdefault(_gap(mode, mode.gap), []).append(mode.program)
+    return [f"{listed(names)} send{'s' if len(names) == 1 else ''} {text}" for text, names in programs_of.items()]
+
+
+def _gap(mode: Mode, gap: Gap) -> str:
+    more = f"{_sent(mode)}, {gap.program} nothing"
+    if gap.times is not None:
+        more = f"{gap.times:g} × what {gap.program} sends"
+    lines = sorted(gap.lines.items(), key=lambda pair: pair[1][1] - pair[1][0])
+    parts = [f"{line} {bytes_text(mine)}, not {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
+    rest = f"; {len(lines) - _LINES} more lines differ" if len(lines) > _LINES else ""
+    return f"{more}: {'; '.join(parts)}{rest}"
+
+
+_LINES = 6
+
+
+def _row(mode: Mode) -> tuple[str, ...]:
+    by = mode.communicated_by
+    return (
+        mode.program,
+        mode.view,
+        mode.placed_by,
+        "unknown" if by is None else listed(by) or "nobody",
+        _sent(mode),
+        str(mode.lines),
+    )
+
+
+def _sent(mode: Mode) -> str:
+    if mode.bytes_sent is None:
+        return "unknown"
+    most = "at most " if mode.bytes_sent_min is not None else ""
+    return f"{most}{bytes_text(mode.bytes_sent)}" if mode.bytes_sent else "–"

@@ -1,0 +1,105 @@
+"""Makes the page of an explanation, and its fragment for notebooks, from the data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.base import codec
+from runner.base.layout import spec_text
+from runner.base.words import bytes_text
+from runner.compiled.evidence.model import Profile
+from runner.compiled.explanation.model import Explanation
+from runner.reports.show import estimates, explained, measured
+from runner.reports.show.page import annotated, frame
+from runner.reports.show.page.frame import Part
+from runner.reports.show.page.markup import Inside, Markup, grid, joined, table, tag
+from runner.reports.show.table import Table
+from runner.version import __version__
+
+
+def document(explanation: Explanation) -> str:
+    """Return the page: one file without external resources."""
+    lead = tag("h1", explanation.module), tag("p", explained.head(explanation)[0])
+    foot = tag("p", f"Shardproof {__version__}, from {explanation.source}")
+    return frame.document(explanation.module, joined(lead), list(_parts(explanation)), codec.plain(explanation), foot)
+
+
+def fragment(explanation: Explanation) -> str:
+    """Return the tables as a fragment that needs no external resource."""
+    shown: list[Inside] = [tag("p", tag("b", explained.head(explanation)[0]))]
+    shown += [part.inside for part in _parts(explanation)]
+    return tag("div", shown, style="overflow-x: auto")
+
+
+def _parts(explanation: Explanation) -> Iterator[Part]:
+    yield Part("collectives", "Collectives", _collectives(explanation))
+    if explanation.profile is not None:
+        yield Part("measured", "Measured", _measured(explanation, explanation.profile))
+    marked = annotated.source(explanation)
+    if marked:
+        yield Part("source", "Source", marked)
+    rows = explained.lines(explanation)
+    if rows:
+        caption = "What each source line communicates, computes and moves on one device in a run"
+        columns = explained.line_columns(explanation)
+        yield Part(
+            "lines",
+            "Source lines",
+            table(caption, Table(columns, rows, right=frozenset({1, 2, 3, 4, 5}))),
+        )
+    yield Part("memory", "Memory", _memory(explanation))
+    if explanation.estimate is not None:
+        estimate = {"": explanation.estimate}
+        (row,) = estimates.rows(estimate)
+        shown: list[Inside] = [table(estimates.head(estimate)[0], Table(estimates.HEAD[1:], [row[1:]]))]
+        shown += [tag("p", line) for line in estimates.beneath(estimate, complete=True)]
+        yield Part("estimate", "Estimate", shown)
+    sentences = explained.notes(explanation)
+    if sentences:
+        yield Part("notes", "Notes", tag("ul", [tag("li", sentence) for sentence in sentences]))
+
+
+def _collectives(explanation: Explanation) -> list[Inside]:
+    rows = explained.collectives(explanation)
+    shown: list[Inside] = [tag("p", line) for line in explained.totals(explanation)]
+    if rows:
+        caption = "The collectives, those for which a device sends most first"
+        shown.insert(0, table(caption, Table(explained.COLLECTIVES, rows, right=frozenset({4, 6}))))
+    reasons = explained.reasons(explanation)
+    if reasons:
+        shown.append(tag("details", tag("summary", "Why"), tag("ul", [tag("li", reason) for reason in reasons])))
+    return shown
+
+
+def _measured(explanation: Explanation, profile: Profile) -> list[Inside]:
+    shown: list[Inside] = [tag("p", line) for line in measured.head(profile)]
+    rows = explained.measured_collectives(explanation)
+    if rows:
+        caption = "The time of each collective in a run, the bandwidth that it reaches, and how long devices wait"
+        shown.append(table(caption, Table(measured.COLLECTIVES, rows, right=frozenset(range(3, 9)))))
+    if profile.by_device:
+        each = grid(Table(measured.DEVICES, measured.devices(profile), right=frozenset(range(7))))
+        shown.append(tag("details", tag("summary", "Device by device"), each))
+    return shown
+
+
+def _memory(explanation: Explanation) -> list[Inside]:
+    shown: list[Inside] = [tag("p", line) for line in explained.memory(explanation)]
+    if explanation.buffers:
+        rows = [explained.buffer_row(buffer) for buffer in explanation.buffers]
+        shown.append(table("The largest arrays when the most memory is in use", Table(explained.BUFFERS, rows)))
+    if explanation.arguments:
+        head = ("argument", "array on a device", "bytes", "layout", "reused by")
+        rows = [
+            (
+                argument.name,
+                f"{argument.dtype}{list(argument.shape)}",
+                bytes_text(argument.bytes),
+                "–" if argument.spec is None else spec_text(argument.spec),
+                "–" if argument.output is None else f"result {{{argument.output}}}",
+            )
+            for argument in explanation.arguments
+        ]
+        listed: Markup = grid(Table(head, rows))
+        shown.append(tag("details", tag("summary", "The arguments"), listed))
+    return shown

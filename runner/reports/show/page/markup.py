@@ -1,0 +1,143 @@
+"""Makes HTML of text, escaped unless it is markup already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from runner.base.printable import escape
+from runner.base.untyped import is_sequence
+from runner.reports.show.status import look
+from runner.reports.show.table import StatusCell, Table
+
+
+class Markup(str):
+    """Text that already is HTML or SVG."""
+
+    __slots__ = ()
+
+
+Inside: TypeAlias = "str | Iterable[Inside] | None"
+"""The content of an element: text, which is escaped, markup, None, or several of these."""
+
+_EMPTY = frozenset({"br", "input", "link", "meta"})
+
+
+def tag(name: str, /, *inside: Inside, **attributes: str | bool | float | None) -> Markup:
+    """Return an element. `class_` and `for_` are the attributes without the underscore, `data_d` is `data-d`.
+
+    An attribute that is None or False is left out; one that is True has no value.
+    """
+    written = "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in _EMPTY:
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{joined(inside)}</{name}>")
+
+
+def joined(inside: Inside) -> Markup:
+    """Concatenate everything."""
+    if inside is None:
+        return Markup()
+    if isinstance(inside, Markup):
+        return inside
+    if isinstance(inside, str):
+        return Markup(escape(inside, quote=False))
+    return Markup("".join(map(joined, inside)))
+
+
+def _attribute(key: str, value: str | bool | float | None) -> str:
+    if value is None or value is False:
+        return ""
+    key = key.rstrip("_").replace("_", "-")
+    return f" {key}" if value is True else f' {key}="{escape(str(value))}"'
+
+
+@dataclass(frozen=True)
+class Number:
+    """A numeric cell; a script sorts rows by `value`; `title` says why there is no number."""
+
+    text: str
+    value: float | None
+    title: str | None = None
+
+
+def table(
+    caption: Inside,
+    shown: Table[StatusCell | Number | Inside],
+    *,
+    kind: str | None = None,
+    id: str | None = None,
+    marks: Sequence[str] | None = None,
+) -> Markup:
+    """Return a table with a caption that scrolls on its own on narrow pages, by keyboard too.
+
+    `marks` identify the rows for scripts.
+    """
+    whole = grid(shown, caption=tag("caption", caption), kind=kind, id=id, marks=marks)
+    return scrolling(whole, _plain(caption))
+
+
+def grid(
+    shown: Table[StatusCell | Number | Inside],
+    cell: Callable[[StatusCell], Inside] = lambda cell: badge(cell.status, cell.text) if cell.status else cell.text,
+    *,
+    caption: Inside = None,
+    kind: str | None = None,
+    id: str | None = None,
+    marks: Sequence[str] | None = None,
+) -> Markup:
+    """Return a table element; the first cell of a row is its heading. `cell` renders a cell with a status."""
+
+    def written(k: int, content: StatusCell | Number | Inside) -> Markup:
+        style = "n" if k in shown.right else None
+        inside: Inside = None
+        number = why = None
+        if isinstance(content, StatusCell):
+            inside = cell(content)
+        elif isinstance(content, Number):
+            inside, number = content.text, "" if content.value is None else f"{content.value:g}"
+            why = content.title
+        else:
+            inside = content
+        return tag("td" if k else "th", inside, scope=None if k else "row", class_=style, data_v=number, title=why)
+
+    titles = [
+        tag("th", title, scope="col", class_="n" if k in shown.right else None) for k, title in enumerate(shown.head)
+    ]
+    rows = [
+        tag("tr", [written(k, content) for k, content in enumerate(row)], data_p=marks[i] if marks else None)
+        for i, row in enumerate(shown.rows)
+    ]
+    body = tag("tbody", Markup("\n".join(rows)))
+    return tag("table", caption, tag("thead", tag("tr", titles)), body, id=id, class_=kind)
+
+
+def badge(status: str, text: str | None = None, *, large: bool = False) -> Markup:
+    """Return the status, or another text, with its mark in the colour of the status."""
+    status = status.replace("_", " ")
+    mark = tag("span", look(status).mark, aria_hidden="true")
+    style = f"badge {status.replace(' ', '-')}" + (" large" if large else "")
+    return tag("span", mark, " ", text or status, class_=style)
+
+
+def scrolling(inside: Inside, label: str) -> Markup:
+    """Return a container that scrolls if its content is wider than the page."""
+    return tag("div", inside, class_="scroll", role="region", tabindex="0", aria_label=label)
+
+
+def _plain(inside: Inside) -> str:
+    """Return the text without markup, for a label."""
+    if inside is None or isinstance(inside, Markup):
+        return "table"
+    return inside if isinstance(inside, str) else " ".join(map(_plain, inside)) if is_sequence(inside) else "table"
+
+
+def breakable(path: str) -> Markup:
+    """Return a path that may be wrapped after a slash."""
+    return Markup(escape(path).replace("/", "/<wbr>"))
+
+
+def code(text: str) -> Markup:
+    """Return a piece of inline code."""
+    return tag("code", text)

@@ -1,0 +1,179 @@
+"""Draws what a run communicates: a table, the user's source or the graph with its collectives, and Shardy's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+
+from runner.base.words import bytes_text, listed
+from runner.compiled.evidence.model import Collective
+from runner.experiment.program import Program
+from runner.reports.record.model import Record
+from runner.reports.record.readable import lines_of, readable
+from runner.reports.show import collectives
+from runner.reports.show import explained_runs as runs
+from runner.reports.show.explained_runs import ExplainedPrograms
+from runner.reports.show.page import annotated, drawing, graph, layouts
+from runner.reports.show.page.frame import Part
+from runner.reports.show.page.markup import Inside, Markup, scrolling, table, tag
+from runner.reports.show.page.verdicts import callout
+from runner.reports.show.table import Table
+
+_LINES = 120
+"""Sections with more lines are not drawn."""
+
+
+def parts(record: Record, folder: Path) -> Iterator[Part]:
+    """Return the sections of the collectives, of the source and of the graph that the record has data for.
+
+    The source of Python functions, annotated, takes the place of their graph.
+    """
+    inside = list(_collectives(readable(record)))
+    if inside:
+        yield Part("collectives", "Collectives", inside)
+    explained = runs.explained(readable(record), folder)
+    sources = list(_sources(explained))
+    if sources:
+        yield Part("source", "Source", sources)
+    drawn = list(_graphs(record, {name for group in explained for name in group.names}))
+    if drawn:
+        yield Part("graph", "Graph", drawn)
+
+
+_LEAD = (
+    "Values flow down. A collective is drawn on the edge whose value it moves, or in the line whose result it "
+    "completes, with what a device sends for it."
+)
+
+_KEY = (
+    ("written", "as written: a line calls it"),
+    ("inserted", "inserted by the compiler"),
+    ("backward", "of the backward pass of the line"),
+)
+
+
+def _sources(explained: Sequence[ExplainedPrograms]) -> Iterator[Inside]:
+    """Return the annotated source, once for all programs that do the same at the same lines."""
+    for group in explained:
+        yield tag("h3", listed(group.names)) if len(explained) > 1 else None
+        yield from annotated.source(group.explanation)
+        for file in group.changed:
+            yield tag("p", f"{file} has changed since the run: only the lines that the record has are shown.")
+
+
+def _graphs(record: Record, sourced: Container[str]) -> Iterator[Inside]:
+    """Return one drawing for all programs with equal graphs and collectives, if not `sourced` already."""
+    outputs = layouts.names(record.pictures) if record.pictures else {}
+    groups: dict[tuple[str, ...], list[str]] = {}
+    drawn: dict[tuple[str, ...], graph.GraphDrawing] = {}
+    captions: dict[tuple[str, ...], str] = {}
+    large: dict[int, list[str]] = {}
+    for name, program in record.compiled.items():
+        lines = record.lines.get(lines_of(name, record.lines))
+        if name in sourced or not Program(name).on_mesh or program.collectives is None or not lines:
+            continue
+        if len(lines) > _LINES:
+            large.setdefault(len(lines), []).append(name)
+            continue
+        shown = graph.draw(lines, record.arrays, outputs, program.collectives)
+        alike = (lines_of(name, record.lines), *shown.words)
+        groups.setdefault(alike, []).append(name)
+        drawn[alike], captions[alike] = shown, _caption(lines_of(name, record.lines), program.collectives)
+    if large:
+        sizes = "; ".join(f"{listed(names)}: {count}" for count, names in large.items())
+        yield tag("p", f"Not drawn: more than {_LINES} lines ({sizes}); the table of collectives says what they send.")
+    if not groups:
+        return
+    figures: list[Inside] = []
+    for number, (alike, programs) in enumerate(groups.items()):
+        caption = [tag("h3", listed(programs)), tag("span", captions[alike], class_="told")]
+        shown = drawn[alike]
+        title = f"{listed(programs)}: {captions[alike]}"
+        image = drawing.svg(shown.box, f"graph-{number}", title, shown.words)
+        words = tag("details", tag("summary", "In words"), tag("ul", [tag("li", word) for word in shown.words]))
+        figures.append(tag("div", drawing.figure(image, title, caption), words))
+    yield tag("p", _LEAD, class_="lead")
+    yield tag("ul", [tag("li", tag("span", class_=f"key {kind}"), meaning) for kind, meaning in _KEY], class_="legend")
+    yield tag("div", figures, class_="graphs")
+
+
+def _caption(name: str, moved: list[Collective]) -> str:
+    lines = {
+        "graph": "the lines of graph, on whole arrays",
+        "per_device": "the lines of per_device, on each device",
+        "written": "the lines of the functions themselves, in place of their references",
+    }
+    how = lines.get(name, "the lines that were derived from graph, on each device")
+    return f"{how}; {len(moved) or 'no'} collective{'' if len(moved) == 1 else 's'}"
+
+
+def _collectives(record: Record) -> Iterator[Inside]:
+    rows = collectives.explained(record)
+    for line in collectives.totals(record):
+        yield tag("p", line, class_="lead")
+    if len(rows) > _TOGETHER:
+        yield from _by_way(rows)
+    elif rows:
+        yield _table("What the compiled programs communicate, and why", rows)
+    for line in collectives.lines(record):
+        yield tag("p", line)
+    for name, program in record.compiled.items():
+        for warning in program.compiler_warnings or ():
+            of = f" of {warning.node}" if warning.node else ""
+            times = f" ({warning.times} times)" if warning.times > 1 else ""
+            yield callout("weak", f"{name}: the compiler warns: {warning.kind}{of}{times}", tag("p", warning.text))
+    planned = [
+        [
+            move.kind, name, move.of, ", ".join(move.axes), move.line or "–", move.operation,
+            f"{bytes_text(move.bytes_in)} → {bytes_text(move.bytes_out)}", bytes_text(move.bytes_sent),
+            move.reduction or "–", "yes" if move.gradient else "no",
+        ]
+        for name, program in record.compiled.items()
+        for move in (program.plan.collectives if program.plan else None) or ()
+    ]  # fmt: skip
+    if planned:
+        head = (
+            "collective",
+            "of",
+            "moves",
+            "over",
+            "for",
+            "operation",
+            "in → out per device",
+            "sends",
+            "reduction",
+            "backward",
+        )
+        summary = tag("summary", "What Shardy planned, which is not what was compiled")
+        plan = table("The plan of each program of whole arrays", Table(head, planned), kind="small")
+        yield tag("details", summary, plan)
+
+
+_TOGETHER = 12
+"""The most rows of collectives in one table; more are folded by kind and axes."""
+
+
+def _by_way(rows: Sequence[collectives.ExplainedRow]) -> Iterator[Inside]:
+    """Yield a folded table for each kind of collective over the same axes, the one that sends most first."""
+    ways: dict[str, list[collectives.ExplainedRow]] = {}
+    for row in rows:
+        ways.setdefault(row.way, []).append(row)
+    for way, group in sorted(ways.items(), key=lambda item: -collectives.sent(item[1])):
+        each = f"{len(group)} line{'s' if len(group) > 1 else ''}"
+        summary = tag("summary", tag("b", way), f" · {each} · a device sends {collectives.together(group)}")
+        yield tag("details", summary, _table(f"{way}, and why", group))
+
+
+def _table(caption: str, rows: Sequence[collectives.ExplainedRow]) -> Markup:
+    """Return the table of collectives, with the reasons for a row beneath it."""
+    head = tag("thead", tag("tr", [tag("th", title, scope="col") for title in collectives.HEAD]))
+    body: list[Inside] = []
+    for row in rows:
+        name, *cells = row.cells
+        why = row.reasons
+        cells = [tag("td", cell) for cell in cells]
+        body.append(tag("tr", tag("th", name, scope="row"), cells, class_="explained" if why else None))
+        if why:
+            reasons = tag("td", [tag("p", text) for text in why], colspan=str(len(row.cells)))
+            body.append(tag("tr", reasons, class_="why"))
+    return scrolling(tag("table", tag("caption", caption), head, tag("tbody", body), class_="collectives"), caption)

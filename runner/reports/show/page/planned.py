@@ -1,0 +1,250 @@
+"""Makes the section of a `plan.json`: the layouts to take, the front, the cost of lines.
+
+A plan none of whose candidates was compiled has a page of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from runner.programs.planning.costs import costs_the_same
+from runner.reports.record import planned
+from runner.reports.record.folders import PAGE, PLAN
+from runner.reports.show.page import fronts
+from runner.reports.show.page.frame import Part, document
+from runner.reports.show.page.markup import Inside, Markup, joined, table, tag
+from runner.reports.show.plan import (
+    EXCEEDS,
+    ROUNDS,
+    amount,
+    differing,
+    grouped,
+    layout_texts,
+    mesh_text,
+    round_cells,
+    spec_text,
+)
+from runner.reports.show.table import StatusCell, Table, status_cell
+
+_WIDEST = 10.0
+"""The width of the bar of the costliest line, in rem."""
+
+_LINES = 30
+"""The most costs of lines that are shown, the largest first."""
+
+
+_MEASURED = {
+    "bytes": ("bytes_sent", "a device sends"),
+    "time": ("seconds", "a run is estimated to take"),
+    "memory": ("memory_bytes", "a device needs"),
+}
+"""The measure of a compiled program for each quantity that a plan minimises, and the words before it."""
+
+_MODELLED = {"bytes": "a device sends", "time": "a run takes", "memory": "a device holds"}
+"""The words before each quantity in the plan's model."""
+
+
+_LARGEST = 2_000_000
+"""The most characters of a plan that is embedded in its page."""
+
+
+def page(folder: Path) -> str:
+    """Return the page of a plan, with links to the pages of its candidates. Raises `UnreadablePlan`."""
+    whole = planned.read(folder)
+    none = "" if whole.get("tried") else "no candidate was compiled"
+    name = whole.get("experiment") or folder.name
+    mesh = mesh_text(whole)
+    head: list[Inside] = [
+        tag("p", "Shardproof plan", class_="over"),
+        tag("h1", name),
+        tag("ul", [tag("li", fact) for fact in (mesh and f"mesh {mesh}", none) if fact],
+            class_="facts"),
+    ]  # fmt: skip
+    foot = f"Made by shardproof from {PLAN}."
+    return document(
+        f"{name}: plan", head, [_part(whole, _beside(folder), ran=False)], whole if _is_small(whole) else None, foot
+    )
+
+
+def _beside(folder: Path) -> Callable[[str], str] | None:
+    """Return the links to the pages of candidates, if these have pages."""
+    pages = list(folder.glob(f"candidate_*/{PAGE}"))
+    return (lambda name: f"{quote(name)}/{PAGE}") if pages else None
+
+
+def part(folder: Path, link: Callable[[str], str] | None = None) -> Part | None:
+    """Return the section; None if no layouts were planned in the folder.
+
+    `link` returns the link to the page of a candidate, by the name of its folder; None for the page of the run with
+    these layouts.
+    """
+    if not (folder / PLAN).exists():
+        return None
+    try:
+        whole = planned.read(folder)
+    except planned.UnreadablePlan as error:
+        return Part("plan", "Plan", tag("p", f"{error}", class_="lead"))
+    return _part(whole, link, ran=link is None)
+
+
+def _is_small(whole: Mapping[str, Any]) -> bool:
+    """Whether a plan is small enough to be embedded in its page."""
+    return len(json.dumps(whole)) <= _LARGEST
+
+
+def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: bool) -> Part:
+    plan, labels = whole["plan"], whole.get("labels", {})
+    least, best = plan["least"], plan["best"]
+    bound = "no other plan is better" if plan["proved"] else f"no plan costs less than {amount(plan['bound'], least)}"
+    sent, held, needed = (amount(best.get(key), "bytes") for key in ("sent", "held", "needed"))
+    lead = f"By the model {bound}: a device sends {sent}, holds {held} of arrays and outputs, and needs {needed}."
+    inside: list[Inside] = [_take(whole, link, ran=ran), tag("p", lead, class_="lead")]
+    if whole.get("without_gain"):
+        inside.insert(0, tag("p", f"{whole['without_gain'].capitalize()}.", class_="lead"))
+    if plan.get("parallelism"):
+        inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
+    head = ("key", "layout", "next best", "costs more by", "since")
+    inside.append(table("Planned layouts", Table(head, list(_layouts(plan, labels)), right=frozenset({3}))))
+    if whole.get("tried"):
+        inside.append(_tried(whole, link))
+    if whole.get("rounds"):
+        rows = [round_cells(each, whole.get("limit")) for each in whole["rounds"]]
+        inside.append(table("Plans within the memory limit, in the order in which they were made", Table(ROUNDS, rows)))
+    if plan.get("front"):
+        inside.append(_front(plan["front"], labels))
+    if whole.get("shapes"):
+        rows = [
+            (
+                str(shape["shape"]),
+                shape.get("error") or amount(shape.get("cost"), least),
+                amount(shape.get("sent"), "bytes"),
+            )
+            for shape in whole["shapes"]
+        ]
+        inside.append(table("Shapes of the mesh, the best first", Table(("mesh.shape", least, "sent"), rows)))
+    inside.append(_lines(plan["lines"], least))
+    return Part("plan", "Plan", inside)
+
+
+def _take(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: bool) -> Markup:
+    """Return the layouts to take, and why: those of the best compiled candidate, or else of the plan."""
+    plan, labels, tried = whole["plan"], whole.get("labels", {}), whole.get("tried") or ()
+    passed = [(each, each["programs"][0]) for each in tried if each["programs"][0]["status"] == "passed"]
+    chosen = passed[0][0] if passed else None
+    layouts = "; ".join(
+        f"{', '.join(names)}: {spec}"
+        for spec, names in grouped(layout_texts(chosen["candidate"] if chosen else plan["best"]), labels)
+    )
+    named: Inside = "these layouts"
+    if chosen is not None:
+        named = chosen.get("by_hand") or chosen["folder"]
+        named = tag("a", named, href=link(chosen["folder"])) if link else named
+    title = tag("p", "The layouts of this run" if ran else ["Take ", named], class_="title")
+    return tag("div", title, tag("p", tag("code", layouts)), tag("p", _since(whole, passed)), class_="callout take")
+
+
+def _since(whole: Mapping[str, Any], passed: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    """Return the reason for the layouts, from the candidates that passed, each with its best program."""
+    plan, limit = whole["plan"], whole.get("limit")
+    if not passed:
+        return ("No candidate passed its checks. " if whole.get("tried") else "") + _by_model(plan)
+    first, *others = (program for _, program in passed)
+    over = limit is not None and (first.get("memory_bytes") or 0) > limit
+    measure = "memory" if over else plan["least"]
+    key, words = _MEASURED[measure]
+    sentence = f"As compiled ({first['program']}), {words} {amount(first.get(key), measure)}"
+    if others:
+        sentence += f", in the next best {amount(others[0].get(key), measure)}"
+    if over:
+        sentence += f". No candidate fits the limit of {amount(limit, 'bytes')}"
+    return sentence + "."
+
+
+def _by_model(plan: Mapping[str, Any]) -> str:
+    least, cost = plan["least"], plan["best"]["cost"]
+    sentence = f"By the model {_MODELLED[least]} {amount(cost, least)}"
+    if others := [other["cost"] for other in plan.get("others") or ()]:
+        following = min(others)
+        same = costs_the_same(following, cost)
+        sentence += f", in the next best plan {'as much' if same else f'{amount(following - cost, least)} more'}"
+    return f"{sentence}." + (f" {EXCEEDS.capitalize()}." if _exceeds(plan) else "")
+
+
+def _wide(layouts: str) -> Markup:
+    """Return several layouts as a cell that the other columns leave room to read."""
+    return tag("div", layouts, class_="layouts")
+
+
+def _exceeds(plan: Mapping[str, Any]) -> bool:
+    return plan.get("memory") is not None and plan["best"]["needed"] > plan["memory"]
+
+
+def _layouts(plan: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[tuple[str, str, str, str, str]]:
+    for alternative in plan["alternatives"]:
+        following = "" if alternative.get("next") is None else spec_text(alternative["next"])
+        more = amount(alternative["more"], plan["least"]) if alternative.get("more") else ""
+        label = labels.get(alternative["key"], alternative["key"])
+        yield label, spec_text(alternative["spec"]), following, more, alternative["since"]
+
+
+def _front(points: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Markup:
+    """Return the plans that no other plan beats in every measure."""
+    kinds = list(points[0]["costs"])
+    layouts = differing([layout_texts(point) for point in points], labels)
+    rows = [
+        (str(number), *(amount(point["costs"][kind], kind) for kind in kinds), _wide(text))
+        for number, (point, text) in enumerate(zip(points, layouts, strict=True), 1)
+    ]
+    caption = "The front: no other plan is better in every measure"
+    right = frozenset(range(1, 1 + len(kinds)))
+    shown = table(caption, Table(("plan", *kinds, "layouts"), rows, right=right), kind="small")
+    return joined([fronts.figure("front", {"front": [point["costs"] for point in points]}), shown])
+
+
+def _tried(whole: Mapping[str, Any], link: Callable[[str], str] | None) -> Markup:
+    """Return the candidates that were compiled, the best first, with the layouts that differ from the first one's."""
+    tried, least, limit = whole["tried"], whole["plan"]["least"], whole.get("limit")
+    layouts = differing([layout_texts(each["candidate"]) for each in tried], whole.get("labels", {}))
+    programs = [program for each in tried for program in each["programs"]]
+    columns = {"sent": ("bytes_sent", "bytes"), "estimate": ("seconds", "time"), "memory": ("memory_bytes", "bytes")}
+    columns = {name: of for name, of in columns.items() if any(program.get(of[0]) is not None for program in programs)}
+    rows: list[tuple[StatusCell | Inside, ...]] = []
+    for each, text in zip(tried, layouts, strict=True):
+        name: Inside = each.get("by_hand") or each["folder"]
+        name = tag("a", name, href=link(each["folder"])) if link else name
+        text = " ".join(filter(None, (text, each.get("written"))))
+        head = name, _wide(text), amount(each["candidate"]["cost"], least)
+        for number, program in enumerate(each["programs"]):
+            values = [amount(program.get(key), unit) for key, unit in columns.values()]
+            if limit is not None and (program.get("memory_bytes") or 0) > limit:
+                values[-1] += " (over the limit)"
+            status = status_cell(program["status"])
+            rows.append((*(("", "", "") if number else head), program["program"], status, *values))
+    shown = Table(("candidate", "layouts", "planned", "program", "status", *columns), rows, right=_RIGHT)
+    return table("Candidates as compiled, the best first", shown, kind="small")
+
+
+_RIGHT = frozenset({2, 5, 6, 7})
+"""The numeric columns of the table of candidates."""
+
+
+def _lines(lines: Sequence[Mapping[str, Any]], least: str) -> Markup:
+    """Return a bar for each cost of a line, the largest first."""
+    most = max((line["cost"] for line in lines), default=0.0) or 1.0
+    rows = [
+        [
+            line["line"],
+            line["what"],
+            joined([_bar(line["cost"] / most), f" {amount(line['cost'], least)}"]),
+        ]
+        for line in lines[:_LINES]
+    ]
+    return table("What each line costs", Table(("line", "what", least), rows))
+
+
+def _bar(share: float) -> Markup:
+    return tag("span", class_="bar communicates", style=f"width: {_WIDEST * share:.2f}rem", aria_hidden="true")

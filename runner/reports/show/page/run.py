@@ -1,0 +1,180 @@
+"""Makes the HTML page of a run from its record and its run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from runner.base import regular
+from runner.reports.record.files import write_text
+from runner.reports.record.folders import PAGE, PICTURES
+from runner.reports.record.model import Record
+from runner.reports.record.readable import readable
+from runner.reports.show import values
+from runner.reports.show.console import PLAIN
+from runner.reports.show.page import estimated, headline, layouts, moves, planned, sources, traced, verdicts
+from runner.reports.show.page.frame import Part, document
+from runner.reports.show.page.markup import Inside, Markup, badge, scrolling, table, tag
+from runner.reports.show.table import Table
+
+_LARGEST = 2_000_000
+"""The most characters of a record that is embedded in the page."""
+
+
+def write(record: Record, folder: Path, file: Path | None = None) -> Path:
+    """Write the page of a run, by default beside its record; return its path. Raises `OSError`."""
+    file = file or folder / PAGE
+    way = Path(os.path.relpath(folder, file.parent)).as_posix()
+    write_text(file, page(record, folder, "" if way == "." else quote(way) + "/"))
+    return file
+
+
+def page(record: Record, folder: Path, way: str = "") -> str:
+    """Return the page; `way` is the path from the page to the files in `folder` and ends in a slash."""
+    parts: list[Part | None] = [
+        verdicts.part(readable(record)),
+        *moves.parts(record, folder),
+        estimated.part(record),
+        *layouts.parts(readable(record)),
+        sources.part(record, folder, way),
+        planned.part(folder),
+        _outputs(record),
+        traced.part(record),
+        _unknown(record),
+        _about(record, folder, way),
+    ]
+    title = f"{record.experiment or 'no experiment'}: {record.status}"
+    return document(title, _head(record), [part for part in parts if part], _data(folder), _foot(record))
+
+
+def _data(folder: Path) -> Any:
+    """Return the record to embed in the page; None if it would make the page too large."""
+    text = regular.read_text(folder / "result.json")
+    return json.loads(text) if len(text) <= _LARGEST else None
+
+
+def _head(record: Record) -> list[Inside]:
+    facts: list[str] = []
+    if record.mesh:
+        facts.append("mesh " + " × ".join(f"{a}={n}" for a, n in zip(record.mesh.axes, record.mesh.shape, strict=True)))
+    if record.target:
+        target = record.target
+        simulated = "simulated " if target.platform == "cpu" else ""
+        where = f" of {target.topology}, not here: compiled only" if target.topology else ""
+        plural = "" if target.devices == 1 else "s"
+        facts.append(f"{target.devices} {simulated}{target.kind or target.platform} device{plural}{where}")
+    if record.environment.jax:
+        facts.append(f"jax {record.environment.jax}")
+    facts.append(record.time.replace("T", " ").replace("+00:00", " UTC"))
+    return [
+        tag("p", "Shardproof run", class_="over"),
+        tag("h1", record.experiment or "no experiment", " ", badge(record.status, large=True)),
+        tag("p", record.summary, class_="summary") if record.summary else None,
+        tag("ul", [tag("li", fact) for fact in facts], class_="facts"),
+        headline.numbers(record),
+        tag("pre", tag("code", command(record)), class_="command") if record.overrides else None,
+    ]
+
+
+def command(record: Record) -> str:
+    """Return the command that repeats the run."""
+    first, others = record.config_folders[:1], record.config_folders[1:]
+    quoted = (folder.replace("\\", "\\\\").replace("'", "\\'") for folder in others)
+    searched = ",".join(f"'file://{folder}'" for folder in quoted)
+    where = [*(["--config-dir", *first] if first else []), *([f"hydra.searchpath=[{searched}]"] if others else [])]
+    return " ".join(["python -m runner", *map(shlex.quote, [*where, *record.overrides])])
+
+
+def _foot(record: Record) -> Inside:
+    return f"Made by shardproof {record.environment.runner} from result.json, schema {record.schema}."
+
+
+def _outputs(record: Record) -> Part | None:
+    """Return the section with the values of small outputs."""
+    outputs = {program: result.outputs for program, result in record.compiled.items()}
+    lines = values.lines(outputs, lambda _: True, PLAIN)
+    if not lines:
+        return None
+    text = "\n".join(lines).rstrip("\n")
+    return Part("values", "Values", scrolling(tag("pre", text), "values of the outputs"))
+
+
+def _unknown(record: Record) -> Part | None:
+    """Return the section on what the record does not know and why: without it the page would look complete."""
+    programs_of: dict[str, list[str]] = {}
+    for program, result in record.programs.items():
+        for name, check in result.checks.named():
+            if check.status == "not_run":
+                programs_of.setdefault(f"{name} was not run: {check.reason}", []).append(program)
+    for program, result in record.compiled.items():
+        for sentence in result.collectives_unknown:
+            programs_of.setdefault(sentence, []).append(program)
+        if result.collectives is None:
+            programs_of.setdefault("the collectives: the compiled module could not be read", []).append(program)
+        if result.memory is None:
+            programs_of.setdefault("memory: the backend does not report it", []).append(program)
+        if result.cost is None:
+            programs_of.setdefault("flops and bytes accessed: the backend does not report them", []).append(program)
+        if result.timing.run_s is None:
+            programs_of.setdefault("how long it runs: it was only compiled", []).append(program)
+        if result.compiler_warnings is None:
+            programs_of.setdefault("the compiler's warnings: standard error was not captured", []).append(program)
+        sentence = result.plan and (result.plan.missing or result.plan.unknown)
+        if sentence is not None:
+            programs_of.setdefault(f"what Shardy plans: {sentence}", []).append(program)
+        for sentence in result.profile.unknown if result.profile else ():
+            programs_of.setdefault(f"profile: {sentence}", []).append(program)
+    programs_of |= estimated.unknown(record)
+    for program, reason in record.not_supported.items():
+        programs_of.setdefault(f"program {program} was left out: {reason}", [])
+    if record.compiled and not record.lines:
+        programs_of["the graph: an older version wrote this record, without its lines; run the experiment again"] = []
+    if not programs_of:
+        return None
+    items = [tag("li", tag("b", f"{', '.join(of)}: ") if of else None, text) for text, of in programs_of.items()]
+    return Part("unknown", "Not known", tag("ul", items))
+
+
+def _about(record: Record, folder: Path, way: str) -> Part:
+    environment = record.environment
+    git = environment.git
+    rows: list[tuple[str, Inside]] = [
+        ("jax", environment.jax or "never imported"),
+        ("jaxlib", environment.jaxlib or "never imported"),
+        ("Python", environment.python),
+        ("shardproof", environment.runner),
+        ("git", f"{git.sha}{', with changes' if git.dirty else ''}" if git else "no checkout"),
+    ]
+    if environment.worker is not None:
+        because = f", since {environment.worker_reason}" if environment.worker_reason else ""
+        how = "a copy of the process that called Shardproof" if environment.worker == "copy" else "a new process"
+        rows.append(("ran in", how + because))
+    target = record.target
+    if target and target.device_order:
+        reason = f", since {target.device_order_reason}" if target.device_order_reason else ""
+        rows.append(("device order", target.device_order + reason))
+    if record.verification:
+        verified = record.verification
+        dims = ", ".join(f"{name}={size}" for name, size in verified.dims.items())
+        outcome = f"{verified.status} at {dims} on {verified.target.devices} simulated devices"
+        rows.append(("verification", [outcome, ", ", tag("a", verified.folder, href=f"{way}{verified.folder}/")]))
+    rows.append(("files", list(_files(folder, way))))
+    return Part("about", "About", table("What it ran with, and its files", Table(("what", ""), rows), kind="about"))
+
+
+_FILES = ("result.json", "runner.log", "worker.log", *PICTURES)
+_OF_PROGRAMS = ("program_*.py", "stablehlo_*.txt", "hlo_*.txt", "plan_*.json")
+
+
+def _files(folder: Path, way: str) -> Iterator[Markup]:
+    """Return links to the files beside the page."""
+    names = [name for name in _FILES if (folder / name).is_file()]
+    for pattern in _OF_PROGRAMS:
+        names += sorted(file.name for file in folder.glob(pattern))
+    for name in names:
+        yield tag("span", tag("a", name, href=f"{way}{name}"), " ", class_="file")

@@ -1,0 +1,122 @@
+"""Prints a plan on the terminal: its figures first, then each layout with the next best and the reason, abbreviated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from runner.base.layout import Spec
+from runner.base.printable import printable
+from runner.base.words import bytes_text, listed
+from runner.experiment.auto import PlanRequest
+from runner.experiment.patterns import folded
+from runner.programs.planning.costs import costs_more
+from runner.programs.planning.plan import NOT_EXAMINED, Alternative, LayoutPlan
+from runner.reports.show import table
+from runner.reports.show.console import PLAIN, room, say, show_lines, wrapped
+from runner.reports.show.plan import EXCEEDS, amount, differing, short
+from runner.reports.show.table import Table, Texts
+
+
+def optimality(plan: LayoutPlan) -> str:
+    """Say how good a plan is known to be, by its model."""
+    if plan.proved:
+        return "by the model no other plan is better"
+    best = amount(plan.bound, plan.least)
+    if plan.unfinished:
+        return (
+            f"this is no plan: the search ended at {amount(plan.best.cost, plan.least)}, and by the model the best one "
+            f"may cost {best}; give it more time (plan.seconds) or fewer open layouts"
+        )
+    return f"by the model no plan costs less than {best}; this one costs {amount(plan.best.cost, plan.least)}"
+
+
+def show(plan: LayoutPlan, labels: Mapping[str, str], request: PlanRequest) -> None:
+    """Print a plan."""
+    for line in figures(plan, request):
+        for part in wrapped(printable(line), room() or PLAIN):
+            say(part)
+    print()
+    show_table(layouts(plan, labels))
+    if any(alternative.since == NOT_EXAMINED for alternative in plan.alternatives):
+        say(NOT_EXAMINED)
+    print()
+    if plan.front:
+        kinds = (plan.least, *request.beside)
+        texts = differing([_texts(candidate.layouts) for candidate in plan.front], labels)
+        rows = [
+            (*(amount(candidate.costs[kind], kind) for kind in kinds), text)
+            for candidate, text in zip(plan.front, texts, strict=True)
+        ]
+        show_table(Table((*kinds, "layouts"), rows))
+        print()
+
+
+def gains_nothing(least: str, compiled: float | None, simplest: float | None) -> str:
+    """Say that a plan is no better, as compiled, than replicating what was open; the measures are those of a device."""
+    mine, theirs = amount(compiled, least), amount(simplest, least)
+    what = {"bytes": "a device sends", "time": "a step takes", "memory": "a device needs"}[least]
+    return (
+        f"as compiled the plan gains nothing: {what} {mine}, and {theirs} with all that is auto replicated and no "
+        "layout of a line; take that, unless the plan's arrays have to be smaller"
+    )
+
+
+def show_table(shown: Texts) -> None:
+    """Print a table within the terminal, or within 100 columns."""
+    show_lines(table.lines(shown, room() or PLAIN))
+
+
+def figures(plan: LayoutPlan, request: PlanRequest) -> Iterator[str]:
+    """Yield what a plan costs, how good it is known to be, what is sent over which axes, and what it is called."""
+    cost = amount(plan.best.cost, plan.least)
+    yield (
+        f"least {plan.least}: {cost}; a device sends {bytes_text(round(plan.best.sent))}, holds "
+        f"{bytes_text(round(plan.best.held))} of arrays and outputs, and needs {bytes_text(round(plan.best.needed))}"
+    )
+    yield f"{optimality(plan)} ({plan.solver}, {plan.variables} variables)"
+    if plan.memory is not None:
+        more = plan.best.cost - plan.unlimited
+        costs = f"costs {amount(more, plan.least)}" if costs_more(plan.best.cost, plan.unlimited) else "costs nothing"
+        limit = bytes_text(round(request.memory or plan.memory))
+        model = f" ({bytes_text(round(plan.memory))} in the model)" if plan.memory != request.memory else ""
+        yield f"the limit of {limit}{model} {costs}"
+        if plan.exceeds:
+            yield EXCEEDS
+    for axes in plan.axes:
+        yield f"  {axes.kind} over {listed(axes.axes)}: {bytes_text(round(axes.bytes))} in {axes.count}"
+    for sentence in plan.parallelism:
+        yield f"  {sentence}"
+    for note in plan.unknown:
+        yield f"  not known: {note}" if "does not say" in note else f"  {note}"
+
+
+def layouts(plan: LayoutPlan, labels: Mapping[str, str]) -> Table[str]:
+    """Return the table of layouts: arrays, lines and outputs with the same layout, next best and reason in one row."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for each in plan.alternatives:
+        section = each.key.partition(".")[0]
+        groups.setdefault((section, *_cells(each, plan)), []).append(short(each.key, labels))
+    rows = [
+        (f"{_SECTIONS.get(section, '')}{', '.join(folded(names)).lstrip('/')}", layout, following, since)
+        for (section, layout, following, since), names in groups.items()
+    ]
+    return Table(("of", "layout", "next best", "since"), rows)
+
+
+_SECTIONS = {"outputs": "output ", "constraints": "line "}
+"""What stands before names that are not of arrays."""
+
+
+def _cells(each: Alternative, plan: LayoutPlan) -> tuple[str, str, str]:
+    more = f" +{amount(each.more, plan.least)}" if each.more else ""
+    following = "" if each.next is None else each.next.yaml() + more
+    return each.spec.yaml(), following, "" if each.since == NOT_EXAMINED else each.since
+
+
+def _texts(layouts: Mapping[str, Spec]) -> dict[str, str]:
+    return {key: spec.yaml() for key, spec in layouts.items()}
+
+
+def list_text(shape: Sequence[int]) -> str:
+    """Return a list as text: `[4, 2]`."""
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,0 +1,471 @@
+"""Prints a run's report on the terminal: coloured there, plain text elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from textwrap import shorten
+
+from runner.base.invocation import invocation
+from runner.base.printable import Page
+from runner.base.words import accuracy_text, listed
+from runner.experiment.config.sources import listing as experiments
+from runner.experiment.config.sources import shown
+from runner.experiment.expect import CHECKED
+from runner.experiment.program import Program
+from runner.experiment.showing import Show, names
+from runner.link.events import Devices, Timing
+from runner.reports.record.folders import PAGE
+from runner.reports.record.model import CompiledProgram, MeshShape, Pictures, Record
+from runner.reports.record.readable import readable
+from runner.reports.record.verdicts import (
+    AgreementVerdict,
+    Checks,
+    DecidingLine,
+    LeftOut,
+    Undecided,
+    ValueOutput,
+    ValueVerdict,
+    Verdict,
+)
+from runner.reports.show import refused, summary, values
+from runner.reports.show.console import PLAIN, print_table, room, say, show_lines
+from runner.reports.show.status import FAULTS, LOOKS, WARNING, look
+from runner.reports.show.table import StatusCell, Table, status_cell
+
+
+def listing(folders: Sequence[Path]) -> None:
+    """Print every experiment in `folders` on one line each; a terminal shortens the summary to its width."""
+    entries = experiments(folders)
+    summaries = [summary for _, summary, _ in entries]
+    if width := room():
+        left = width - max(len(name) for name in ("experiment", *(name for name, *_ in entries))) - 2
+        summaries = [shorten(summary, max(left, 20), placeholder=" …") for summary in summaries]
+    rows = [(name, summary) for (name, *_), summary in zip(entries, summaries, strict=True)]
+    print_table(Table(("experiment", "summary"), rows))
+    say(f"\n{len(entries)} experiments. Run one: {invocation()} {entries[0][0] if entries else 'NAME'}")
+    if any(summary.endswith(" …") for summary in summaries):
+        say(f"Summaries that end in … are shortened: {invocation()} | cat prints them whole.")
+
+
+def story(record: Record, folder: Path) -> str:
+    """Return the whole report as plain text: every picture, every row."""
+    page = Page()
+    with redirect_stdout(page), redirect_stderr(page):
+        run(record, folder, brief=False, complete=True)
+    return page.getvalue()
+
+
+def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
+    """Print the report of one run; `brief`: one line, for a sweep; `show`: which pictures; `complete`: everything."""
+    record = readable(record)
+    show = show if isinstance(show, str) else [record.paths.get(name, name) for name in show]
+    if brief:
+        point = " ".join(_short(record.overrides))
+        say(f"[{folder.name}] {record.status}  {point}", look(record.status).style)
+        return
+    if record.experiment and record.mesh and record.target:
+        _head(record, record.mesh, record.target)
+    print(refused.plain(record), end="")
+    # Imported below, where a run needs it: invalid input is reported sooner.
+    if record.logical:
+        from runner.reports.show import logical
+
+        print_table(logical.table(record.logical))
+        say()
+    if record.paths and show != "none":
+        from runner.reports.show import trees
+
+        leaves = trees.table(record, most=None if complete else trees.SHOWN)
+        # The types of an invalid run are unknown.
+        if leaves.rows:
+            print_table(leaves)
+            say()
+    if record.pictures:
+        _pictures(record.pictures, show, complete=complete)
+    _values(record, show)
+    traced_on = record.verification.target if record.verification else record.target
+    if record.trace and record.mesh and traced_on:
+        from runner.reports.show import trace
+
+        show_lines(trace.lines(record.trace, record.mesh.axes, traced_on.platform, room()))
+        say()
+    if record.programs:
+        _programs(record)
+        _collectives(record, complete=complete)
+        if complete or record.explain:
+            _source(record, folder)
+        _modes(record)
+        _profiles(record)
+        _estimates(record, complete=complete)
+    for warning in record.warnings:
+        say(f"warning: {warning}", WARNING)
+    notes = (result.checks.named() for result in record.programs.values())
+    for note in dict.fromkeys(check.note for named in notes for name, check in named if name == "value" and check.note):
+        say(f"note: {note}")
+    _failures(record)
+    if record.error:
+        sys.stdout.flush()
+        print(record.error, file=sys.stderr)
+    _verdict(record, folder)
+
+
+def _pictures(drawn: Pictures, wanted: Show, *, complete: bool) -> None:
+    from runner.reports.show import figures, pictures
+
+    mesh, arrays = pictures.read(drawn)
+    show_lines(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
+
+
+def _values(record: Record, wanted: Show) -> None:
+    chosen = names(wanted)
+    outputs = {program: result.outputs for program, result in record.compiled.items()}
+    leaves = frozenset(record.paths.values()) if chosen is None else frozenset[str]()
+
+    def asked(name: str) -> bool:
+        return wanted != "none" and name in (chosen or (name,)) and name not in leaves
+
+    for line in values.lines(outputs, asked, room() or PLAIN):
+        say(line)
+
+
+def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
+    say(f"{record.experiment}: {record.summary}" if record.summary else f"{record.experiment}", "bold")
+    axes = " × ".join(f"{a}={n}" for a, n in zip(mesh.axes, mesh.shape, strict=True))
+    simulated = "simulated " if target.platform == "cpu" else ""
+    count = target.devices
+    jax = f", jax {record.environment.jax}" if record.environment.jax else ""
+    devices = f"{count} {simulated}{target.kind or target.platform} device{'s' if count != 1 else ''}"
+    if target.topology:
+        absent = "which is not here" if count == 1 else "which are not here"
+        say(f"mesh {axes}, compiled for {devices} ({target.topology}), {absent}{jax}\n")
+    else:
+        say(f"mesh {axes} on {devices}{jax}\n")
+
+
+def programs(record: Record) -> Table[StatusCell]:
+    """Return the table of programs, with their checks, measured values, and times; a check that failed stands first."""
+    rows: list[list[StatusCell]] = []
+    columns, accurate = _checks(record), _beyond_rounding(record)
+    for at, (program, result) in enumerate(record.programs.items()):
+        row = [StatusCell(program), status_cell(result.status), *(cells[at] for _, cells in columns)]
+        error, power = _measured(result.checks)
+        row += map(StatusCell, (error, *([accuracy_text(_accuracy(result.checks))] if accurate else []), power))
+        timing = result.timing if isinstance(result, CompiledProgram) else None
+        row.append(StatusCell(f"{timing.compile_s * 1e3:.0f} ms" if timing else "–"))
+        row.append(StatusCell(_run_time(timing) if timing else "–"))
+        rows.append(row)
+    measured = ("largest error", *(["accuracy"] if accurate else []), "notices")
+    return Table(("program", "status", *(name for name, _ in columns), *measured, "compile", "run"), rows)
+
+
+def _beyond_rounding(record: Record) -> bool:
+    """Whether an output of a program is off by more than rounding was measured to cause: then accuracy has a column."""
+    return any((_accuracy(result.checks) or 0.0) > 1 for result in record.programs.values())
+
+
+def _accuracy(checks: Checks) -> float | None:
+    return max((each.accuracy for each in _compared(checks).values() if each.accuracy is not None), default=None)
+
+
+def _checks(record: Record) -> list[tuple[str, list[StatusCell]]]:
+    """The columns of the checks, each with a cell per program: those that failed, those that are weak, the others."""
+    of = [result.checks for result in record.programs.values()]
+    names = list(dict.fromkeys(name for checks in of for name, _ in checks.named()))
+    columns = [(name, [_cell(checks.get(name)) for checks in of]) for name in names if name not in CHECKED]
+    if any(name in CHECKED for name in names):
+        expected = [[check for name, check in checks.named() if name in CHECKED] for checks in of]
+        columns.append(("expect", list(map(_expectations, expected))))
+    sections = record.checks.sections
+    if sections is not None and sections.status in FAULTS:
+        columns = [(name, _as_written(record, name, cells)) for name, cells in columns]
+        columns.insert(0, ("sections", [_cell(sections if _is_written(name) else None) for name in record.programs]))
+    return sorted(columns, key=lambda column: min((_RANKS.get(cell.status or "", 2) for cell in column[1]), default=2))
+
+
+_RANKS = {"failed": 0, "error": 0, "weak": 1, "known": 1}
+"""The places of columns by their worst status; all others follow."""
+
+
+def _cell(check: Verdict | None) -> StatusCell:
+    status = "not run" if check is None or check.status == "not_run" else check.status
+    return status_cell(status, "–" if status == "not run" else status)
+
+
+_OF_SECTIONS = ("value", "agreement", "gradient")
+"""The checks that compare a program with what its own section says."""
+
+AS_WRITTEN = "as written"
+"""What a program is that computes what its section says, where `sections` failed."""
+
+
+def _as_written(record: Record, check: str, cells: Sequence[StatusCell]) -> list[StatusCell]:
+    """The cells of a check, where `sections` failed: the programs of `per_device` are right by their section alone."""
+    of_section = check in _OF_SECTIONS
+    return [
+        StatusCell(AS_WRITTEN) if of_section and cell.status == "passed" and _is_written(program) else cell
+        for program, cell in zip(record.programs, cells, strict=True)
+    ]
+
+
+def _is_written(program: str) -> bool:
+    """Whether a program is written from `per_device`, which `sections` compares with the graph."""
+    return Program(program).section == "per_device"
+
+
+def _programs(record: Record) -> None:
+    print_table(programs(record))
+    say()
+    undecided = _undecided(record)
+    for line in undecided:
+        say(line)
+    if undecided:
+        say()
+    if room() is not None and (explained := legend(record)):
+        # Readers of a file or a page have docs/language.md at hand.
+        say(f"{explained}\n", "dim")
+    if record.target and record.target.topology:
+        from runner.reports.show import absent
+
+        absent.show(record, record.target)
+
+
+_LEGEND = {
+    "accuracy": "accuracy: the largest error in units of the measured rounding; beyond the tolerance a twin decides",
+    "notices": "notices: the smallest error of an output that would fail, as a share of its root mean square",
+    "derivation": "derivation: whether the derived lines compute what the graph does",
+    "as written": "as written: it is what its section says, which is not what the other section says",
+    "known": "known: wrong as expect.wrong says",
+}
+"""The meaning of each technical word in the table of programs."""
+
+
+def legend(record: Record) -> str:
+    """Return a line that explains the technical words of the table."""
+    there = {"notices": True} if any(_compared(each.checks) for each in record.programs.values()) else {}
+    names = {name for each in record.programs.values() for name, _ in each.checks.named()}
+    known = any(each.status == "known" for each in record.programs.values())
+    sections = record.checks.sections
+    apart = sections is not None and sections.status in FAULTS and any(map(_is_written, record.programs))
+    shown = {**there, "accuracy": _beyond_rounding(record), "derivation": "derivation" in names}
+    shown |= {AS_WRITTEN: apart, "known": known}
+    return "; ".join(_LEGEND[word] for word, is_there in shown.items() if is_there)
+
+
+def _compared(checks: Checks) -> dict[str, ValueOutput]:
+    """Return the verdicts of the `value` check on the outputs that it compared."""
+    return checks.value.compared if isinstance(checks.value, ValueVerdict) else {}
+
+
+def _measured(checks: Checks) -> tuple[str, str]:
+    """Return the worst error and the weakest power of a `value` check, each with the name of its output."""
+    outputs = _compared(checks)
+    if not outputs:
+        return "–", "–"
+    worst = max(outputs, key=lambda name: _badness(outputs[name]))
+    error = f"{outputs[worst].max_abs_error:.1e} in {worst}"
+    powers = {name: output.power for name, output in outputs.items() if output.power is not None}
+    if not powers:
+        return error, "–"
+    # Among equally weak outputs, take the one that is named already.
+    bluntest = max(powers, key=lambda name: (powers[name], outputs[name].undecided is not None, name == worst))
+    exactly = "all but undecided" if outputs[bluntest].undecided else "anything"
+    power = f"{powers[bluntest]:.1e} rms" if powers[bluntest] else exactly
+    return error, power if bluntest == worst else f"{power} in {bluntest}"
+
+
+def _badness(output: ValueOutput) -> tuple[int, float, float]:
+    """Return a sort key: failed, known to fail, weak; among equals the largest share of the tolerance."""
+    status = ("passed", "weak", "known", "failed").index(output.status)
+    return status, output.max_abs_error if output.wrong else 0.0, output.share
+
+
+_PLACES = 3
+"""The most deciding lines that are named."""
+
+
+def _undecided(record: Record) -> list[str]:
+    """Say what depends on decisions that rounding may change, and on which lines, program by program."""
+    texts: dict[str, list[str]] = {}
+    for program, result in record.programs.items():
+        for name, output in _compared(result.checks).items():
+            if output.undecided:
+                texts.setdefault(_open(name, output, output.undecided), []).append(program)
+    ran = [program for program, result in record.programs.items() if isinstance(result.checks.value, ValueVerdict)]
+    return [text if programs == ran else f"{', '.join(programs)}: {text}" for text, programs in texts.items()]
+
+
+def _falling(place: DecidingLine) -> str:
+    """The operation that rounding may turn, and its line."""
+    if place.least_steps is None:
+        return f"{place.operation} in {place.line}"
+    if place.most_steps is None:
+        return f"{place.operation} in {place.line} ({place.least_steps} steps or more, perhaps without end)"
+    return f"{place.operation} in {place.line} ({place.least_steps} to {place.most_steps} steps)"
+
+
+def _open(name: str, output: ValueOutput, undecided: Undecided) -> str:
+    places = [_falling(place) for place in undecided.places]
+    if len(places) > _PLACES:
+        places = [*places[: _PLACES - 1], f"{len(places) - _PLACES + 1} more"]
+    are = "is" if undecided.count == 1 else "are"
+    text = f"{undecided.count} of {output.of} elements of {name} {are} undecided"
+    text += f": {listed(places)} may fall to either side by rounding" if places else ""
+    if undecided.between or undecided.excused:
+        text += f"; {undecided.between} of them lie between the possible values, {undecided.excused} beyond"
+    return text
+
+
+def _expectations(checks: Sequence[Verdict]) -> StatusCell:
+    """Return all expectations of a program in one cell; failures are named below the table."""
+    statuses = {check.status for check in checks}
+    status = next((status for status in ("failed", "passed") if status in statuses), "not run")
+    return status_cell(status, "–" if status == "not run" else status)
+
+
+def _collectives(record: Record, *, complete: bool) -> None:
+    from runner.reports.show import collectives
+
+    table, rest = collectives.shortened(collectives.rows(record), most=None if complete else collectives.SHOWN)
+    if table:
+        print_table(Table(collectives.HEAD, table))
+    totals = collectives.totals(record) if len(table) > 1 else []
+    explain = collectives.reasons(record) if complete or record.explain else []
+    beneath = [*([rest] if rest else []), *totals, *collectives.lines(record), *explain]
+    for line in beneath:
+        say(line)
+    if table or beneath:
+        say()
+    for program, result in record.compiled.items():
+        for warning in result.compiler_warnings or ():
+            of = f" of {warning.node}" if warning.node else ""
+            say(f"{program}: the compiler warns: {warning.kind}{of}: {warning.text}", WARNING)
+            if warning.reshard is not None:
+                say(f"  {collectives.way(warning.reshard)}")
+
+
+def _source(record: Record, folder: Path) -> None:
+    """Print the source of Python functions with its collectives in the margin, once for all programs alike in it."""
+    from runner.reports.show import annotated
+    from runner.reports.show import explained_runs as runs
+
+    explained = runs.explained(record, folder)
+    for group in explained:
+        if len(explained) > 1:
+            say(f"{', '.join(group.names)}:", "bold")
+        width = min(room() or PLAIN, PLAIN)
+        show_lines([[(line, "")] for line in annotated.text_of(group.explanation, width)])
+        for file in group.changed:
+            say(f"{file} has changed since the run: only the lines that the record has are shown", WARNING)
+        say()
+
+
+def _modes(record: Record) -> None:
+    from runner.reports.show import keeping, modes
+
+    if table := modes.rows(record):
+        print_table(Table(modes.HEAD, table))
+        for line in modes.lines(record):
+            say(line)
+        print()
+    if lines := keeping.lines(record):
+        for line in lines:
+            say(line)
+        print()
+
+
+def _profiles(record: Record) -> None:
+    """Print where the time of each program goes, if profiles were asked for."""
+    taken = {program: result.profile for program, result in record.compiled.items() if result.profile}
+    if not taken:
+        return
+    from runner.reports.show import profile
+
+    rows = [(program, *row) for program, of in taken.items() for row in profile.rows(of)]
+    if rows:
+        say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
+        print_table(Table(("program", *profile.HEAD), rows))
+        say()
+
+
+def _estimates(record: Record, *, complete: bool) -> None:
+    """Print the least time of a run on the hardware that the experiment names."""
+    estimated = {program: result.estimate for program, result in record.compiled.items() if result.estimate}
+    if not estimated:
+        return
+    from runner.reports.show import estimates
+
+    for line in estimates.head(estimated):
+        say(line)
+    print_table(Table(estimates.HEAD, estimates.rows(estimated)))
+    for line in estimates.beneath(estimated, complete=complete):
+        say(line)
+    say()
+
+
+def _run_time(timing: Timing) -> str:
+    return "not run" if timing.run_s is None else f"{timing.run_s.median * 1e3:.2f} ms"
+
+
+def failures(record: Record) -> list[tuple[str, str, list[str]]]:
+    """Return each failure with its status and reasons: the sections first; equal failures of programs are joined."""
+    failed: list[tuple[str, str, list[str]]] = [
+        (check.status, f"{name} {FAULTS[check.status]}", check.lines())
+        for name, check in record.checks.named()
+        if check.status in FAULTS
+    ]
+    alike: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for program, result in record.programs.items():
+        if result.error:
+            failed.append(("failed", f"{program}: {result.error}", []))
+        for name, check in result.checks.named():
+            if check.status in FAULTS:
+                alike.setdefault((name, check.status, tuple(check.lines())), []).append(program)
+    for (name, status, lines), programs in alike.items():
+        failed.append((status, f"{listed(programs)}: {name} {FAULTS[status]}", list(lines)))
+    return failed
+
+
+def _failures(record: Record) -> None:
+    failed = failures(record)
+    for status, text, lines in failed:
+        say(text, LOOKS[status].colour)
+        for line in lines:
+            say(f"  {line}")
+    if any(status == "weak" for status, *_ in failed):
+        from runner.reports.show import weak
+
+        for line in weak.advice(record):
+            say(f"  {line}")
+    left_out: dict[str, list[str]] = {}
+    for result in record.programs.values():
+        agreement = result.checks.agreement
+        for output, programs in agreement.left_out.items() if isinstance(agreement, AgreementVerdict | LeftOut) else ():
+            there = left_out.setdefault(output, [])
+            there += [program for program in programs if program not in there]
+    if left_out:
+        summary = "; ".join(f"{output} of {listed(programs)}" for output, programs in left_out.items())
+        say(f"agreement does not compare the outputs in expect.wrong: {summary}", LOOKS["known"].colour)
+
+
+def _verdict(record: Record, folder: Path) -> None:
+    page = f" and its {PAGE}" if (folder / PAGE).is_file() else ""
+    say(f"{summary.line(record)}; {shown(folder / 'result.json')}{page}", look(record.status).style)
+    if len(record.programs) > 1:
+        from runner.reports.show import modes
+
+        if (line := modes.compared(record)) is not None:
+            say(line)
+
+
+def _short(overrides: Iterable[str]) -> list[str]:
+    return [override.lstrip("+") for override in overrides]
+
+
+def mutants(rows: Iterable[tuple[str, str, str]]) -> None:
+    """Print for each mutant its outcome, the checks that noticed it, and the edit."""
+    statuses = {"noticed": "passed", "survived": "failed"}
+    cells = [(status_cell(statuses.get(outcome, "not run"), outcome), by, change) for outcome, by, change in rows]
+    print_table(Table(("mutant", "by", "change"), cells))

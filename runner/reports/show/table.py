@@ -1,0 +1,157 @@
+"""Fits a table into a terminal's width, or prints it as Markdown. `page/markup.py` renders it as HTML.
+
+On a terminal no text is lost, and no line wraps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from runner.base.printable import printable
+from runner.reports.show.status import look
+
+
+@dataclass(frozen=True)
+class StatusCell:
+    """Text in the colour of a status; plain `str` cells have no colour."""
+
+    text: str
+    status: str | None = None
+
+
+Content = TypeVar("Content", covariant=True)
+
+
+@dataclass(frozen=True)
+class Table(Generic[Content]):
+    """The names of the columns, and rows of as many cells: texts and `StatusCell`, on a page markup as well.
+
+    `right` are the indices of numeric columns, which a page aligns to the right.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Content]]
+    right: frozenset[int] = frozenset()
+
+
+Texts = Table[StatusCell | str]
+"""A table that the terminal, Markdown and pages can all show."""
+
+_Styled = tuple[str, str]
+
+Line = list[tuple[str, str]]
+"""Pieces of text, each with its rich style; "" is none."""
+
+_GAP = 2
+
+_NARROW = 16
+"""The width up to which a cell is not wrapped."""
+
+
+_EASY = 24
+"""The width up to which a column is not narrowed just to save one of several tables."""
+
+
+def status_cell(status: str, text: str | None = None) -> StatusCell:
+    """Return a status, or another text, as a cell in the colour of the status."""
+    return StatusCell(text or status, status)
+
+
+def markdown(table: Texts) -> list[str]:
+    """Return the table as lines of Markdown."""
+    rows = [[cell.text if isinstance(cell, StatusCell) else cell for cell in row] for row in table.rows]
+    written = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in (table.head, *rows)]
+    return [written[0], "|---" * len(table.head) + "|", *written[1:]]
+
+
+def lines(table: Texts, room: int | None = None) -> list[Line]:
+    """Return the table within `room` columns (None: unlimited).
+
+    If it is wider, long cells continue on lines of their own. If that is not enough, it is split into several tables,
+    each of which begins with the first column, or with row numbers if the first column does not identify rows.
+    """
+    # Escape before measuring: escaped characters are wider.
+    head = [printable(name) for name in table.head]
+    rows = [[_styled(cell) for cell in row] for row in table.rows]
+    widths = _widths(head, rows)
+    if room is None or _total(widths) <= room:
+        return _block(head, rows, widths)
+    least = _least(head, rows)
+    if _total(least) > room and len({row[0][0] for row in rows}) < len(rows):
+        head, rows = ["#", *head], [[(str(k), ""), *row] for k, row in enumerate(rows, start=1)]
+        widths, least = _widths(head, rows), _least(head, rows)
+    blocks: list[list[Line]] = []
+    easy = [min(width, max(low, _EASY)) for width, low in zip(widths, least, strict=True)]
+    for columns in _split(least if _total(least) <= room else easy, room):
+        fitted = _narrowed([widths[k] for k in columns], [least[k] for k in columns], room)
+        blocks.append(_block([head[k] for k in columns], [[row[k] for k in columns] for row in rows], fitted))
+    return [line for k, block in enumerate(blocks) for line in [*([Line()] if k else ()), *block]]
+
+
+def _styled(cell: StatusCell | str) -> _Styled:
+    if isinstance(cell, str):
+        return printable(cell), ""
+    return printable(cell.text), look(cell.status).style if cell.status else ""
+
+
+def _widths(head: Sequence[str], rows: Sequence[Sequence[_Styled]]) -> list[int]:
+    return [max([len(name), *(len(row[k][0]) for row in rows)]) for k, name in enumerate(head)]
+
+
+def _least(head: Sequence[str], rows: Sequence[Sequence[_Styled]]) -> list[int]:
+    """Return the minimum width of each column: words and narrow cells stay whole."""
+    widths: list[int] = []
+    for k, name in enumerate(head):
+        words = [len(word) for row in rows for word in row[k][0].split()]
+        cells = [min(len(row[k][0]), _NARROW) for row in rows]
+        widths.append(max([*map(len, name.split()), *words, *cells], default=0))
+    return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _split(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Return the columns of each table; the first column is in all of them."""
+    tables = [[0]]
+    for column in range(1, len(widths)):
+        if len(tables[-1]) > 1 and _total([widths[k] for k in (*tables[-1], column)]) > room:
+            tables.append([0])
+        tables[-1].append(column)
+    return tables
+
+
+def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Return widths that fit into `room`: the widest column shrinks first, below its minimum only if necessary."""
+    fitted = list(widths)
+    for lowest in (least, [min(width, 4) for width in least]):
+        while _total(fitted) > room:
+            giving = [k for k, width in enumerate(fitted) if width > lowest[k]]
+            if not giving:
+                break
+            fitted[max(giving, key=lambda k: fitted[k])] -= 1
+    return fitted
+
+
+def _block(head: Sequence[str], rows: Sequence[Sequence[_Styled]], widths: Sequence[int]) -> list[Line]:
+    block: list[Line] = []
+    for row in ([(name, "bold") for name in head], *rows):
+        parts = [textwrap.wrap(text, width) or [""] for (text, _), width in zip(row, widths, strict=True)]
+        for texts in itertools.zip_longest(*parts, fillvalue=""):
+            line: Line = []
+            for text, (_, style), width in zip(texts, row, widths, strict=True):
+                line += [(text, style), (" " * (width - len(text) + _GAP), "")]
+            block.append(_stripped(line))
+    return block
+
+
+def _stripped(line: Line) -> Line:
+    """Return the line without trailing spaces."""
+    while line and not line[-1][0].strip():
+        line = line[:-1]
+    return line

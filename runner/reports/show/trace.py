@@ -1,0 +1,128 @@
+"""Prints a trace in the tutorials' format (device, mesh coordinates, value), and draws it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.reports.record.model import Record, Trace, TracedDevice, TracedNode, TracedValue
+from runner.reports.show import exchange, values
+from runner.reports.show.console import PLAIN, wrapped
+from runner.reports.show.exchange import Exchange
+from runner.reports.show.table import Line
+
+_DEVICES = 16
+"""The most devices on which a value is printed."""
+
+
+def plain(trace: Trace, axes: Sequence[str], platform: str) -> str:
+    """Return the whole trace as text without escape codes."""
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines(trace, axes, platform)) + "\n"
+
+
+def exchanges(trace: Trace, axes: Sequence[str]) -> list[Exchange]:
+    """Return the collectives of a trace that can be drawn."""
+    all_exchanges = (exchange.read(node, trace.devices, axes) for node in trace.nodes)
+    return [each for each in all_exchanges if each is not None]
+
+
+def picture(record: Record) -> str | None:
+    """Draw `collectives.svg`: what each collective of the trace moves; None if nothing was traced or can be drawn."""
+    if record.trace is None or record.mesh is None or record.target is None:
+        return None
+    moved = exchanges(record.trace, record.mesh.axes)
+    title = f"{record.experiment}: what the collectives do"
+    return exchange.draw(moved, record.target.platform, title, record.summary) if moved else None
+
+
+def lines(trace: Trace, axes: Sequence[str], platform: str, room: int | None = None) -> list[Line]:
+    """Return the whole trace with drawn collectives; at most `room` columns wide on a terminal."""
+    width = room or PLAIN
+    if trace.taken_from is None:
+        return _plain(f"no trace: {trace.reason}", room)
+    blocks = [_plain(_title(trace), room)]
+    printer = _Printer(trace.devices, axes, platform, width)
+    operands = {node.before.name for node in trace.nodes if node.before}
+    first = trace.first_difference
+    for node in trace.nodes:
+        # A value that is only the operand of a collective is printed with the collective, as BEFORE.
+        if node.name.endswith("/before") and node.name in operands and node.agrees is not False:
+            continue
+        drawn = exchange.read(node, trace.devices, axes)
+        picture = [] if drawn is None else exchange.lines(drawn, platform, width)
+        head, values = _node(node, printer, first is not None and first.node == node.name)
+        blocks.append([*_plain(head, room), *picture, *_plain(values, room)])
+    blocks += [_plain(f"not in the trace: {left_out}", room) for left_out in trace.left_out]
+    return [line for k, block in enumerate(blocks) for line in [*([Line()] if k else ()), *block]]
+
+
+def _plain(text: str, room: int | None) -> list[Line]:
+    lines = text.split("\n")
+    return [[(part, "")] for line in lines for part in ([line] if room is None else wrapped(line, room))]
+
+
+def computed_by(trace: Trace) -> str:
+    """Return how the values of a trace were computed."""
+    if trace.taken_from == "auto":
+        return "as the lines inside the function's own shard_map compute it in JAX"
+    return f"as {trace.taken_from} computed it"
+
+
+def _title(trace: Trace) -> str:
+    if trace.taken_from == "interpreter":
+        return f"trace: every value on every device, by the SPMD interpreter alone ({trace.reason})"
+    lines = [f"trace: every value on every device, {computed_by(trace)}, compared with the SPMD interpreter's"]
+    if trace.steps_one_by_one:
+        lines.append(f"the steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop")
+    if trace.same_outputs is False:
+        program = f"program_{trace.taken_from}.py"
+        lines.append(
+            f"its outputs round differently from {program}'s: a program that returns more is fused differently"
+        )
+    return "\n".join(lines)
+
+
+def _node(node: TracedNode, printer: _Printer, first: bool) -> tuple[str, str]:
+    """Describe a node, and its value on every device."""
+    title, expression = exchange.titled(node)
+    head = f"{title} = {expression}" if title == node.name else f"{title}\n{expression}"
+    if node.agrees is False:
+        head += f"\nDIFFERS from the SPMD interpreter's by at most {node.max_abs_error:.3g}"
+        head += ": the first value that does" if first else ""
+    parts: list[str] = []
+    if node.collective and node.before:
+        parts += [f"BEFORE: {printer.text(node.before)}", f"\nAFTER: {printer.text(node)}"]
+    else:
+        parts.append(printer.text(node))
+    if first:
+        expected = replace(node, values=node.expected)
+        parts.append(f"\nSPMD INTERPRETER: {printer.text(expected, held=False)}")
+    return head, "\n".join(parts)
+
+
+class _Printer:
+    """Prints values in the tutorials' format, one block for each device."""
+
+    def __init__(self, devices: Sequence[TracedDevice], axes: Sequence[str], platform: str, width: int) -> None:
+        self._width = width
+        names = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+        self._where = [
+            f"On {platform.upper()}_{device.id} at mesh coordinates {names} = {tuple(device.coordinates)}:"
+            for device in devices
+        ]
+
+    def text(self, value: TracedValue, *, held: bool = True) -> str:
+        """Return the values in the devices' dtype, or as the oracle has them."""
+        size = math.prod(value.shape)
+        if value.values is None or size > values.ELEMENTS:
+            kind = f"{value.dtype if held else 'values of shape '}{value.shape}"
+            return f"{kind} on each device: {size} elements, too many to print" + (
+                "; they are in the record" if value.values is not None else ""
+            )
+        blocks = [
+            f"{where}\n{values.text(each, value.dtype if held else None, self._width)}"
+            for where, each in zip(self._where[:_DEVICES], value.values, strict=False)
+        ]
+        left = len(self._where) - len(blocks)
+        return "\n\n".join([*blocks, *([f"and on {left} more devices, which are in the record"] if left else [])])

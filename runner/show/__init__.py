@@ -1,1 +1,0 @@
-"""Records and plain data in; terminal, text and SVG out."""

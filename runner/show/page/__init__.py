@@ -1,1 +1,0 @@
-"""Records in; self-contained HTML pages, and the parts that they are made of, out."""

@@ -167,13 +167,14 @@ PARSING = {
     # What an edit of a line is to be in the file.
     "experiment/imported.py",
     # Templates of terms, which are constants of the module.
-    "derivation/terms.py", "checks/mends.py",
+    "programs/derivation/terms.py", "checks/mends.py",
 }  # fmt: skip
 """The modules that make terms of text."""
 
 PRINTING = {
     # Programs, and what a person sees.
-    "programs/emit.py", "experiment/data.py", "experiment/source_text.py", "why/notation.py", "why/written.py",
+    "programs/emit.py", "experiment/data.py", "experiment/source_text.py",
+    "compiled/why/notation.py", "compiled/why/written.py",
     # Edits, in words and as a file has them.
     "checks/edits.py", "checks/slips.py", "checks/mends.py",
     # Lines that a file is spread out to, or that a trace names.
@@ -208,7 +209,7 @@ def users(functions: Mapping[str, set[str]]) -> set[str]:
     return {
         name
         for name, file in files.items()
-        if not name.startswith("language/") and importing(ast.parse(file.read_text(encoding="utf-8")), functions)
+        if not name.startswith("graph/language/") and importing(ast.parse(file.read_text(encoding="utf-8")), functions)
     }
 
 

@@ -21,7 +21,7 @@ from tests.test_machine import started
 
 MODULES = sorted(
     file
-    for file in [*(ROOT / "runner").glob("*.py"), *(ROOT / "runner").glob("*/__main__.py")]
+    for file in {*(ROOT / "runner").glob("*.py"), *(ROOT / "runner").glob("**/__main__.py")}
     if 'if __name__ == "__main__":' in file.read_text("utf-8") and file.parent.name != "worker"
 )
 """The files that are commands of the user, so without the worker."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.base import codec
+from runner.base import codec, plain
 from runner.base.untyped import is_dict
 from runner.compiled.evidence.model import Collective
 from runner.compiled.explanation import files, laid, meshes, modules
@@ -15,7 +15,6 @@ from runner.compiled.explanation.model import Explanation
 from runner.compiled.explanation.modules import Known, UnreadableModule
 from runner.graph.sharding.plan import PlannedOperation
 from runner.graph.source import Frame
-from runner.reports.record import plain
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.record.readable import lines_of
 

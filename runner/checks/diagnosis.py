@@ -429,6 +429,10 @@ class Trial:
             self._idle[number] = self._computes(case, case.suspect.values, self._removals[number])
         return self._idle[number]
 
+    def same(self, edit: Edit) -> bool:
+        """Whether the edited suspect computes what it computes as it is."""
+        return all(self._computes(case, case.suspect.values, edit) for case in self._cases)
+
     def differences(self) -> list[str]:
         """Sentences on where the results differ from those of the graph, as they are."""
         case, context = self._cases[0], self._context

@@ -1,5 +1,7 @@
 """Functions on Explicit meshes that `set_mesh` sets, with bare specs, with references and mistakes."""
 
+# `jax.nn.one_hot` of JAX 0.10, which the type checker sees, has no `out_sharding`.
+# pyright: reportCallIssue=false
 from __future__ import annotations
 
 import jax

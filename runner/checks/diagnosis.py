@@ -380,11 +380,15 @@ class Trial:
         program.
         """
         gone = self._changed.gone(edit, self._context.experiment.results)
-        idle = [number for number in self._near(edit) if self._is_idle(edit, self._removals[number])]
+        idle = [
+            number
+            for number in self._near(edit)
+            if self._is_idle(edit, self._removals[number]) and not self._is_idle_unedited(number)
+        ]
         moving = any(self._removals[number].kind in _MOVING for number in idle)
         if edit.kind == "collective" and (gone.collectives or moving):
             return math.inf
-        lines = {self._removals[number].line for number in idle if not self._is_idle_unedited(number)}
+        lines = {self._removals[number].line for number in idle}
         unlikely = edit.rank >= _SPECULATIVE and len(lines) > _MOST_IDLE
         return math.inf if unlikely else gone.penalty
 

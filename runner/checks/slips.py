@@ -240,7 +240,7 @@ def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]
         yield part.edit(new, "dimension", f"{part.shown} splits what it should concatenate: with both swapped", 4)
     elif operation.over is not None:
         names_of_pair = " and ".join(operation.pair)
-        yield part.edit(new, "argument", f"{names_of_pair} of {part.shown} are swapped: exchanged,", 4)
+        yield part.edit(new, "argument", f"{names_of_pair} of {part.shown} are swapped: exchanged,", 3.25)
     else:
         yield part.edit(new, "edge", f"the branches of {part.shown} are swapped: exchanged,", 6)
 

@@ -33,10 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--profile", metavar="LOGDIR", type=Path, help="what a profiler left: the times of lines and collectives"
     )
-    parser.add_argument(
-        "--lowered", metavar="FILE", type=Path, help="the module as JAX lowered it (JAX_DUMP_IR_TO), for the reasons"
-    )
-    parser.add_argument("--module", metavar="NAME", help="the module of a folder, by its name or a part of its file's")
+    parser.add_argument("--lowered", metavar="FILE", type=Path, help="the module as JAX lowered it, for the reasons")
+    parser.add_argument("--module", metavar="NAME", help="the module of a folder, by a part of its name")
     parser.add_argument("--mesh", metavar="A=4,B=2", type=_mesh, help="the mesh, if the module does not name its axes")
     parser.add_argument("--hardware", metavar="NAME", help="estimate the least time there: v5p, h100, …")
     parser.add_argument("--config-dir", metavar="DIR", type=Path, help="a folder of your own, which holds hardware/")

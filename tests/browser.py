@@ -63,7 +63,7 @@ class Browser:
         return result["result"].get("value")
 
     def draw(self) -> None:
-        """Wait for two frames: before the first, a section of `content-visibility: auto` has no roles."""
+        """Wait for two frames: before the first, what has not been drawn yet has no roles."""
         self.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
 
     def press(self, key: str, code: int, text: str = "") -> None:

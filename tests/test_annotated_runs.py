@@ -11,8 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner.reports.show import annotated
-from runner.reports.show import explained_runs as runs
+from runner.reports.show import annotated, explained_runs
 from runner.reports.show.page import run as page
 
 MODEL = """import jax.numpy as jnp
@@ -62,7 +61,7 @@ def test_the_page_shows_the_source_in_the_place_of_the_graph(record: runner.Reco
 
 def test_an_experiment_without_functions_keeps_its_graph(tmp_path: Path) -> None:
     record = runner.run("case3_allreduce", ["program=auto", "show=none"], folder=tmp_path / "run")
-    assert runs.explained(record, record.folder) == []
+    assert explained_runs.explained(record, record.folder) == []
     assert 'id="graph"' in page.page(record, record.folder)
 
 
@@ -70,7 +69,7 @@ def test_a_file_that_changed_since_shows_the_lines_of_the_record(record: runner.
     file = record.folder.parent / "model.py"
     file.write_text("# a comment\n" + MODEL)
     try:
-        (group,) = runs.explained(record, record.folder)
+        (group,) = explained_runs.explained(record, record.folder)
     finally:
         file.write_text(MODEL)
     assert group.changed == [str(file)]
@@ -80,4 +79,4 @@ def test_a_file_that_changed_since_shows_the_lines_of_the_record(record: runner.
 
 
 def test_a_run_without_its_module_has_tables_alone(record: runner.Record, tmp_path: Path) -> None:
-    assert runs.explained(record, tmp_path) == []
+    assert explained_runs.explained(record, tmp_path) == []

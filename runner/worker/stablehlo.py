@@ -101,8 +101,8 @@ def explained(path: Path) -> Explanation:
 
     written = lowered.asked(module.lowered.compiler_ir("stablehlo"), module.mesh, where)
     summary = planned.summary()
-    placed = [_written(entry, at) for at, entry in enumerate(written)]
-    placed += [_inserted(entry, at) for at, entry in enumerate(summary.collectives or ())]
+    placed = [_placed(entry, at) for at, entry in enumerate(written)]
+    placed += [_placed(entry, at) for at, entry in enumerate(summary.collectives or ())]
     name = _NAME.search(module.text)
     explanation = Explanation(
         source=str(path),
@@ -153,17 +153,20 @@ def _plan(module: LoweredModule, places: Places) -> Plan:
     return plan.read(module.lowered, keys, plan.ModuleNames(where, array))
 
 
-def _written(entry: AskedCollective, at: int) -> PlacedCollective:
+def _placed(entry: AskedCollective | PlannedCollective, at: int) -> PlacedCollective:
+    """The collective that a program asks for, or that Shardy plans, as one of an explanation."""
+    planned = entry if isinstance(entry, PlannedCollective) else None
+    nodes = [entry.line] if entry.line else []
     return PlacedCollective(
         kind=entry.kind,
         node=entry.line,
-        nodes=[entry.line] if entry.line else [],
+        nodes=nodes,
         gradient=entry.gradient,
-        inserted=False,
-        between=None,
+        inserted=planned is not None,
+        between=planned and Between(source=[planned.of], to=nodes),
         axes=None if entry.axes is None else [*entry.axes],
         groups=None,
-        dtype="",
+        dtype=planned.dtype if planned else "",
         bytes_in=entry.bytes_in,
         bytes_out=entry.bytes_out,
         bytes=max(entry.bytes_in, entry.bytes_out),
@@ -172,32 +175,8 @@ def _written(entry: AskedCollective, at: int) -> PlacedCollective:
         branches=[*entry.branches],
         asynchronous=False,
         overlapped=None,
-        instruction=f"written {at}",
-        alone=entry.alone,
-    )
-
-
-def _inserted(entry: PlannedCollective, at: int) -> PlacedCollective:
-    return PlacedCollective(
-        kind=entry.kind,
-        node=entry.line,
-        nodes=[entry.line] if entry.line else [],
-        gradient=entry.gradient,
-        inserted=True,
-        between=Between(source=[entry.of], to=[entry.line] if entry.line else []),
-        axes=[*entry.axes],
-        groups=None,
-        dtype=entry.dtype,
-        bytes_in=entry.bytes_in,
-        bytes_out=entry.bytes_out,
-        bytes=max(entry.bytes_in, entry.bytes_out),
-        bytes_sent=entry.bytes_sent,
-        count=entry.count,
-        branches=[*entry.branches],
-        asynchronous=False,
-        overlapped=None,
-        instruction=f"planned {at}",
-        reduction=entry.reduction,
+        instruction=f"{'planned' if planned else 'written'} {at}",
+        reduction=planned and planned.reduction,
         alone=entry.alone,
     )
 

@@ -348,10 +348,9 @@ def _collectives(record: Record, *, complete: bool) -> None:
 
 def _source(record: Record, folder: Path) -> None:
     """Print the source of Python functions with its collectives in the margin, once for all programs alike in it."""
-    from runner.reports.show import annotated
-    from runner.reports.show import explained_runs as runs
+    from runner.reports.show import annotated, explained_runs
 
-    explained = runs.explained(record, folder)
+    explained = explained_runs.explained(record, folder)
     for group in explained:
         if len(explained) > 1:
             say(f"{', '.join(group.names)}:", "bold")

@@ -10,8 +10,7 @@ from runner.compiled.evidence.model import Collective
 from runner.experiment.program import Program
 from runner.reports.record.model import Record
 from runner.reports.record.readable import lines_of, readable
-from runner.reports.show import collectives
-from runner.reports.show import explained_runs as runs
+from runner.reports.show import collectives, explained_runs
 from runner.reports.show.explained_runs import ExplainedPrograms
 from runner.reports.show.page import annotated, drawing, graph, layouts
 from runner.reports.show.page.frame import Part
@@ -31,7 +30,7 @@ def parts(record: Record, folder: Path) -> Iterator[Part]:
     inside = list(_collectives(readable(record)))
     if inside:
         yield Part("collectives", "Collectives", inside)
-    explained = runs.explained(readable(record), folder)
+    explained = explained_runs.explained(readable(record), folder)
     sources = list(_sources(explained))
     if sources:
         yield Part("source", "Source", sources)

@@ -388,7 +388,7 @@ class Trial:
         moving = any(self._removals[number].kind in _MOVING for number in idle)
         if edit.kind == "collective" and (gone.collectives or moving):
             return math.inf
-        lines = {self._removals[number].line for number in idle}
+        lines = {self._removals[number].place for number in idle}
         unlikely = edit.rank >= _SPECULATIVE and len(lines) > _MOST_IDLE
         return math.inf if unlikely else gone.penalty
 
@@ -430,7 +430,8 @@ class Trial:
         """Whether the suspect as it is computes the same without the part of a removal."""
         if number not in self._idle:
             case = self._cases[0]
-            self._idle[number] = self._computes(case, case.suspect.values, self._removals[number])
+            # A wrong program may give devices different values where its specs promise copies.
+            self._idle[number] = self._computes(case, case.suspect.values, self._removals[number], copies=False)
         return self._idle[number]
 
     def same(self, edit: Edit) -> bool:
@@ -480,12 +481,19 @@ class Trial:
         return wanted, values(self.suspect.section)
 
     def _computes(
-        self, case: _Case, wanted: Mapping[str, PerDevice], *edits: Edit, but: frozenset[str] = frozenset()
+        self,
+        case: _Case,
+        wanted: Mapping[str, PerDevice],
+        *edits: Edit,
+        but: frozenset[str] = frozenset(),
+        copies: bool = True,
     ) -> bool:
-        """Whether the suspect with these edits gives the wanted results."""
+        """Whether the suspect with these edits gives the wanted results; with `copies`, what is promised to be copies
+        must be.
+        """
         results = self._context.experiment.results
         try:
-            after = case.suspect.changed(self._changed.of(*edits), results)
+            after = case.suspect.changed(self._changed.of(*edits), results, copies=copies)
         except MISFITS:
             return False
         return all(self._agree(name, wanted, after) for name in results if name not in but)

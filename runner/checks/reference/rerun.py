@@ -157,18 +157,18 @@ class Rerun:
             return [whole]
         return sharded(self._experiment.block(array.layout), [whole] * self._mesh.size)
 
-    def changed(self, graph: Graph, keep: Iterable[str]) -> dict[str, PerDevice]:
+    def changed(self, graph: Graph, keep: Iterable[str], *, copies: bool = True) -> dict[str, PerDevice]:
         """The values of these names in a graph that has most of its equations from the unchanged one.
 
-        Raises what `interpret` raises, and `OverflowError` for a value that is much larger than any of the section's.
+        With `copies`, what specs promise to be the same on several devices must be. Raises what `interpret` raises, and `OverflowError` for a value that is much larger than any of the section's.
         """
-        return self._run(graph, {name: graph.names[name] for name in keep}, copies=True)
+        return self._run(graph, {name: graph.names[name] for name in keep}, copies=copies)
 
     def _run(self, graph: Graph, names: Mapping[str, int], *, copies: bool) -> dict[str, PerDevice]:
         experiment = self._experiment
         interpreter = _Remembering(
             self._mesh, experiment.mesh, experiment.dims, experiment.x64, self._arithmetic, self._script(),
-            self._most if copies else None, copies=copies, kept=self._kept,
+            None if self._kept.filling else self._most, copies=copies, kept=self._kept,
             shaped=self._shaped,
         )  # fmt: skip
         interpreter.values = {value.number: self._inputs[value.name] for value in graph.inputs}

@@ -27,6 +27,7 @@ from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.kinds import sections
 from runner.checks.mends import inserting
+from runner.checks.numbers import computed
 from runner.checks.oversights import overlooking
 from runner.checks.reference import PerDevice, interpret
 from runner.checks.reference.arithmetic import Arithmetic
@@ -212,7 +213,7 @@ def _proposed(suspect: Suspect, reference: Experiment) -> list[Edit]:
     # A mistake in a line of indices is less likely, and a collective around one may mend the result by accident.
     counting = indices(suspect.experiment, suspect.section)
     put_back = (edit for edit in inserting(edits) if not _around_index(edit, counting))
-    proposed = [*changing(edits), *overlooking(edits), *put_back]
+    proposed = [*changing(edits), *overlooking(edits), *computed(edits), *put_back]
     ranked = [
         replace(edit, rank=edit.rank + _INDICES * (edit.line in counting and edit.kind != "offset"))
         for edit in proposed

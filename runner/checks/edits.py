@@ -316,6 +316,22 @@ class Edits:
             message = partial(self._or_in_reader, site, message)
         return Edit(site.name, site.frame, kind, rank, message, lambda: self._change(site, old, new), self)
 
+    def of_terms(
+        self,
+        terms: Sequence[tuple[EditSite, Term]],
+        frame: Frame,
+        kind: str,
+        message: Callable[[], str],
+        rank: float,
+    ) -> Edit:
+        """The section with other terms at several sites, which follow from one line of the user's file."""
+        site, term = terms[0]
+
+        def change() -> Change:
+            return self._changed(terms, lambda: site.text(site.term), lambda: site.text(term))
+
+        return Edit(site.name, frame, kind, rank, message, change, self)
+
     def _or_in_reader(self, site: EditSite, message: Callable[[], str]) -> str:
         """A message on the wrong one of several values, which is as likely to be wrong where it is read."""
         readers = self._readers(site)
@@ -344,13 +360,19 @@ class Edits:
     def _change(self, site: EditSite, old: Term, new: Term) -> Change:
         copies = ((copy, self._copies.edited(site, copy, old, new)) for copy in site.copies)
         terms = [(site, swapped(site.term, old, new)), *((copy, term) for copy, term in copies if term is not None)]
+        return self._changed(terms, lambda: site.text(old), lambda: site.text(new))
+
+    def _changed(
+        self, terms: Sequence[tuple[EditSite, Term]], before: Callable[[], str], after: Callable[[], str]
+    ) -> Change:
+        """The section with other terms at these sites."""
         edited = (
             (position, Node(node.line, Expression("", term)))
             for edited_site, term in terms
             for position, node in edited_site.places
         )
         in_file = ((self._key(edited_site), partial(_in_file, edited_site, term)) for edited_site, term in terms)
-        return Change(tuple(edited), tuple(in_file), lambda: site.text(old), lambda: site.text(new))
+        return Change(tuple(edited), tuple(in_file), before, after)
 
     def _key(self, site: EditSite) -> Key:
         return site.places[0][1].line.written(self.section)[0]

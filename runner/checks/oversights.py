@@ -243,6 +243,7 @@ def _shifted(window: Slice[Term]) -> Iterator[Slice[Term]]:
     match window.lower, window.upper:
         case Const(value=None | 0), Const(value=int() as size) if size > 0:
             yield Slice(Const(-size), NOTHING, window.step)
+            yield Slice(Const(1), Const(size + 1), window.step)
         case Const(value=int() as start), Const(value=None):
             yield Slice(NOTHING, Const(-start), window.step)
         case Const(value=None | 0), Const(value=int() as stop) if stop < 0:
@@ -347,10 +348,9 @@ def _exchanges(part: _Proposal) -> Iterator[Edit]:
     """Two values, or two numbers, of one line that stand in each other's place: `0.2 * left + 0.3 * right`."""
     if part.term is not part.site.term:
         return
-    for kind, rank in ((Name, 3.5), (Const, 3.5)):
-        known = [each for each in dict.fromkeys(within(part.term)) if isinstance(each, kind)]
-        known = [each for each in known if isinstance(each, Name) or isinstance(each.value, float)]
-        for first, second in itertools.combinations(known[:_EXCHANGED], 2):
+    every = [*dict.fromkeys(within(part.term))]
+    for is_kind, rank in ((_is_name, 3.5), (_is_float, 3.5), (_is_part, 3.5)):
+        for first, second in itertools.combinations([*filter(is_kind, every)][:_EXCHANGED], 2):
             if _shape(part, first) == _shape(part, second):
                 new = _swapped(part.term, first, second)
                 also = partial(part.given_together, first, second)
@@ -359,6 +359,19 @@ def _exchanges(part: _Proposal) -> Iterator[Edit]:
 
 _EXCHANGED = 5
 """The largest number of values of a line of which two are exchanged."""
+
+
+def _is_name(term: Term) -> bool:
+    return isinstance(term, Name)
+
+
+def _is_float(term: Term) -> bool:
+    return isinstance(term, Const) and isinstance(term.value, float)
+
+
+def _is_part(term: Term) -> bool:
+    """Whether a term is a part of a value: `padded[1:-1]`."""
+    return isinstance(term, Apply) and term.spelled == "index" and isinstance(term.operands[0], Name)
 
 
 def _shape(part: _Proposal, term: Term) -> tuple[int, ...] | None:

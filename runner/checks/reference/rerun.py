@@ -160,7 +160,8 @@ class Rerun:
     def changed(self, graph: Graph, keep: Iterable[str], *, copies: bool = True) -> dict[str, PerDevice]:
         """The values of these names in a graph that has most of its equations from the unchanged one.
 
-        With `copies`, what specs promise to be the same on several devices must be. Raises what `interpret` raises, and `OverflowError` for a value that is much larger than any of the section's.
+        With `copies`, what specs promise to be the same on several devices must be. Raises what `interpret` raises, and
+        `OverflowError` for a value that is much larger than any of the section's.
         """
         return self._run(graph, {name: graph.names[name] for name in keep}, copies=copies)
 

@@ -1,0 +1,103 @@
+"""Checks functions of public libraries as they are, and prints a table of time, verdict and what could not be read.
+
+    python -m benchmarks.public [NAME …] [--sources FOLDER] [--plain]
+
+The libraries are installed by whoever runs it; those that are missing are named. FOLDER has clones of repositories that
+are no packages: `jax`, `jax-llm-examples`, `ringattention`, `seqax`. With --plain the functions are called and not
+checked. A time is that of the processors, of the check and of its worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+
+import jax
+
+from benchmarks.public import documents, layers, numerics  # noqa: F401
+from benchmarks.public.subject import SUBJECTS, Call, Subject
+from runner.app.api import Record, checked
+from runner.link import copied
+from runner.link.workers import Workers
+
+_TIMEOUT = 120
+"""Seconds after which a program of a function is ended."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--sources", type=Path, default=Path("sources"))
+    parser.add_argument("--plain", action="store_true")
+    given = parser.parse_args()
+    counts = Counter[str]()
+    with tempfile.TemporaryDirectory() as temporary:
+        for number, subject in enumerate(SUBJECTS):
+            if given.names and not {subject.library, f"{subject.library} {subject.name}"} & {*given.names}:
+                continue
+            counts[_one(subject, given.sources, Path(temporary) / str(number), plain=given.plain)] += 1
+    print(dict(counts))
+
+
+def _one(subject: Subject, sources: Path, folder: Path, *, plain: bool) -> str:
+    """Check one function, print its row and return the verdict."""
+    title = f"{subject.library} {subject.name}"
+    try:
+        call = subject.call(sources)
+    except (ModuleNotFoundError, FileNotFoundError) as missing:
+        return _row(title, "missing", 0.0, str(missing))
+    if plain:
+        with call.context():
+            jax.block_until_ready(call.function(*call.operands))
+        return _row(title, "called", 0.0, "")
+    start = _processor()
+    record = _record(call, folder)
+    said = record.error or "; ".join(_said(record))
+    return _row(title, record.status, _processor() - start, re.sub(r"\s+", " ", said))
+
+
+def _record(call: Call, folder: Path) -> Record:
+    workers = Workers(copied.worker())
+    arguments = dict(call.keys)
+    if not call.setting:
+        arguments["mesh"] = call.mesh or {"data": 2, "model": 2}
+    try:
+        with call.context():
+            return checked(
+                call.function, call.operands, in_specs=call.specs, out_specs=None, reference=call.reference,
+                program="auto", folder=folder, workers=workers, show="none", timeout=_TIMEOUT, **arguments,
+            )  # fmt: skip
+    finally:
+        workers.close()
+
+
+def _said(record: Record) -> list[str]:
+    """What the record says besides its verdict."""
+    programs = record.programs.values()
+    return [str(text) for program in programs for text in (getattr(program, "reason", None),) if text]
+
+
+def _processor() -> float:
+    """The seconds of processor time of this process and of those that it waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def _row(title: str, verdict: str, seconds: float, said: str) -> str:
+    print(f"{verdict:10} {seconds:5.1f} s  {title:48} {said[:400]}", flush=True)
+    return verdict
+
+
+if __name__ == "__main__":
+    started = time.time()
+    main()
+    sys.stderr.write(f"{time.time() - started:.0f} s\n")

@@ -248,8 +248,11 @@ _LITERALS = 4.0
 element: 1 / 96 is rounded in the function, where the reference divides by 96.
 """
 
-_MOVING = ("collective", "update")
+_MOVING = ("collective", "exchange", "update")
 """The kinds of removals of what moves data: an edit that does the work of one is another program."""
+
+_PLACING = ("exchange", "update")
+"""Those of what brings blocks to their places, as a ring does."""
 
 _REMOVED = 32
 """The largest number of parts that are left out of an edited program, to see whether they have an effect there."""
@@ -387,11 +390,23 @@ class Trial:
             if self._is_idle(edit, self._removals[number]) and not self._is_idle_unedited(number)
         ]
         moving = any(self._removals[number].kind in _MOVING for number in idle)
-        if edit.kind == "collective" and (gone.collectives or moving):
+        if edit.kind == "collective" and (gone.collectives or moving or self._stays_idle(edit)):
             return math.inf
         lines = {self._removals[number].place for number in idle}
         unlikely = edit.rank >= _SPECULATIVE and len(lines) > _MOST_IDLE
         return math.inf if unlikely else gone.penalty
+
+    def _stays_idle(self, edit: Edit) -> bool:
+        """Whether a whole line that exchanges blocks, or that puts them in their places, has no effect once edited.
+
+        A collective that mends a wrong ring by doing its work leaves the ring as idle as the mistake may have made it.
+        """
+        lines: dict[tuple[str, str], Edit] = {}
+        for removal in (self._removals[number] for number in self._near(edit)):
+            line = (removal.place, removal.before)
+            if removal.kind in _PLACING and len(removal.changed.edited) >= len(_edited(lines.get(line))):
+                lines[line] = removal
+        return any(self._is_idle(edit, removal) for removal in lines.values())
 
     def _near(self, edit: Edit) -> list[int]:
         """The numbers of the removals from other lines that are tried: those of the nearest lines."""
@@ -431,8 +446,12 @@ class Trial:
         """Whether the suspect as it is computes the same without the part of a removal."""
         if number not in self._idle:
             case = self._cases[0]
-            # A wrong program may give devices different values where its specs promise copies.
-            self._idle[number] = self._computes(case, case.suspect.values, self._removals[number], copies=False)
+            try:
+                self._idle[number] = case.suspect.unmoved(
+                    self._changed.of(self._removals[number]), self._context.experiment.results
+                )
+            except MISFITS:
+                self._idle[number] = False
         return self._idle[number]
 
     def same(self, edit: Edit) -> bool:
@@ -482,22 +501,19 @@ class Trial:
         return wanted, values(self.suspect.section)
 
     def _computes(
-        self,
-        case: _Case,
-        wanted: Mapping[str, PerDevice],
-        *edits: Edit,
-        but: frozenset[str] = frozenset(),
-        copies: bool = True,
+        self, case: _Case, wanted: Mapping[str, PerDevice], *edits: Edit, but: frozenset[str] = frozenset()
     ) -> bool:
-        """Whether the suspect with these edits gives the wanted results; with `copies`, what is promised to be copies
-        must be.
-        """
+        """Whether the suspect with these edits gives the wanted results."""
         results = self._context.experiment.results
         try:
-            after = case.suspect.changed(self._changed.of(*edits), results, copies=copies)
+            after = case.suspect.changed(self._changed.of(*edits), results)
         except MISFITS:
             return False
         return all(self._agree(name, wanted, after) for name in results if name not in but)
+
+
+def _edited(edit: Edit | None) -> Sequence[object]:
+    return () if edit is None else edit.changed.edited
 
 
 def most(context: Context) -> int:

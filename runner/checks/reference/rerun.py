@@ -45,6 +45,8 @@ class _Remembering(Interpreter):
     """Whether lines must keep their shapes."""
     computed: int = 0
     """The number of equations that were computed."""
+    joined: list[PerDevice] = field(default_factory=list[PerDevice])
+    """What the devices had where the results of a region were joined, in the order of running."""
 
     def run(self, graph: Graph, kept: frozenset[int]) -> None:
         for equation in graph.equations:
@@ -113,6 +115,7 @@ class _Remembering(Interpreter):
         def compute() -> PerDevice:
             return Interpreter._joined(self, held, layout, region, equation, line)
 
+        self.joined.append(held)
         if not self.copies:
             # Of values that are to be copies and differ, only the unchanged section has one.
             return compute()
@@ -149,7 +152,7 @@ class Rerun:
             array.name: self._block(array, arithmetic.held(arrays[array.name], experiment.x64, array.dtype))
             for array in experiment.given
         }
-        self.values = self._run(self.graph, self.graph.names, copies=False)
+        self.values, self._joined = self._run(self.graph, self.graph.names, copies=False)
         self._kept.filling = False
 
     def _block(self, array: Array, whole: np.ndarray) -> PerDevice:
@@ -157,15 +160,27 @@ class Rerun:
             return [whole]
         return sharded(self._experiment.block(array.layout), [whole] * self._mesh.size)
 
-    def changed(self, graph: Graph, keep: Iterable[str], *, copies: bool = True) -> dict[str, PerDevice]:
+    def changed(self, graph: Graph, keep: Iterable[str]) -> dict[str, PerDevice]:
         """The values of these names in a graph that has most of its equations from the unchanged one.
 
-        With `copies`, what specs promise to be the same on several devices must be. Raises what `interpret` raises, and
-        `OverflowError` for a value that is much larger than any of the section's.
+        Raises what `interpret` raises, and `OverflowError` for a value that is much larger than any of the section's.
         """
-        return self._run(graph, {name: graph.names[name] for name in keep}, copies=copies)
+        return self._run(graph, {name: graph.names[name] for name in keep}, copies=True)[0]
 
-    def _run(self, graph: Graph, names: Mapping[str, int], *, copies: bool) -> dict[str, PerDevice]:
+    def unmoved(self, graph: Graph, keep: Iterable[str]) -> bool:
+        """Whether these names have the values of the unchanged section, and each device does what it joins in a region.
+
+        What specs promise to be copies may differ, as in a wrong section. Raises what `interpret` raises.
+        """
+        values, joined = self._run(graph, {name: graph.names[name] for name in keep}, copies=False)
+        before = [*self._joined, *(self.values[name] for name in values)]
+        after = [*joined, *values.values()]
+        return len(before) == len(after) and all(map(_same, before, after))
+
+    def _run(
+        self, graph: Graph, names: Mapping[str, int], *, copies: bool
+    ) -> tuple[dict[str, PerDevice], list[PerDevice]]:
+        """The values of these names, and what devices joined."""
         experiment = self._experiment
         interpreter = _Remembering(
             self._mesh, experiment.mesh, experiment.dims, experiment.x64, self._arithmetic, self._script(),
@@ -178,4 +193,16 @@ class Rerun:
                 interpreter.run(graph, frozenset())
         finally:
             self.work += interpreter.computed
-        return {name: interpreter.values[number] for name, number in names.items()}
+        return {name: interpreter.values[number] for name, number in names.items()}, interpreter.joined
+
+
+_CLOSE = 1e-9
+"""How far values that are the same may be apart by rounding, relative to the larger one."""
+
+
+def _same(before: PerDevice, after: PerDevice) -> bool:
+    """Whether each device has the same value."""
+    return len(before) == len(after) and all(
+        np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=_CLOSE, atol=_CLOSE, equal_nan=True)
+        for a, b in zip(before, after, strict=True)
+    )

@@ -201,16 +201,6 @@ def _(sources: Path) -> Call:
     return Call(whole, operands, (spec,) * 3, lines, reference=_attention)
 
 
-@public("ringattention", "blockwise_feedforward")
-def _(sources: Path) -> Call:
-    module = _module(sources, "ringattention/ringattention/ringattention_jax.py")
-
-    def feedforward(x, w):
-        return module.blockwise_feedforward(lambda x, _: jax.nn.gelu(x @ w), x, 4)
-
-    return Call(feedforward, (normal(0, 4, 8, 8), normal(1, 8, 8)), (P("data"), P(None, "model")))
-
-
 def _shardops(sources: Path) -> ModuleType:
     root = sources / "seqax"
     if not root.is_dir():
@@ -225,12 +215,12 @@ def _(sources: Path) -> Call:
     types = importlib.import_module("shardlib.shardtypes")
     lines = mesh(Auto, d=2, t=2)
 
+    @types.scope
     def device(x, w):
-        with types.scope() if hasattr(types.scope, "__wrapped__") else jax.named_scope("seqax"):
-            whole = shardops.all_gather("M/d F/t -> M F/t", w)
-            hidden = shardops.einsum_unreduced("B/d M, M F/t -> B/d F/t", x, whole)
-            partial = shardops.einsum_unreduced("B/d F/t, M F/t -> B/d M", hidden, whole)
-            return shardops.psum_scatter("B/d M -> B/d M/t", partial)
+        whole = shardops.all_gather("M/d F/t -> M F/t", w)
+        hidden = shardops.einsum_unreduced("B/d M, M F/t -> B/d F/t", x, whole)
+        partial = shardops.einsum_unreduced("B/d F/t, M F/t -> B/d M", hidden, whole)
+        return shardops.psum_scatter("B/d M -> B/d M/t", partial)
 
     specs = (P("d", None), P("d", "t"))
     whole = jax.shard_map(device, mesh=lines, in_specs=specs, out_specs=P("d", "t"), check_vma=False)

@@ -21,7 +21,7 @@ import numpy as np
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
 from runner.base.words import listed
-from runner.checks import output_differences
+from runner.checks import alignment, output_differences
 from runner.checks.changed import ChangedGraphs
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
@@ -92,6 +92,8 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
         ]
         return [who, mended[0], *(f"or {other}" for other in mended[1:])]
     none = search.nothing("the function", "it equal its reference")
+    if not written.regions and not search.lines and (parting := trial.parting()) is not None:
+        return [who, f"{none}, but {parting}", *trial.differences()]
     return [who, f"the line could not be found: {none}", *trial.differences()]
 
 
@@ -470,6 +472,46 @@ class Trial:
             if not self._agree(name, case.values["graph"], case.suspect.values)
         )  # fmt: skip
         return [text for text in shown if text is not None]
+
+    def parting(self) -> str | None:
+        """A sentence on the line at which a function parts from its reference; None where no value of the reference
+        in a line's place mends the function.
+        """
+        experiment = self._context.experiment
+        references = [self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic) for case in self._cases]
+        meant = [reference.every() for reference in references]
+
+        def mends(number: int, other: int) -> bool:
+            in_time = self.work <= experiment.diagnose * RATE
+            return in_time and self._mends_with(number, [values[other] for values in meant])
+
+        suspect = self._cases[0].suspect
+        parting = alignment.parted(suspect.graph, suspect.every(), meant[0], mends)
+        frames = self.suspect.experiment.given_frames[self.suspect.section]
+        frame = None if parting is None else frames.get(str(parting[0].source.line))
+        if parting is None or frame is None:
+            return None
+        at = (line for line in alignment.lines(references[0].graph) if line.results[0].number == parting[1])
+        place = experiment.given_frames["graph"].get(str(next(at).source.line))
+        of_line = "" if place is None else f" in {place.text}"
+        return (
+            f"{frame} reads what the reference has and gives what it has not: with the value that the reference "
+            f"has{of_line} the function equals its reference"
+        )
+
+    def _mends_with(self, number: int, values: Sequence[PerDevice]) -> bool:
+        """Whether the suspect computes the graph if an equation gives these values, one for each of the cases."""
+        self._tried += 1
+        results = self._context.experiment.results
+        try:
+            return all(
+                self._agree(name, case.values["graph"], after)
+                for case, value in zip(self._cases, values, strict=True)
+                for after in [case.suspect.with_value(number, value, results)]
+                for name in results
+            )
+        except MISFITS:
+            return False
 
     def agrees(self, revised: Experiment) -> bool:
         """Whether the suspect's section of another experiment computes the graph on the same arrays, interpreted from

@@ -45,6 +45,8 @@ class _Remembering(Interpreter):
     """Whether lines must keep their shapes."""
     computed: int = 0
     """The number of equations that were computed."""
+    given: Mapping[int, PerDevice] = field(default_factory=dict[int, PerDevice])
+    """Values of lines, by number, that stand in the place of what the lines compute."""
     joined: list[PerDevice] = field(default_factory=list[PerDevice])
     """What the devices had where the results of a region were joined, in the order of running."""
 
@@ -76,6 +78,9 @@ class _Remembering(Interpreter):
 
     def _line(self, equation: Equation, gone: frozenset[int]) -> None:
         (result,) = equation.results
+        if result.number in self.given:
+            self.values[result.number] = self.given[result.number]
+            return
 
         def compute() -> PerDevice:
             Interpreter._line(self, equation, frozenset())
@@ -167,6 +172,17 @@ class Rerun:
         """
         return self._run(graph, {name: graph.names[name] for name in keep}, copies=True)[0]
 
+    def with_value(self, number: int, value: PerDevice, keep: Iterable[str]) -> dict[str, PerDevice]:
+        """The values of these names if an equation gave another value. Raises what `interpret` raises."""
+        names = {name: self.graph.names[name] for name in keep}
+        return self._run(self.graph, names, copies=True, given={number: value})[0]
+
+    def every(self) -> dict[int, PerDevice]:
+        """The values of all equations outside of repeats and regions, by number."""
+        numbers = (result.number for equation in self.graph.equations for result in equation.results)
+        values = self._run(self.graph, {str(number): number for number in numbers}, copies=False)[0]
+        return {int(number): value for number, value in values.items()}
+
     def unmoved(self, graph: Graph, keep: Iterable[str]) -> bool:
         """Whether these names have the values of the unchanged section, and each device does what it joins in a region.
 
@@ -178,14 +194,14 @@ class Rerun:
         return len(before) == len(after) and all(map(_same, before, after))
 
     def _run(
-        self, graph: Graph, names: Mapping[str, int], *, copies: bool
+        self, graph: Graph, names: Mapping[str, int], *, copies: bool, given: Mapping[int, PerDevice] | None = None
     ) -> tuple[dict[str, PerDevice], list[PerDevice]]:
         """The values of these names, and what devices joined."""
         experiment = self._experiment
         interpreter = _Remembering(
             self._mesh, experiment.mesh, experiment.dims, experiment.x64, self._arithmetic, self._script(),
             None if self._kept.filling else self._most, copies=copies, kept=self._kept,
-            shaped=self._shaped,
+            shaped=self._shaped, given=given or {},
         )  # fmt: skip
         interpreter.values = {value.number: self._inputs[value.name] for value in graph.inputs}
         try:

@@ -4,12 +4,13 @@
 
 The libraries are installed by whoever runs it; those that are missing are named. FOLDER has clones of repositories that
 are no packages: `jax`, `jax-llm-examples`, `ringattention`, `seqax`. With --plain the functions are called and not
-checked. A time is that of the processors, of the check and of its worker.
+checked. A time is that of the processors: of the check and of its worker, where it is still there at the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -59,37 +60,50 @@ def _one(subject: Subject, sources: Path, folder: Path, *, plain: bool) -> str:
         with call.context():
             jax.block_until_ready(call.function(*call.operands))
         return _row(title, "called", 0.0, "")
-    start = _processor()
-    record = _record(call, folder)
+    record, seconds = _record(call, folder)
     said = record.error or "; ".join(_said(record))
-    return _row(title, record.status, _processor() - start, re.sub(r"\s+", " ", said))
+    return _row(title, record.status, seconds, re.sub(r"\s+", " ", said))
 
 
-def _record(call: Call, folder: Path) -> Record:
+def _record(call: Call, folder: Path) -> tuple[Record, float]:
+    """The record of a check, and the processor time that it took."""
     workers = Workers(copied.worker())
     arguments = dict(call.keys)
     if not call.setting:
         arguments["mesh"] = call.mesh or {"data": 2, "model": 2}
+    start = time.process_time()
     try:
         with call.context():
-            return checked(
+            record = checked(
                 call.function, call.operands, in_specs=call.specs, out_specs=None, reference=call.reference,
-                program="auto", folder=folder, workers=workers, show="none", timeout=_TIMEOUT, **arguments,
+                folder=folder, workers=workers, show="none", timeout=_TIMEOUT, **arguments,
             )  # fmt: skip
+        return record, time.process_time() - start + _of_workers()
     finally:
         workers.close()
+
+
+def _of_workers() -> float:
+    """The seconds of processor time of all processes that this one started, and those started, while they run."""
+    parents: dict[int, int] = {}
+    used: dict[int, int] = {}
+    for process in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = process.read_text("utf-8").rpartition(")")[2].split()
+            parents[int(process.parent.name)], used[int(process.parent.name)] = (
+                int(fields[1]),
+                sum(map(int, fields[11:13])),
+            )
+    ours = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(used[process] for process in ours - {os.getpid()} if process in used) / os.sysconf("SC_CLK_TCK")
 
 
 def _said(record: Record) -> list[str]:
     """What the record says besides its verdict."""
     programs = record.programs.values()
     return [str(text) for program in programs for text in (getattr(program, "reason", None),) if text]
-
-
-def _processor() -> float:
-    """The seconds of processor time of this process and of those that it waited for."""
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
 
 
 def _row(title: str, verdict: str, seconds: float, said: str) -> str:

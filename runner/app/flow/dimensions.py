@@ -51,8 +51,7 @@ def names(fitting: Fitting, dims: Mapping[str, int], shapes: Mapping[str, tuple[
     """
     return {
         name: tuple(
-            _only({dim for dim in each if dims.get(dim, size) == size})
-            for each, size in zip(there, shape, strict=True)
+            _only({dim for dim in each if dims.get(dim, size) == size}) for each, size in zip(there, shape, strict=True)
         )
         for name, shape in shapes.items()
         if len(there := fitting.get(name, ())) == len(shape)

@@ -154,7 +154,8 @@ class Imports:
         if function is None:
             return NO_SOURCE
         given = {name: self.paths.get(argument, argument) for name, argument in call.arguments}
-        names = names_of_values(function.values({name: name for name in function.lines.values}), given)
+        values = function.values({name: name for name in function.lines.values})
+        names = names_of_values(values, given, as_written=True)
         return SourceText(function.spelled.sources, function.frames, names)
 
     def with_line(self, key: Key, text: str | int) -> Imports | None:

@@ -80,32 +80,31 @@ class NamedByReader:
     wish: str
 
 
-def names_of_values(values: Iterable[NamedByReader], given: Mapping[str, str]) -> dict[str, str]:
+def names_of_values(
+    values: Iterable[NamedByReader], given: Mapping[str, str], *, as_written: bool = False
+) -> dict[str, str]:
     """What a person calls each value: names that differ, by the names in the lines; `given`: those of operands.
 
     A variable's value has the variable's name. What the lines call the same is numbered: `x` and `x#2` are the values
-    of a variable that is assigned twice, `lse#2` is one that a line makes on the way to `lse`.
+    of a variable that is assigned twice, `lse#2` is one that a line makes on the way to `lse`. With `as_written`
+    a variable has its own name wherever it is assigned, as in the line of the source that reads it.
     """
     names, counts = dict(given), Counter(given.values())
     nameless: dict[str, str] = {}
     for value in values:
+        source = value.source
         if value.name in names:
             continue
-        source = value.source
-        if source and (source.isidentifier() or source not in counts or not is_compound(source)):
-            counts[source] += 1
-            names[value.name] = _numbered(source, counts[source])
-        else:
+        if not source or (source in counts and not as_written and is_compound(source)):
             nameless[value.name] = value.wish
+            continue
+        counts[source] += 1
+        names[value.name] = source if as_written or counts[source] == 1 else f"{source}#{counts[source]}"
     alike = Counter(nameless.values())
     for name, wish in nameless.items():
         counts[wish] += 1
         names[name] = wish if alike[wish] == counts[wish] == 1 else f"{wish}#{counts[wish]}"
     return names
-
-
-def _numbered(name: str, count: int) -> str:
-    return name if count == 1 else f"{name}#{count}"
 
 
 def _enclosed(source: str, *, alone: bool) -> str:

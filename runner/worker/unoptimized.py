@@ -57,9 +57,9 @@ def _with_results(lines: list[str]) -> list[str]:
     if main is None or end is None:
         return lines
     asked = {
-        found["result"].split()[0]: found
-        for found in map(_CONSTRAINT.match, lines[main:end])
-        if found is not None and found["target"] == "xla.sdy.FuncResultSharding"
+        constraint["result"].split()[0]: constraint
+        for constraint in map(_CONSTRAINT.match, lines[main:end])
+        if constraint is not None and constraint["target"] == "xla.sdy.FuncResultSharding"
     }
     returned = re.findall(r"%[\w#]+", lines[end].partition(" : ")[0])
     head, arrow, results = lines[main].partition(") -> ")

@@ -87,8 +87,8 @@ def unrun(verdicts: Mapping[Program, ValueVerdict]) -> list[str]:
         for reason in {twin.reason for twin in twins if twin is not None and twin.status == "not_run"}:
             programs.setdefault(reason or "it did not run", []).append(str(program))
     return [
-        f"{listed(names)} {'has' if len(names) == 1 else 'have'} no twin in float64, and the measured rounding decides: "
-        f"{reason}"
+        f"{listed(names)} {'has' if len(names) == 1 else 'have'} no twin in float64, and the measured rounding "
+        f"decides: {reason}"
         for reason, names in programs.items()
     ]
 

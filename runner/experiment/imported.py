@@ -90,6 +90,7 @@ class Imported:
     - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
     - `added`: the lines of sums that JAX adds to a derivative for operands that do not vary over mesh axes, each with
       the operand's name in the user's function, or an empty text.
+    - `paths`: for lines at a place that several calls lead to, the user's lines that do, the innermost first.
     """
 
     call: str
@@ -102,6 +103,7 @@ class Imported:
     spelled: UserSpelling = field(default_factory=UserSpelling)
     rules: tuple[str, ...] = ()
     added: Mapping[str, str] = field(default_factory=dict[str, str])
+    paths: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict[str, "tuple[tuple[str, int], ...]"])
 
     def text(self, parameters: Mapping[str, str]) -> str:
         """The expression that it returns, with these names for its parameters."""

@@ -24,6 +24,9 @@ import numpy as np
 
 from runner.base.layout import Mesh, Spec
 from runner.base.words import quoted
+from runner.compiled.evidence.hlo import Location
+from runner.compiled.evidence.source_lines import SourceLine, distinguishing
+from runner.compiled.evidence.source_lines import frame as frame_at
 from runner.experiment.extent import STEPS
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, UserSpelling
 from runner.graph.language.check import canonical_term
@@ -89,6 +92,7 @@ class FunctionLines:
     - `spelled`: how the user's source spells values and expressions of the lines.
     - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
     - `added`: the lines of sums that JAX adds for operands that do not vary, each with the operand's name, if known.
+    - `paths`: for lines at a place that several calls lead to, the user's lines that do, the innermost first.
     """
 
     lines: Mapping[str, TracedLine]
@@ -101,6 +105,7 @@ class FunctionLines:
     spelled: UserSpelling = field(default_factory=UserSpelling)
     rules: tuple[str, ...] = ()
     added: Mapping[str, str] = field(default_factory=dict[str, str])
+    paths: Mapping[str, tuple[Location, ...]] = field(default_factory=dict[str, "tuple[Location, ...]"])
 
     def traced(self, parameters: Iterable[str]) -> TracedLines:
         """The lines with the names of the operands; the captured arrays come behind them."""
@@ -212,11 +217,27 @@ def _lines(
     ]
     names = tuple(term.name for term in results)
     called = frozenset(reader.called)
+    frames, paths = _with_callers(reader.frames, reader.paths)
     return FunctionLines(
-        body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked,
+        body.lines, names, reader.arrays, frames, reader.differentiated, called, reader.marked,
         UserSpelling({canonical_term(term): source for term, source in reader.spelled.items()}), tuple(reader.rules),
-        reader.added,
+        reader.added, paths,
     )  # fmt: skip
+
+
+def _with_callers(
+    frames: Mapping[str, Frame], paths: Mapping[str, tuple[Location, ...]]
+) -> tuple[dict[str, Frame], dict[str, tuple[Location, ...]]]:
+    """The places of lines with the callers that tell them apart, and the paths of those that have such."""
+    lines = {name: SourceLine((frame.file, frame.line), paths.get(name, ())) for name, frame in frames.items()}
+    callers = distinguishing(lines.values())
+    of_lines = {name: callers[line] for name, line in lines.items()}
+    apart = {
+        name: replace(frame, path=tuple(map(frame_at, reversed(of_lines[name])))) if of_lines[name] else frame
+        for name, frame in frames.items()
+    }
+    several = {frames[name] for name, calls in of_lines.items() if calls}
+    return apart, {name: paths[name] for name, frame in frames.items() if frame in several and name in paths}
 
 
 @dataclass
@@ -250,6 +271,10 @@ class _Reader:
     """The places of the user's functions with a derivative of their own."""
     unread: bool = False
     """Whether the user's values that nothing reads have lines too."""
+    paths: dict[str, tuple[Location, ...]] = field(default_factory=dict[str, "tuple[Location, ...]"])
+    """The user's lines that lead to the place of each line, the innermost first."""
+    first_calls: dict[Any, tuple[Location, ...]] = field(default_factory=dict[Any, "tuple[Location, ...]"])
+    """For each jaxpr that was inlined the path of its first call, at which JAX traced it."""
     added: dict[str, str] = field(default_factory=dict[str, str])
     """The lines of sums that JAX adds, each with the name of the operand whose cotangents it sums, if it is known."""
 
@@ -329,14 +354,19 @@ class _Body:
     """Whether the lines are those of the traced function itself."""
     loop: UserFrame | None = None
     """The call that makes a loop of these lines."""
+    path: tuple[Location, ...] = ()
+    """The user's lines that lead to the equation that is read, its own first."""
+    call: tuple[tuple[Location, ...], tuple[Location, ...]] = ((), ())
+    """The paths of the call at which JAX traced these equations, and of the one that is read."""
     operands: tuple[tuple[str, Any], ...] = ()
     """The names and types of the operands of the innermost device function."""
 
     def inside(self, lines: dict[str, TracedLine]) -> _Body:
         """An empty body nested in this one."""
         return _Body(
-            self.reader, lines, {}, self.references, self.frame, self.mapped, self.follows, operands=self.operands
-        )
+            self.reader, lines, {}, self.references, self.frame, self.mapped, self.follows,
+            path=self.path, call=self.call, operands=self.operands,
+        )  # fmt: skip
 
     def know(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Bind the arrays that a jaxpr captures."""
@@ -357,6 +387,7 @@ class _Body:
         sources: Mapping[Any, SourceOf] = spelled(equations, read) if own else {}
         for equation, frame in zip(equations, frames, strict=True):
             self.frame = frame or self.frame
+            self.path = self._called(_path(equation)) or self.path
             results = self._equation(equation, [reads[v] > 0 for v in equation.outvars])
             single = len(equation.outvars) == 1
             added = equation.primitive.name == "psum_invariant" and not asks_for_collective(equation.source_info)
@@ -383,6 +414,13 @@ class _Body:
             return False
         aval = equation.outvars[0].aval
         return not aval.shape and aval.dtype.kind in "iu" and user_frame(equation.source_info) in (None, self.loop)
+
+    def _called(self, path: tuple[Location, ...]) -> tuple[Location, ...]:
+        """The path of an equation in the call that is read; JAX traces a jitted function once, and from its body on."""
+        first, this = self.call
+        if not first or not path or path[-len(first) :] == first:
+            return (*path[: len(path) - len(first)], *this)
+        return path if path[-1] == first[-1] else (*path, *this)
 
     def _replicated(self, equation: Any, aval: Any) -> str:
         """The operand of the device function whose cotangents a sum adds up; empty if several may be that.
@@ -492,6 +530,8 @@ class _Body:
         self.lines[name] = line
         if self.frame is not None:
             self.reader.frames[name] = self.frame
+            if self.path[:1] == ((self.frame.file, self.frame.line),):
+                self.reader.paths[name] = self.path[1:]
 
     def _equation(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         name = equation.primitive.name
@@ -620,6 +660,7 @@ class _Body:
     def _within(self, jaxpr: Any, consts: Any, operands: Any, wanted: Sequence[bool], equation: Any) -> list[Term]:
         """Inline the lines of a jaxpr at some operands."""
         inside = self.inside(self.lines)
+        inside.call = self.reader.first_calls.setdefault(jaxpr, self.path), self.path
         inside.mapped |= "vmap(" in str(equation.source_info.name_stack)
         inside.know(jaxpr.constvars, consts)
         live = self.live(jaxpr, tuple(wanted))
@@ -1193,8 +1234,14 @@ def _frame(equation: Any) -> Frame | None:
     frame = user_frame(equation.source_info)
     if frame is None:
         return None
-    caller = "" if frame.caller is None else str(_line_of_file(*frame.caller))
+    caller = str(_line_of_file(*frame.callers[0])) if frame.callers else ""
     return replace(_line_of_file(frame.file, frame.line), caller=caller)
+
+
+def _path(equation: Any) -> tuple[Location, ...]:
+    """The user's lines that lead to an equation, its own first; empty if it comes from none."""
+    frame = user_frame(equation.source_info)
+    return () if frame is None else ((frame.file, frame.line), *frame.callers)
 
 
 def _line_of_file(file: str, line: int) -> Frame:

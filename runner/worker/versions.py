@@ -188,7 +188,7 @@ def module_cost(text: str) -> dict[str, float] | str:
 class UserFrame:
     """A place in a file: the lines, from 1 on, and columns, in bytes, between which an expression is written.
 
-    `caller` is the file and the line that call the function around it, if these are the user's too.
+    `callers`: the files and lines of the user's that lead to it, the innermost first.
     """
 
     file: str
@@ -196,7 +196,7 @@ class UserFrame:
     column: int
     last_line: int
     last_column: int
-    caller: tuple[str, int] | None = field(default=None, compare=False)
+    callers: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
 
 def user_frame(source: Any) -> UserFrame | None:
@@ -215,8 +215,8 @@ def _user_frame(traceback: Any) -> UserFrame | None:
     if not users:
         return None
     own, *around = users
-    caller = (around[0].file_name, around[0].start_line) if around else None
-    return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column, caller)
+    callers = tuple((frame.file_name, frame.start_line) for frame in around)
+    return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column, callers)
 
 
 def user_places(source: Any) -> list[tuple[str, int]]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
-from jax._src import api, core
+from jax._src import api
+from jax._src import core as _core
 from jax.sharding import AbstractMesh, AxisType
 
 from runner.base.layout import Mesh
@@ -23,7 +24,11 @@ from runner.experiment.imported import CALLED
 from runner.worker import calls
 
 # These are public in `jax.extend`, which also imports Pallas: 50 ms that few jobs need.
+core: Any = _core
 Literal, Var = core.Literal, core.Var
+CLOSED_JAXPR: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)
+"""From JAX 0.12 on, a jaxpr has its constants itself."""
+
 clear_backends: Callable[[], None] = api.clear_backends
 
 

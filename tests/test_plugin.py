@@ -210,10 +210,10 @@ def test_twins_decide_in_a_session_too(project: Project) -> None:
     for verify in ("auto", "rounding"):
         project.write(f"my_conf/experiment/{verify}.yaml", LOST.format(name=verify, verify=verify))
     items = [f"my_conf/experiment/{verify}.yaml::auto::value" for verify in ("auto", "rounding")]
-    said = project.pytest(*items, status=1)
-    assert re.search(r"1 failed, 1 passed", said)
-    assert re.search(r"FAILED my_conf/experiment/rounding.yaml::auto::value", said)
-    assert "auto: value is weak" in said
+    printed = project.pytest(*items, status=1)
+    assert re.search(r"1 failed, 1 passed", printed)
+    assert re.search(r"FAILED my_conf/experiment/rounding.yaml::auto::value", printed)
+    assert "auto: value is weak" in printed
 
 
 def test_a_psum_that_was_removed_is_named(ran: Callable[[Path], Project], tmp_path: Path) -> None:

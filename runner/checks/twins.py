@@ -59,7 +59,7 @@ def proved(verdicts: Mapping[Program, ValueVerdict]) -> dict[tuple[Program, str]
     }
 
 
-def told(verdicts: Mapping[Program, ValueVerdict]) -> dict[Program, ValueVerdict]:
+def annotated(verdicts: Mapping[Program, ValueVerdict]) -> dict[Program, ValueVerdict]:
     """The verdicts where all twins were asked for: a note says how near those are that equal the oracle."""
     equal = {
         program: [output.twin.max_abs_error for output in verdict.compared.values() if output.twin is not None]

@@ -281,7 +281,7 @@ class Findings:
         }
         context.proved = twins.proved(judged)
         self._record.warnings += twins.unrun(judged)
-        judged = twins.told(judged) if verify == "twin" else judged
+        judged = twins.annotated(judged) if verify == "twin" else judged
         return judged | self._parted(
             {program: verdict for program, verdict in judged.items() if parting.sought(verdict)}
         )

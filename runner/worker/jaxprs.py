@@ -55,7 +55,7 @@ from runner.worker.primitives import (
     wrapped,
 )
 from runner.worker.setting import without
-from runner.worker.spelled import SourceOf, spelled
+from runner.worker.spelled import SourceOf, is_derivative, spelled
 from runner.worker.systems import system
 from runner.worker.trips import steps
 from runner.worker.versions import (
@@ -220,8 +220,8 @@ def _lines(
     frames, paths = _with_callers(reader.frames, reader.paths)
     return FunctionLines(
         body.lines, names, reader.arrays, frames, reader.differentiated, called, reader.marked,
-        UserSpelling({canonical_term(term): source for term, source in reader.spelled.items()}), tuple(reader.rules),
-        reader.added, paths,
+        UserSpelling({canonical_term(term): source for term, source in reader.spelled.items()}, reader.wishes),
+        tuple(reader.rules), reader.added, paths,
     )  # fmt: skip
 
 
@@ -248,7 +248,8 @@ class _Reader:
 
     - `mesh`: the mesh of which a `shard_map` inside may be; `manual`: those of its axes that are manual here.
     - `arrays`: captured arrays by their names in lines; `captured`: the arrays as captured, with their terms.
-    - `counts`: the number of further names made from each wish; `meant`: the terms that names stand for.
+    - `counts`: the number of further names made from each wish; `wishes`: these wishes, by the names; `meant`: the
+      terms that names stand for.
     """
 
     taken: set[str]
@@ -259,6 +260,7 @@ class _Reader:
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
     counts: Counter[str] = field(default_factory=Counter[str])
     meant: dict[str, Term] = field(default_factory=dict[str, Term])
+    wishes: dict[str, str] = field(default_factory=dict[str, str])
     live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
     differentiated: bool = False
     called: set[str] = field(default_factory=set[str])
@@ -290,6 +292,15 @@ class _Reader:
             self.counts[wish] += 1
             name = f"{wish}_{self.counts[wish] + 1}"
         self.taken.add(name)
+        if name != wish:
+            self.wishes[name] = wish
+        return name
+
+    def parameter(self, wish: str | None, otherwise: str) -> str:
+        """An unused name for a parameter of a body, which the user's function calls `wish`, if that is known."""
+        name = self.fresh(wish or otherwise)
+        if wish and name != wish:
+            self.spelled.setdefault(Name(name), wish)
         return name
 
     def what(self, term: Term) -> Term:
@@ -348,6 +359,8 @@ class _Body:
     frame: Frame | None = None
     mapped: bool = False
     """Whether the lines are inside a `vmap`."""
+    derivative: bool = False
+    """Whether the lines may be those of a derivative, which the source does not have."""
     follows: bool = False
     """Whether JAX tracks the mesh axes over which values may vary."""
     over: dict[Any, frozenset[str]] = field(default_factory=dict[Any, frozenset[str]])
@@ -366,9 +379,14 @@ class _Body:
     def inside(self, lines: dict[str, TracedLine]) -> _Body:
         """An empty body nested in this one."""
         return _Body(
-            self.reader, lines, {}, self.references, self.frame, self.mapped, self.follows,
+            self.reader, lines, {}, self.references, self.frame, self.mapped, self.derivative, self.follows,
             path=self.path, call=self.call, operands=self.operands,
         )  # fmt: skip
+
+    def _in_loop(self, equation: Any) -> _Body:
+        """The empty body of a loop."""
+        derivative = self.derivative or is_derivative(equation)
+        return replace(self.inside({}), loop=user_frame(equation.source_info), derivative=derivative)
 
     def know(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Bind the arrays that a jaxpr captures."""
@@ -386,7 +404,7 @@ class _Body:
         reader_of = {v: at for at, each in enumerate(read) for v in each}
         # JAX may have cached the trace of a library's function at a call elsewhere.
         own = self.outermost or _defined(jaxpr) is not None
-        sources: Mapping[Any, SourceOf] = spelled(equations, read) if own else {}
+        sources: Mapping[Any, SourceOf] = spelled(equations, read) if own and not self.derivative else {}
         for equation, frame in zip(equations, frames, strict=True):
             self.frame = frame or self.frame
             self.path = self._called(_path(equation)) or self.path
@@ -664,6 +682,7 @@ class _Body:
         inside = self.inside(self.lines)
         inside.call = self.reader.first_calls.setdefault(jaxpr, self.path), self.path
         inside.mapped |= "vmap(" in str(equation.source_info.name_stack)
+        inside.derivative |= is_derivative(equation)
         inside.know(jaxpr.constvars, consts)
         live = self.live(jaxpr, tuple(wanted))
         reads = Counter(v for each in live.equations for v in each.invars if isinstance(v, Var))
@@ -818,20 +837,20 @@ class _Body:
         ended = (*(True for _ in range(count)), *wanted[count:])
         live = self.live(jaxpr, ended)
         loop, index = self.reader.fresh(self._loop_name("scan")), self.reader.fresh("step")
-        inside = replace(self.inside({}), loop=user_frame(equation.source_info))
+        inside = self._in_loop(equation)
         inside.know(jaxpr.constvars, closed.consts)
         carry: dict[str, Term] = {}
         over: dict[str, Term] = {}
         inputs = zip(jaxpr.invars, equation.invars, _parameters(jaxpr), live.inputs, strict=True)
         for at, (variable, operand, wish, kept) in enumerate(inputs):
             if same <= at < same + count:
-                name = self.reader.fresh(wish or "carry")
+                name = self.reader.parameter(wish, "carry")
                 carry[name], inside.known[variable] = self._initial(operand), Name(name)
             elif kept and at < same:
                 inside.known[variable] = self._parameter(self.term(operand), operand.aval, wish)
                 inside.over[variable] = self._differs(operand)
             elif kept:
-                name, term = self.reader.fresh(wish or "slice"), self.term(operand)
+                name, term = self.reader.parameter(wish, "slice"), self.term(operand)
                 over[name] = built("flip({x}, 0)", x=term) if reverse else term
                 inside.known[variable] = Name(name)
                 inside.over[variable] = self._differs(operand)
@@ -864,12 +883,13 @@ class _Body:
         name = self.reader.fresh(self._loop_name("shard_map"))
         named = tuple((name, v.aval) for name, v in zip(_parameters(jaxpr), jaxpr.invars, strict=True) if name)
         inside = replace(self.inside({}), follows=params["check_vma"], operands=named)
+        inside.derivative |= is_derivative(equation)
         over: dict[str, Term] = {}
         in_specs: list[Any] = []
         inputs = zip(jaxpr.invars, equation.invars, params["in_specs"], _parameters(jaxpr), read, strict=True)
         for variable, operand, spec, wish, kept in inputs:
             if kept or self.reader.unread:
-                shard = self.reader.fresh(wish or "shard")
+                shard = self.reader.parameter(wish, "shard")
                 over[shard] = as_array(self.term(operand), variable.aval)
                 inside.known[variable] = Name(shard)
                 inside.over[variable] = varying_axes(variable.aval) & {*self._differs(operand), *Spec.of(spec).axes}
@@ -956,12 +976,12 @@ class _Body:
                 f"{STEPS:,}: take fewer, or name a reference for a jitted function that contains it"
             )
         loop = self.reader.fresh(self._loop_name("while"))
-        inside = replace(self.inside({}), loop=user_frame(equation.source_info))
-        wishes = [wish or "carry" for wish in _parameters(body.jaxpr)[first - asked :]]
+        inside = self._in_loop(equation)
+        wishes = _parameters(body.jaxpr)[first - asked :]
         read = [(condition, equation.invars[:asked]), (body, equation.invars[asked:first])]
         if count is None:
-            initial = [self.named(term, wish) for term, wish in zip(initial, wishes, strict=True)]
-        carry = {self.reader.fresh(wish): term for term, wish in zip(initial, wishes, strict=True)}
+            initial = [self.named(term, wish or "carry") for term, wish in zip(initial, wishes, strict=True)]
+        carry = {self.reader.parameter(wish, "carry"): term for term, wish in zip(initial, wishes, strict=True)}
         index = self.reader.fresh("step")
         for closed, invars in read if count is None else read[1:]:
             inside.know(closed.jaxpr.constvars, closed.consts)
@@ -981,7 +1001,7 @@ class _Body:
                     inside._changed(Name(going[0]), condition.out_avals[0], end, Name(name), variable.aval)
                     for end, name, variable in zip(ends, carry, body.jaxpr.outvars, strict=False)
                 ]
-            ends = [inside.named(end, f"next_{wish}") for end, wish in zip(ends, wishes, strict=True)]
+            ends = [inside.named(end, f"next_{wish or 'carry'}") for end, wish in zip(ends, wishes, strict=True)]
             ends += inside._condition(condition.jaxpr, ends)
         inside.end(carry, ends)
         if count is None:

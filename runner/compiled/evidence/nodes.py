@@ -42,6 +42,10 @@ Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end
 """
 
 
+_PARAMETERS = re.compile(r"(?<=\w)\[\w+=(?:[^\[\]]|\[[^\[\]]*\])*\]")
+"""The parameters that older series of JAX wrote behind a primitive: `all_to_all[axis_name=('y',) split_axis=2]`."""
+
+
 @dataclass(frozen=True)
 class OperationOrigin:
     """Where an operation comes from: its line (`C`, `ring.lhs`, an array), and the JAX primitive.
@@ -59,6 +63,8 @@ def stacks(op_name: str) -> list[str]:
 
     `a/b;a/c` if two computed the same, `a/(b:c)` if two became one collective (openxla/xla#40903).
     """
+    if "[" in op_name:
+        op_name = _PARAMETERS.sub("", op_name)
     opened = re.search(r"(?:^|/)\(", op_name)
     if opened is None or not op_name.endswith(")"):
         return op_name.split(";")

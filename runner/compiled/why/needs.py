@@ -28,14 +28,14 @@ class Need:
 
 
 _WORDS = {
-    "dot_general": "product", "convolution": "convolution", "gather": "lookup", "scatter": "update",
+    "dot_general": "product", "dot": "product", "convolution": "convolution", "gather": "lookup", "scatter": "update",
     "dynamic_slice": "slice", "dynamic_update_slice": "update", "reduce_window": "window", "fft": "transform",
     "concatenate": "concatenation", "broadcast_in_dim": "broadcast", "select_and_scatter": "window",
     "reshard": "derivative of the reshard", "manual_computation": "shard_map", "while": "loop", "case": "choice",
 }  # fmt: skip
 _REDUCTIONS = {"sum": "sum", "max": "maximum", "min": "minimum", "prod": "product"}
 
-_SUMMING = frozenset({"dot_general", "convolution"})
+_SUMMING = frozenset({"dot_general", "dot", "convolution"})
 
 _WINDOWED = frozenset({"convolution", "reduce_window", "select_and_scatter"})
 """The operations that reduce over a sliding window: they need the values next to a block's edges."""

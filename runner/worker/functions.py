@@ -1072,10 +1072,13 @@ class _FunctionReader:
         return setting.within(self._mesh(how.explicit)) if how.within else contextlib.nullcontext()
 
     def _typed(self, structs: Mapping[str, Any], layouts: Mapping[str, Spec], how: Setting) -> dict[str, Any]:
-        """The types of operands: with their layouts, if the axes are Explicit."""
-        if not how.explicit:
+        """The types of operands: with their layouts, if the axes are Explicit.
+
+        On Auto axes in place of the caller's Explicit ones they have the mesh too: JAX refuses there what needs types.
+        """
+        if not how.explicit and not self.probe.mesh.explicit:
             return {**structs}
-        mesh = self._mesh(True)
+        mesh = self._mesh(how.explicit)
         return {
             name: setting.typed(struct, mesh, layouts[name]) if name in layouts else struct
             for name, struct in structs.items()

@@ -42,6 +42,7 @@ _SHIPPED = str(conf_folder())
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def is_users(file: str) -> bool:
     """Whether a file is a user's own, rather than a library's, Shardproof's, or evaluated text."""
     if file.startswith(_SHIPPED):

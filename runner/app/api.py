@@ -108,7 +108,7 @@ class Record(model.Record):
     def _repr_html_(self) -> str:
         from runner.reports.show import html
 
-        return html.fragment(self)
+        return html.fragment(self, self.folder)
 
 
 def compose(

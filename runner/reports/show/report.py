@@ -388,6 +388,8 @@ def _profiles(record: Record) -> None:
     if rows:
         say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
         print_table(Table(("program", *profile.HEAD), rows))
+        for sentence in profile.head(taken):
+            say(sentence)
         say()
 
 

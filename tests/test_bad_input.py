@@ -258,26 +258,14 @@ WITHOUT_JAX = {
         edited("  C: A @ B", "  3: A @ B"),
         "experiment/mine.yaml:13:3  graph\n  3 is not a name; use letters, digits and '_'",
     ),
-    "no package": (
-        edited("# @package _global_\n", ""),
-        "experiment/mine.yaml:1:1\n  an experiment begins with the line: # @package _global_",
-    ),
-    "no package and no mesh": (
-        edited("# @package _global_\ndefaults:\n  - override /mesh: x2_y2\n", ""),
-        "experiment/mine.yaml:1:1\n  an experiment begins with these lines:\n"
-        "    # @package _global_\n    mesh: {axes: [x], shape: [2]}",
+    "no mesh for its specs": (
+        edited("defaults:\n  - override /mesh: x2_y2\n", "").replace("[x, null]", "[x, y]"),
+        "experiment/mine.yaml  mesh\n"
+        "  there is no mesh; write mesh: {axes: [x, y], shape: [2, 2]}, or choose one: mesh=x4",
     ),
     "another package": (
         edited("_global_", "experiment"),
-        "experiment/mine.yaml:1:1\n  this line must be: # @package _global_",
-    ),
-    "the package too late": (
-        edited("# @package", "# mine\n# @package"),
-        "experiment/mine.yaml:2:1\n  this line has to be the first: Hydra looks for it no further than line 1",
-    ),
-    "a byte order mark": (
-        "\ufeff" + GOOD,
-        "experiment/mine.yaml:1:1\n  a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM",
+        "experiment/mine.yaml:1:1\n  this line must be: # @package _global_; or leave it out",
     ),
     "an empty file": ("", "experiment/mine.yaml:1:1\n  the file is empty"),
     "a file that is a list": (

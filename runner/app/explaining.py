@@ -50,13 +50,20 @@ class Explained(model.Explanation):
 
         return f"<Explained {explained.head(self)[0]}; {explained.totals(self)[0]}>"
 
-    def __str__(self) -> str:
-        from runner.reports.show import explained
+    def text(self, *, complete: bool = False, width: int | None = None) -> str:
+        """The tables in at most `width` columns, by default the terminal's, or 100.
 
-        out = Page()
-        with contextlib.redirect_stdout(out):
-            explained.text(self)
+        - `complete`: with all rows and columns, and the whole reasons.
+        """
+        from runner.reports.show import console, explained
+
+        out, columns = Page(), width or console.room() or console.PLAIN
+        with contextlib.redirect_stdout(out), console.within(columns):
+            explained.text(self, complete=complete)
         return out.getvalue()
+
+    def __str__(self) -> str:
+        return self.text()
 
     def _repr_html_(self) -> str:
         from runner.reports.show.page import explanation

@@ -1136,7 +1136,7 @@ class _FunctionReader:
         constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
         self.imported[own] = Imported(
             call.function, returned, traced, lines.frames, lines.differentiated, lines.marked, constraints,
-            lines.spelled, lines.rules, lines.added,
+            lines.spelled, lines.rules, lines.added, lines.paths,
         )  # fmt: skip
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")

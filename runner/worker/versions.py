@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
-from jax._src import api, core
+from jax._src import api
+from jax._src import core as _core
 from jax.sharding import AbstractMesh, AxisType
 
 from runner.base.layout import Mesh
@@ -23,7 +24,11 @@ from runner.experiment.imported import CALLED
 from runner.worker import calls
 
 # These are public in `jax.extend`, which also imports Pallas: 50 ms that few jobs need.
+core: Any = _core
 Literal, Var = core.Literal, core.Var
+CLOSED_JAXPR: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)
+"""From JAX 0.12 on, a jaxpr has its constants itself."""
+
 clear_backends: Callable[[], None] = api.clear_backends
 
 
@@ -188,7 +193,7 @@ def module_cost(text: str) -> dict[str, float] | str:
 class UserFrame:
     """A place in a file: the lines, from 1 on, and columns, in bytes, between which an expression is written.
 
-    `caller` is the file and the line that call the function around it, if these are the user's too.
+    `callers`: the files and lines of the user's that lead to it, the innermost first.
     """
 
     file: str
@@ -196,7 +201,7 @@ class UserFrame:
     column: int
     last_line: int
     last_column: int
-    caller: tuple[str, int] | None = field(default=None, compare=False)
+    callers: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
 
 def user_frame(source: Any) -> UserFrame | None:
@@ -215,8 +220,8 @@ def _user_frame(traceback: Any) -> UserFrame | None:
     if not users:
         return None
     own, *around = users
-    caller = (around[0].file_name, around[0].start_line) if around else None
-    return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column, caller)
+    callers = tuple((frame.file_name, frame.start_line) for frame in around)
+    return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column, callers)
 
 
 def user_places(source: Any) -> list[tuple[str, int]]:

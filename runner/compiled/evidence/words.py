@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -70,6 +71,25 @@ def described(entry: Collective) -> str:
 def because(why: Reason) -> str:
     """The reason of a collective, in a sentence."""
     return why.text + ("; Shardy plans it too" if why.planned and why.by == "operation" else "")
+
+
+def summary(why: Reason, lines: Sequence[str]) -> str:
+    """The reason in brief, for readers who see the collective's own `lines`: its first need, and its first key."""
+    need, *others = why.text.split("; instead ")[0].split("; ")
+    for line in lines:
+        need = re.sub(rf" in {re.escape(line)}(?: \(backward\))?(?![\w:.])", "", need, count=1)
+    if why.keys:
+        key = "|".join(re.escape(key) for key in sorted(why.keys, key=len, reverse=True))
+        need = re.sub(rf"({key})((?:, (?:{key}))+) and ((?:{key})|(\d+) other keys)", _first_of, need)
+    more = sum(" needs " in other or " over a dimension " in other for other in others)
+    need += f" (and {more} more need{'s' if more > 1 else ''})" if more else ""
+    return need + (" (Shardy plans otherwise)" if why.instead else "")
+
+
+def _first_of(keys: re.Match[str]) -> str:
+    """The first of several keys, and how many there are besides."""
+    others = len(re.findall(", ", keys[2])) + int(keys[4] or 1)
+    return f"{keys[1]} and {others} others"
 
 
 def asked(entry: AskedCollective) -> str:

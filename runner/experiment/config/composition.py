@@ -110,9 +110,8 @@ def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
     """Return the message for the first file that is unreadable or has an invalid key or value."""
     from runner.experiment.config import trust
 
-    chosen = {quoting.name(override).partition(".")[0] for override in sources.overrides}
     for layer in sources.layers:
-        refused = files.refusal(layer.file, experiment=layer.group == "experiment", chosen=chosen)
+        refused = files.refusal(layer.file, experiment=files.is_experiment(layer.group))
         if refused is not None:
             return refused
         content = files.content(layer.file)

@@ -45,7 +45,7 @@ class NeverStarted(Workers):
         raise AssertionError("a worker was given a job")
 
 
-def said(call: Callable[[], Any]) -> str:
+def refusal(call: Callable[[], Any]) -> str:
     """Return the message that refuses a call: of what it raises, or of the record that it returns."""
     result: Any = None
     raised: Exception | None = None
@@ -109,7 +109,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("kind", PATHS)
 def test_a_path_that_no_file_system_has_is_refused(kind: str, use: str, here: Path) -> None:
     value, says = PATHS[kind]
-    assert says in said(lambda: USES[use](value))
+    assert says in refusal(lambda: USES[use](value))
     assert not list(here.iterdir())
 
 
@@ -140,7 +140,7 @@ EXPERIMENTS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("kind", EXPERIMENTS)
 def test_what_is_no_experiment_is_refused(kind: str, here: Path) -> None:
     value, says = EXPERIMENTS[kind]
-    assert says in said(lambda: runner.compose(value))
+    assert says in refusal(lambda: runner.compose(value))
     assert not list(here.iterdir())
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_experiment_is_refused(kind: str, here: Path) -> None:
 def test_what_is_no_experiment_makes_no_folder(kind: str, here: Path) -> None:
     value, says = EXPERIMENTS[kind]
     for call in (lambda: runner.run(value), lambda: runner.sweep(value, ["seed=1,2"])):
-        assert says in said(call)
+        assert says in refusal(call)
     assert not list(here.iterdir())
 
 
@@ -181,7 +181,7 @@ def test_a_value_that_no_file_can_have_is_refused_with_its_key(kind: str, here: 
         lambda: runner.compose(CASE, summary=value),
         lambda: runner.sweep({**PLAIN, "summary": value}, ["seed=1,2"]),
     ):
-        message = said(call)
+        message = refusal(call)
         assert message.startswith("summary: ")
         assert says in message
     assert not list(here.iterdir())
@@ -246,7 +246,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("kind", OVERRIDES)
 def test_what_is_no_override_is_refused(kind: str, here: Path) -> None:
     value, says = OVERRIDES[kind]
-    assert says in said(lambda: runner.compose(CASE, value))
+    assert says in refusal(lambda: runner.compose(CASE, value))
     assert not list(here.iterdir())
 
 
@@ -254,13 +254,13 @@ def test_what_is_no_override_is_refused(kind: str, here: Path) -> None:
 @pytest.mark.parametrize("kind", ["a number", "none", "bytes", "numbers", "a None", "a generator", "numbers as keys"])
 def test_what_is_no_override_starts_no_run_and_no_sweep(kind: str, here: Path) -> None:
     value, says = OVERRIDES[kind]
-    assert says in said(lambda: runner.run(CASE, value))
-    assert says in said(lambda: runner.sweep(CASE, value))
+    assert says in refusal(lambda: runner.run(CASE, value))
+    assert says in refusal(lambda: runner.sweep(CASE, value))
     assert not list(here.iterdir())
 
 
 def test_a_command_line_has_no_nul() -> None:
-    assert "has a NUL character, which no command line has" in said(lambda: runner.sweep(CASE, {"name": ("a\0",)}))
+    assert "has a NUL character, which no command line has" in refusal(lambda: runner.sweep(CASE, {"name": ("a\0",)}))
 
 
 def checked(function: Any = abs, operands: Any = (X,), **arguments: Any) -> Callable[[], api.Record]:
@@ -297,7 +297,7 @@ MESHES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("kind", MESHES)
 def test_what_is_no_mesh_is_refused(kind: str) -> None:
     value, says = MESHES[kind]
-    assert says in said(checked(mesh=value, in_specs=None))
+    assert says in refusal(checked(mesh=value, in_specs=None))
 
 
 DEEP = "it is a tree of more than 100 levels, or contains itself"
@@ -351,12 +351,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("kind", CALLS)
 def test_an_argument_of_check_is_refused_before_anything_is_traced(kind: str) -> None:
     call, says = CALLS[kind]
-    assert says in said(call)
+    assert says in refusal(call)
 
 
 def test_jax_walks_trees_after_specs_that_were_too_deep() -> None:
     """A RecursionError within jaxlib leaves its count of levels too high for the rest of the process."""
-    said(checked(in_specs=levels(3000)))
+    refusal(checked(in_specs=levels(3000)))
     assert jax.tree.leaves(levels(200)) == [1]
 
 
@@ -385,7 +385,7 @@ PLANS: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("kind", PLANS)
 def test_an_argument_of_plan_is_refused(kind: str) -> None:
     call, says = PLANS[kind]
-    assert says in said(call)
+    assert says in refusal(call)
 
 
 MODULE = "HloModule x, num_partitions=2\n\nENTRY main {\n  ROOT a = f32[3] parameter(0)\n}\n"
@@ -436,4 +436,4 @@ EXPLAINED: dict[str, tuple[Callable[[], Any], str]] = {
 def test_an_argument_of_explain_is_refused(kind: str) -> None:
     Path("m.txt").write_text(MODULE)
     call, says = EXPLAINED[kind]
-    assert says in said(call)
+    assert says in refusal(call)

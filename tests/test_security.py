@@ -525,9 +525,9 @@ def test_git_starts_no_program_that_watches_the_files_of_the_folder() -> None:
     watching.write_text("#!/bin/sh\ntouch called\n")
     watching.chmod(0o755)
     git("config", "core.fsmonitor", str(watching.absolute()))
-    found = record.git()
-    assert found is not None
-    assert len(found.sha) == 40
+    commit = record.git()
+    assert commit is not None
+    assert len(commit.sha) == 40
     assert not Path("called").exists()
     git("status")
     assert Path("called").exists(), "this git has no such setting"

@@ -10,12 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import linecache
 import math
-import os
 import re
 import string
-import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,7 +48,6 @@ from runner.graph.source import SECTIONS, Section
 from runner.worker import (
     calls,
     explicit,
-    imported,
     jaxprs,
     own_files,
     phases,
@@ -294,7 +290,7 @@ class _FunctionReader:
         referred = () if self.written else tuple(self.references)
         changed[KEY] = codec.plain(
             Imports(
-                self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, referred, x64,
+                self.imported, tuple(self.preamble), names, paths, self.written, referred, x64,
                 self.within, tuple(self.held), tuple(self.open), self._donated(), self.state,
             )
         )  # fmt: skip
@@ -399,7 +395,6 @@ class _FunctionReader:
             message = f"{source!r} is neither FILE.py, FILE.py:NAME, nor a module by its name: my_models.mlp:loss"
             raise invalid(key, message)
         where, _, attribute = source.partition(":")
-        lines: list[str] = []
         name = where
         if where.endswith(".py"):
             file = (self.folder / where).resolve()
@@ -412,13 +407,9 @@ class _FunctionReader:
                 lines = own_files.add(file)
             except own_files.NameTaken as taken:
                 raise invalid(key, str(taken)) from None
-            if name not in self.modules:
-                forget([name])
-                self.modules.append(name)
         else:
-            own_files.beside(os.getcwd())
+            lines = own_files.add_module(name)
         try:
-            importlib.invalidate_caches()
             with setting.unset():
                 return importlib.import_module(name), attribute or None, lines
         except _RAISED as error:
@@ -1430,15 +1421,6 @@ class _Standing:
             return getattr(self._module, name)
         inner = getattr(self._module, name)
         return _Standing(inner, self._rest, self._reference) if self._rest else self._reference
-
-
-def forget(modules: Iterable[str]) -> None:
-    """Drop the user's modules and all caches of their files, so that changed files are imported again."""
-    for name in modules:
-        sys.modules.pop(name, None)
-    imported.forget()
-    versions.forget_frames()
-    linecache.checkcache()
 
 
 def _calling(functions: Mapping[str, DefinedFunction], imports: Collection[str]) -> dict[str, DefinedFunction]:

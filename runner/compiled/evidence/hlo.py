@@ -56,8 +56,14 @@ SILENT = frozenset(
 )
 """Opcodes that neither communicate nor run a computation: those of most instructions."""
 
-_CALLING_NOTHING = SILENT | {"async-update", "async-done"}
-"""Opcodes that run no computation; the last two name the one that their start runs."""
+STARTED = ("async-start", "call-start", "custom-call-start")
+"""Opcodes that start a computation which runs beside the instructions after it: on a TPU's SparseCore, for example."""
+
+GOING_ON = {f"{start.removesuffix('-start')}-{end}" for start in STARTED for end in ("update", "done")}
+"""Opcodes of what was started: it goes on, it is done."""
+
+_CALLING_NOTHING = SILENT | GOING_ON
+"""Opcodes that run no computation; some name the one that their start runs."""
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
 
@@ -381,7 +387,7 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
 
 _WITHOUT_OPERANDS = frozenset(
     {"parameter", "constant", "iota", "partition-id", "replica-id", "after-all", "tuple", "infeed", "rng", "fusion"}
-    | {"rng-get-and-update-state", "custom-call", "call", "async-start", "recv", "create-token", "conditional"}
+    | {"rng-get-and-update-state", "custom-call", "call", *STARTED, "recv", "create-token", "conditional"}
     | {"get-dimension-size", "map", "rng-bit-generator", "all-reduce", "all-gather", "all-to-all", "reduce-scatter"}
 )
 """Opcodes whose instructions may have no operands."""

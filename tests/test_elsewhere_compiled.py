@@ -29,6 +29,7 @@ class Known:
 
 
 MODULES = {
+    "gpu_all_to_all_parameters_in_names": Known(collectives={"all-to-all": 1}, sent=1024, asynchronous=True),
     "gpu_cublas_quoted": Known(flops=2 * 64 * 32 * 16, collectives={"all-reduce": 1}, sent=3072),
     "gpu_cublaslt_beside_all_reduce": Known(
         flops=2 * 64 * 32 * 16, collectives={"all-reduce": 1}, sent=1536, asynchronous=True
@@ -67,6 +68,11 @@ def test_products_and_collectives_of_modules_of_gpus_and_tpus(name: str) -> None
     if known.sent:
         assert explanation.sent() == known.sent
     assert not any("not counted" in sentence for sentence in explanation.unknown)
+
+
+def test_a_collective_named_with_its_parameters_is_one_that_the_program_asks_for() -> None:
+    (exchange,) = modules.explain(text_of("gpu_all_to_all_parameters_in_names"), "step.txt").moving
+    assert (exchange.node, exchange.inserted) == ("fft.py:37", False)
 
 
 def test_a_product_of_a_library_moves_its_arrays_and_not_its_workspace() -> None:

@@ -292,24 +292,7 @@ def test_the_command_explains_a_file_without_jax(tmp_path: Path) -> None:
     assert not outcome.jax
     first, _, _, row, *_ = outcome.stdout.splitlines()
     assert first == "jit_step: 8 devices (data=4 × model=2), compiled; 31 instructions"
-    assert row.split() == [
-        *(
-            "all-gather",
-            "model.py:7",
-            "data",
-            "params['w']",
-            "12",
-            "512",
-            "B",
-            "→",
-            "2.0",
-            "kB",
-            "float32",
-            "18.4",
-            "kB",
-        ),
-        "inserted",
-    ]
+    assert row.split() == ["all-gather", "model.py:7", "data", "params['w']", "12", "18.4", "kB", "inserted"]
     again = command(tmp_path, "step.json", module="runner explain")
     assert again.stdout + "step.json\nstep.html\n" == outcome.stdout
     assert "model.py:7" in (tmp_path / "step.html").read_text("utf-8")

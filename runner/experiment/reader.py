@@ -84,7 +84,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("name",), "the name is empty; write name: mine, or leave the key out: the file's name is taken")
     if message := misnamed(name):
         raise invalid(("name",), message)
-    mesh = read_mesh(config["mesh"])
+    mesh = read_mesh(config)
     dims = read_dims(config["dims"])
     check_required(config["require"], dims, mesh)
     verify_dims = read_verify_dims(config["verify_dims"], dims)

@@ -15,7 +15,7 @@ from runner.compiled.evidence import custom_calls, groups, megascale, merged
 from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.flow import MOVES, Flow
-from runner.compiled.evidence.hlo import Computation, Instruction, Metadata, Module, size_of
+from runner.compiled.evidence.hlo import SILENT, Computation, Instruction, Metadata, Module, size_of
 from runner.compiled.evidence.model import Between, Collective
 from runner.compiled.evidence.nodes import OperationOrigin, again, asked, backward, stacks
 from runner.compiled.evidence.opcodes import (
@@ -114,7 +114,7 @@ class _CollectiveReader:
 
     def _find_chains(self, computation: Computation) -> None:
         for instruction in computation.instructions.values():
-            if self._contains(instruction, START):
+            if instruction.opcode == "fusion" and self._contains(instruction, START):
                 for later in self._carried_on(computation, instruction):
                     self._continued.update(name for _, name in later.called)
 
@@ -146,6 +146,8 @@ class _CollectiveReader:
             return
         visited.add(computation.name)
         for instruction in computation.instructions.values():
+            if instruction.opcode in SILENT:
+                continue
             kind = kind_of(instruction)
             between_slices = megascale.kind(instruction)
             if between_slices is not None:

@@ -149,12 +149,12 @@ class _WorkReader:
 
     def _count(self, computation: Computation, instruction: Instruction, flops: dict[Kind, float]) -> None:
         """Add the products and convolutions of one instruction."""
+        if instruction.opcode not in ("dot", "convolution", "custom-call"):
+            return
         shapes = self._operands(computation, instruction)
         target = target_of(instruction)
         if target is not None:
             self._count_library(instruction, target, shapes, flops)
-            return
-        if instruction.opcode not in ("dot", "convolution"):
             return
         number = None if len(shapes) < 2 else _multiplied(instruction, *shapes[:2])
         if number is None:

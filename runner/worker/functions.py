@@ -26,6 +26,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.base import codec, dtypes
+from runner.base.chosen import AUTO
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.base.layout import Spec
 from runner.base.untyped import is_mapping
@@ -191,6 +192,10 @@ def traced(
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
     versions.keep_lines_of_backward_rules()
+    if AUTO.saved != definition["remat"]:
+        # A function that another module has jitted would not ask the policy again.
+        calls.clear_caches()
+        AUTO.saved = definition["remat"]
     return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
 
 
@@ -246,6 +251,8 @@ class _FunctionReader:
         self.probe = read(skeleton(self.definition))
         self.taken = {*self.probe.dims, *OPERATIONS, *CONSTANTS, *_KEYS}
         self.taken |= {*self.definition["imports"], *self.definition["arrays"]}
+        if self.definition["remat"] is not None:
+            self.preamble += ["import runner", f"runner.AUTO.saved = {self.definition['remat']!r}"]
         wide = calls.x64()
         for name, source in self.definition["imports"].items():
             phases.tell(f"{source} was imported")
@@ -1063,10 +1070,13 @@ class _FunctionReader:
         return setting.within(self._mesh(how.explicit)) if how.within else contextlib.nullcontext()
 
     def _typed(self, structs: Mapping[str, Any], layouts: Mapping[str, Spec], how: Setting) -> dict[str, Any]:
-        """The types of operands: with their layouts, if the axes are Explicit."""
-        if not how.explicit:
+        """The types of operands: with their layouts, if the axes are Explicit.
+
+        On Auto axes in place of the caller's Explicit ones they have the mesh too: JAX refuses there what needs types.
+        """
+        if not how.explicit and not self.probe.mesh.explicit:
             return {**structs}
-        mesh = self._mesh(True)
+        mesh = self._mesh(how.explicit)
         return {
             name: setting.typed(struct, mesh, layouts[name]) if name in layouts else struct
             for name, struct in structs.items()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.base import regular
 from runner.link.events import Memory
 
 _MODULE = re.compile(r"^(module_\d+\.(?P<name>.+?))\.(?P<stage>[^/]*?)(?P<suffix>\.txt|\.hlo\.pb|\.hlo)$")
@@ -80,7 +81,7 @@ def memory(file: Path) -> Memory | None:
     """The compiler's figures for the module of a dumped file; None if it did not write them beside it."""
     beside = file.with_name(file.name.removesuffix(".txt") + "-buffer-assignment.txt")
     try:
-        text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
+        text = regular.read_text(beside, "replace") if beside.is_file() else ""
     except OSError:
         return None
     sizes: dict[str, int] = {"parameter": 0, "output": 0, "aliased": 0, "temporary": 0}

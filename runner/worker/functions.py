@@ -27,6 +27,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.base import codec, dtypes
+from runner.base.chosen import AUTO
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.base.layout import Spec
 from runner.base.untyped import is_list, is_mapping
@@ -192,6 +193,10 @@ def traced(
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
     versions.keep_lines_of_backward_rules()
+    if AUTO.saved != definition["remat"]:
+        # A function that another module has jitted would not ask the policy again.
+        calls.clear_caches()
+        AUTO.saved = definition["remat"]
     return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
 
 
@@ -249,6 +254,8 @@ class _FunctionReader:
         self.probe = read(skeleton(self.definition))
         self.taken = {*self.probe.dims, *OPERATIONS, *CONSTANTS, *_KEYS}
         self.taken |= {*self.definition["imports"], *self.definition["arrays"]}
+        if self.definition["remat"] is not None:
+            self.preamble += ["import runner", f"runner.AUTO.saved = {self.definition['remat']!r}"]
         wide = calls.x64()
         for name, source in self.definition["imports"].items():
             phases.tell(f"{source} was imported")

@@ -100,3 +100,20 @@ def test_a_sum_that_is_merged_with_a_users_is_told_from_it(tmp_path: Path) -> No
     assert asked.startswith(f"{line(derivatives, 'jax.lax.pmean')} asks for it: psum(")
     assert asked.count("psum(") == 1
     assert rest.startswith("it is merged with one that JAX adds to the derivative, where it sums the cotangents of w")
+
+
+def test_calls_of_one_helper_are_told_apart_by_the_lines_that_call_it(tmp_path: Path) -> None:
+    specs = (P(), P("d"), P("d"))
+    more = {"check_vma": False}
+    record = checked(derivatives.projected, (SAMPLES, SAMPLES[:2], SAMPLES[2:]), specs, P(), tmp_path, **more)
+    helper = line(copies, "jax.lax.all_gather")
+    named = [entry.node for entry in collectives(record) if entry.kind == "all-gather"]
+    gathers = {line(derivatives, "q = x @"): "wq", line(derivatives, "k = x @"): "wk"}
+    assert named == [f"{call} {name[1:]} = x @ copies.whole({name}) → {helper}" for call, name in gathers.items()]
+    asked = [entry.why.text for entry in collectives(record) if entry.kind == "all-gather" and entry.why]
+    places = [f"{call} → {helper} asks for it: all_gather({name}" for call, name in gathers.items()]
+    assert all(text.startswith(place) for text, place in zip(asked, places, strict=True))
+    sums = [entry.node for entry in collectives(record) if entry.kind == "all-reduce"]
+    of_jitted = line(copies, 'jax.lax.psum(x, "d")')
+    calls = [("product = ", "product = copies.summed(q * k)"), ("return copies", "return copies.summed(k * product)")]
+    assert sums == [f"{line(derivatives, part)} {text} → {of_jitted}" for part, text in calls]

@@ -66,7 +66,7 @@ def test_the_logging_of_a_sweeps_points_is_applied(tmp_path: Path) -> None:
 
 
 def test_an_invalid_setting_is_reported_for_each_point(tmp_path: Path) -> None:
-    done = command(tmp_path, *SWEEP, "hydra.sweep.subdir=${nope}")
+    done = command(tmp_path, *SWEEP, "hydra.job.id=${nope}")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "'nope'" in done.stdout
     assert "2 points: 2 invalid" in done.stdout
@@ -116,7 +116,6 @@ def _unread(folder: Path) -> dict[str, str]:
     inside = folder / "experiment"
     (inside / "latin.yaml").write_bytes(b"# @package _global_\nsummary: caf\xe9\n")
     (inside / "wide.yaml").write_bytes(GOOD.encode("utf-16"))
-    (inside / "marked.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     (inside / "circle.yaml").symlink_to("circle.yaml")
     (inside / "nowhere.yaml").symlink_to("nosuch.yaml")
     os.mkfifo(inside / "pipe.yaml")
@@ -124,7 +123,6 @@ def _unread(folder: Path) -> dict[str, str]:
     return {
         "latin": ":2:13\n  not UTF-8: invalid continuation byte; save the file as UTF-8",
         "wide": ":1:1\n  not UTF-8: invalid start byte; save the file as UTF-8",
-        "marked": ":1:1\n  a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM",
         **dict.fromkeys(("circle", "nowhere", "pipe"), f":1:1\n  {no_file}"),
     }
 
@@ -137,18 +135,27 @@ def test_an_unreadable_file_is_listed_as_unreadable(tmp_path: Path) -> None:
     done = command(tmp_path, "--config-dir", "conf", limit=30)
     assert (done.returncode, done.stderr) == (0, "")
     listed = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
-    # YAML itself knows a byte order mark.
-    assert all("(this file cannot be read)" in listed[name] for name in unread if name != "marked")
+    assert all("(this file cannot be read)" in listed[name] for name in unread)
     assert "good" in listed
     assert "folder" not in listed
 
 
-@pytest.mark.parametrize("name", ["latin", "wide", "marked", "circle", "nowhere", "pipe"])
+@pytest.mark.parametrize("name", ["latin", "wide", "circle", "nowhere", "pipe"])
 def test_running_an_unreadable_file_is_one_message(tmp_path: Path, name: str) -> None:
     unread = _unread(_folder(tmp_path))
     done = command(tmp_path, "--config-dir", "conf", f"+experiment={name}", "hydra.run.dir=run", limit=30)
     assert done.returncode == 2
     assert done.stderr == f"conf/experiment/{name}.yaml{unread[name]}\n"
+
+
+def test_an_editors_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    file = _folder(tmp_path) / "experiment" / "marked.yaml"
+    file.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
+    done = command(tmp_path, str(file), "hydra.run.dir=run", limit=60)
+    assert done.returncode == 0, done.stderr
+    wrong = file.with_name("wrong.yaml")
+    wrong.write_bytes(b"\xef\xbb\xbf" + GOOD.replace("name:", "nme:").encode())
+    assert "experiment/wrong.yaml:" in command(tmp_path, str(wrong), "hydra.run.dir=run", limit=60).stderr
 
 
 def test_a_misspelt_name_is_suggested_despite_unreadable_files(tmp_path: Path) -> None:
@@ -171,6 +178,22 @@ def test_the_plugin_skips_non_files(tmp_path: Path) -> None:
     _unread(folder)
     (folder / "experiment" / "folder.yaml").mkdir()
     assert session._by_argument(folder / "experiment") == [folder]
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("name: a\ngraph: {C: A + 1}\narays: {A: {shape: [4]}}\n", True),
+        ("defaults: [base]\ngraph: {C: A + 1}\n", True),
+        ("optimizer: adam\nlr: 0.1\ngraph: dense\n", False),
+        ("seed: 1\nname: run\n", False),
+    ],
+)
+def test_the_plugin_tells_an_experiment_from_another_tools_file(tmp_path: Path, text: str, ours: bool) -> None:
+    file = tmp_path / "experiment" / "a.yaml"
+    file.parent.mkdir()
+    file.write_text(text, encoding="utf-8")
+    assert session._by_argument(file.parent) == ([tmp_path] if ours else [])
 
 
 # The environment.

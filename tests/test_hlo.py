@@ -418,6 +418,9 @@ def test_a_merged_name_leads_to_all_its_lines(experiment, merged):
         ("a/(jvp()/b:transpose(jvp())/b)", ["a/jvp()/b", "a/transpose(jvp())/b"]),
         ("(a:b)", ["a", "b"]),
         ("a/(b:c/(d:e))", ["a/b", "a/c/d", "a/c/e"]),
+        ("jit(f)/while[cond_nconsts=0]/body/psum[axes=('x',) groups=None]", ["jit(f)/while/body/psum"]),
+        ("jit(f)/dot_general[dims=(((1,), (0,)), ((), ())) type=f32[2] of='a/b']", ["jit(f)/dot_general"]),
+        ("params['w']", ["params['w']"]),
         ("", [""]),
     ],
 )
@@ -893,6 +896,7 @@ def test_an_unknown_fact_of_a_collective_is_null_and_reported(experiment, text, 
         "cu_threefry2x32_ffi", "hip_lu_pivots_to_permutation", "Sharding", "SPMDFullToShardShape",
         "xla.sdy.FuncResultSharding", "annotate_device_placement", "MoveToHost", "PadToStatic", "X64Combine",
         "LuRealDecompositionBlock", "EighTpu", "AllocateBuffer", "AssumeGatherIndicesInBound",
+        "te_fused_attn_forward_ffi", "te_norm_backward_ffi",
     ],
 )  # fmt: skip
 def test_local_custom_calls_are_not_reported(experiment, target):
@@ -906,7 +910,7 @@ def test_local_custom_calls_are_not_reported(experiment, target):
         "NcclAllReduce", "__nccl_all_reduce", "rccl_all_gather", "mpi_allreduce_ffi", "nvshmem_put", "ucx_send",
         "cusolvermp_potrf_ffi", "cufftmp_exec", "tpu_custom_call", "mosaic_gpu_v2", "triton_kernel_call",
         "MegaScaleCollectiveInputStart", "BarrierStart", "xla_ffi_python_cpu_callback", "my_lapack_sgetrf_ffi",
-        "lapack_sgetrf_ffi_and_more", "TopKAcrossDevices", "sharding", "",
+        "lapack_sgetrf_ffi_and_more", "TopKAcrossDevices", "sharding", "te_gemm_ffi", "",
     ],
 )  # fmt: skip
 def test_custom_calls_that_may_communicate_are_reported(experiment, target):

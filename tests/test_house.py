@@ -22,7 +22,7 @@ PACKAGES = {
     "reports": ("record", "show", "track"),
     "checks": ("reference", "checks"),
     "worker": ("worker",),
-    "app": ("flow", "testing", "cli", "called", "swept", "explaining", "planned", "api", "fixtures"),
+    "app": ("flow", "testing", "cli", "called", "given", "swept", "explaining", "planned", "api", "fixtures"),
 }
 """The packages from the ground up, with the rooms of each: a module imports its own room, and rooms before it."""
 
@@ -281,6 +281,32 @@ def test_private_names_of_hydra_are_used_only_as_listed(trees: dict[Path, ast.Mo
         for file, tree in trees.items()
     }
     assert {file: modules for file, modules in private.items() if modules} == PRIVATE
+
+
+INTERNALS = {
+    "runner/link/jax_internals.py",  # in the caller's process
+    "runner/worker/versions.py",
+    "runner/worker/widening.py",  # its text goes into a file that runs alone
+    "runner/worker/protos.py",  # without JAX
+}
+"""The modules that know private ones of JAX."""
+
+
+def private_of_jax(tree: ast.Module) -> set[str]:
+    """The private modules of JAX that a module imports, or names in a text for `importlib` or `__import__`."""
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {name for name in {*imports(tree), *texts} if re.fullmatch(r"jax(lib)?\._[\w.]*", name)}
+
+
+def test_private_modules_of_jax_are_known_only_as_listed(trees: dict[Path, ast.Module]) -> None:
+    assert {relative(file) for file, tree in trees.items() if private_of_jax(tree)} == INTERNALS
+
+
+@pytest.mark.parametrize(
+    "line", ["from jax._src import core", "import jax._src.core", "x = importlib.import_module('jax._src.mesh')"]
+)
+def test_a_private_module_of_jax_is_noticed(line: str) -> None:
+    assert private_of_jax(ast.parse(line))
 
 
 def changed(tree: ast.Module) -> Iterator[tuple[int, str]]:

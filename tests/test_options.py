@@ -214,3 +214,29 @@ def test_the_number_of_devices_is_that_of_the_mesh(tmp_path: Path, name: str) ->
         f"command line: {name}=8  {name}\n  there is no key '{name}'; there are as many devices as the mesh has: "
         "mesh.shape=[4,2], or a mesh by its name, mesh=x4_y2; target.devices=16 simulates more than these"
     )
+
+
+def test_an_experiment_needs_no_line_of_hydras(tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "experiment" / "team"
+    folder.mkdir(parents=True)
+    header, _, plain = MINE.partition("\n")
+    (folder / "plain.yaml").write_text(plain, encoding="utf-8")
+    (folder / "headed.yaml").write_text(f"{header}\n{plain}", encoding="utf-8")
+    (folder / "late.yaml").write_text(f"# Mine.\n{header}\n{plain}", encoding="utf-8")
+    (folder / "based.yaml").write_text("defaults: [team/plain]\nname: mine\nmesh: {shape: [4, 1]}\n", encoding="utf-8")
+    plain_, headed, late, based = (
+        runner.compose(f"team/{name}", config_dir=tmp_path / "conf").plain
+        for name in ("plain", "headed", "late", "based")
+    )
+    assert plain_ == headed == late
+    assert based == {**plain_, "mesh": {**plain_["mesh"], "shape": [4, 1]}}
+
+
+def test_a_file_anywhere_needs_no_line_of_hydras(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(MINE.partition("\n")[2], encoding="utf-8")
+    assert chosen(runner.compose(file)) == (["x", "y"], [2, 2], "TPU v5p", "cpu")
+    result = run_command(str(file), "show=none", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    sweep = run_command("-m", str(file), "mesh.shape=[2,2],[4,1]", "show=none", folder=tmp_path)
+    assert sweep.returncode == 0, sweep.stderr

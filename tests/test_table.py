@@ -30,6 +30,12 @@ def test_a_table_is_as_wide_as_it_needs() -> None:
     assert printed(HEAD, ROWS) == printed(HEAD, ROWS, 34) == expected
 
 
+def test_a_text_stands_under_its_row() -> None:
+    beneath = Table(["name", "n"], [["a", "1"], ["b", "2"]], beneath=["", "why b is here at all"])
+    lines = ["".join(text for text, _ in line) for line in table.lines(beneath, 20)]
+    assert lines == ["name  n", "a     1", "b     2", "    why b is here at", "    all"]
+
+
 def test_a_long_cell_continues_below() -> None:
     assert printed(HEAD, ROWS, 28) == [
         "name  what it says        n",

@@ -18,9 +18,10 @@ from runner.base.faults import Key
 from runner.base.untyped import is_mapping, is_sequence
 from runner.experiment.config import schema
 from runner.experiment.config.sources import one_by_one
+from runner.experiment.expect import SUBJECTS
 from runner.experiment.functions import DefinedFunction
 from runner.experiment.lines import Invocation, Line, Statement, enclosed
-from runner.experiment.source_text import NO_SOURCE, SourceText
+from runner.experiment.source_text import NO_SOURCE, NamedByReader, SourceText, names_of_values
 from runner.experiment.traced import TracedLines, UserSpelling
 from runner.experiment.written import BOTH
 from runner.graph.language.syntax import parse
@@ -66,7 +67,7 @@ _OF_LINES = ("imports", "references", "specs", BOTH, "functions", "constraints")
 _WITH_LINES = (BOTH, "graph", "per_device", "functions")
 """The keys whose values are lines."""
 
-_OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes", "state_layout", "accuracy")
+_OF_NO_LINE = tuple(name for name, subject in SUBJECTS.items() if not subject.lines)
 """The keys of `expect` that name neither lines nor outputs."""
 
 
@@ -90,6 +91,7 @@ class Imported:
     - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
     - `added`: the lines of sums that JAX adds to a derivative for operands that do not vary over mesh axes, each with
       the operand's name in the user's function, or an empty text.
+    - `paths`: for lines at a place that several calls lead to, the user's lines that do, the innermost first.
     """
 
     call: str
@@ -102,10 +104,17 @@ class Imported:
     spelled: UserSpelling = field(default_factory=UserSpelling)
     rules: tuple[str, ...] = ()
     added: Mapping[str, str] = field(default_factory=dict[str, str])
+    paths: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict[str, "tuple[tuple[str, int], ...]"])
 
     def text(self, parameters: Mapping[str, str]) -> str:
         """The expression that it returns, with these names for its parameters."""
         return string.Template(self.returned).substitute(parameters)
+
+    def values(self, lines: Mapping[str, str]) -> Iterator[NamedByReader]:
+        """The values of its lines, with the names that these have in a section, by their own."""
+        sources, wishes = self.spelled.sources, self.spelled.wishes
+        for name, given in lines.items():
+            yield NamedByReader(given, sources.get(Name(name), ""), wishes.get(name, name))
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,6 @@ class Imports:
     - `functions`: by the names of the experiment's functions that have their lines.
     - `preamble`: the lines of a program that import what it calls, and say how its trees are built; `names`: the names
       that they give.
-    - `modules`: what is imported of the user's own files.
     - `paths`: of the leaves of trees, by the names of the arrays and outputs that they are.
     - `written`: the calls of references in lines of `graph`, each with one of the function itself in its place, where
       that contains a `shard_map`.
@@ -131,7 +139,6 @@ class Imports:
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
     preamble: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     written: Mapping[str, str] = field(default_factory=dict[str, str])
     referred: tuple[str, ...] = ()
@@ -147,8 +154,10 @@ class Imports:
         function = self.functions.get(call.function)
         if function is None:
             return NO_SOURCE
-        paths = {name: self.paths[given] for name, given in call.arguments if given in self.paths}
-        return SourceText(function.spelled.sources, function.frames, paths)
+        given = {name: self.paths.get(argument, argument) for name, argument in call.arguments}
+        values = function.values({name: name for name in function.lines.values})
+        names = names_of_values(values, given, as_written=True)
+        return SourceText(function.spelled.sources, function.frames, names)
 
     def with_line(self, key: Key, text: str | int) -> Imports | None:
         """The functions with another text at the key of one of their lines; None where they cannot have it."""
@@ -184,20 +193,28 @@ def frames(statements: Iterable[Statement], imports: Imports) -> dict[Line, Fram
 
 def source_text(statements: Iterable[Statement], imports: Imports) -> SourceText:
     """How the user's source spells values and expressions of a section's lines, in the section's names."""
-    calls: list[tuple[Invocation, Imported, dict[str, str]]] = []
+    calls: list[tuple[Invocation, Imported, dict[str, Line]]] = []
     for line, invocation, function in inside(statements, imports):
         # The lines of a call inside may stand between those of this one.
         lines = next((lines for call, _, lines in reversed(calls) if call is invocation), None)
         if lines is None:
             calls.append((invocation, function, lines := {}))
-        lines[line.label] = line.name
+        # The origin of an initial value is that of its loop.
+        lines[line.name if line.first else line.label] = line
     spelled: dict[Term, str] = {}
+    values: list[NamedByReader] = []
+    given = dict(imports.paths)
     for invocation, function, lines in calls:
-        names = {name: Name(given) for name, given in {**dict(invocation.call.arguments), **lines}.items()}
+        own = {label: line.name for label, line in lines.items()}
+        names = {name: Name(argument) for name, argument in {**dict(invocation.call.arguments), **own}.items()}
         for term, source in function.spelled.sources.items():
             spelled.setdefault(substituted(term, names.get), source)
+        values += function.values(own)
+        given |= {argument: imports.paths.get(argument, argument) for _, argument in invocation.call.arguments}
+    names_of = names_of_values(values, given)
+    names_of |= {str(line): names_of[line.name] for _, _, lines in calls for line in lines.values()}
     places = {str(line): frame for line, frame in frames(statements, imports).items()}
-    return SourceText(spelled, places, imports.paths)
+    return SourceText(spelled, places, names_of)
 
 
 def added_sums(statements: Iterable[Statement], imports: Imports) -> dict[str, str]:

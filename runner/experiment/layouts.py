@@ -10,6 +10,7 @@ from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.base.layout import Layout, Mesh, Spec
 from runner.base.untyped import is_list
 from runner.experiment.config import schema
+from runner.experiment.config.specs import axes as spec_axes
 from runner.experiment.forms import AXIS_TYPES, DEVICE, as_written, check, choices, yaml_hint
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import counted, parsed, read_size, rectangular, size_text
@@ -20,10 +21,15 @@ _AXES = 32
 """The most axes of a mesh: arrays of devices have no more dimensions."""
 
 
-def read_mesh(config: Mapping[str, Any]) -> Mesh:
+def read_mesh(experiment: Mapping[str, Any]) -> Mesh:
+    """Read the key `mesh` of an experiment's mapping. Raises `InvalidExperiment`."""
+    config = experiment["mesh"]
     axes, shape = config["axes"], config["shape"]
     if axes is None and shape is None:
-        raise invalid(("mesh",), "there is no mesh; write mesh: {axes: [x], shape: [4]}, or choose one: mesh=x4")
+        used = spec_axes(experiment)
+        sizes = "4" if len(used) < 2 else ", ".join("2" for _ in used)
+        mesh = f"{{axes: [{', '.join(used) or 'x'}], shape: [{sizes}]}}"
+        raise invalid(("mesh",), f"there is no mesh; write mesh: {mesh}, or choose one: mesh=x4")
     if axes is None or shape is None:
         given, missing = ("shape", "axes") if axes is None else ("axes", "shape")
         message = f"there is mesh.{given} without mesh.{missing}; write both: {{axes: [x, y], shape: [2, 4]}}"

@@ -91,6 +91,14 @@ class TracedLines:
         """The names of its lines and of those inside loops."""
         return _named(self.lines)
 
+    @property
+    def values(self) -> Iterator[str]:
+        """The names of its lines, each followed by those that a loop there binds."""
+        for name, line in self.lines.items():
+            yield name
+            if isinstance(line, TracedLoop):
+                yield from line.bound
+
     @cached_property
     def bound_in_loops(self) -> frozenset[str]:
         """The names that its loops define inside."""
@@ -104,20 +112,27 @@ class TracedLines:
 
 @dataclass(frozen=True)
 class UserSpelling:
-    """How the user's source spells values and expressions of a function's lines: its texts, by their terms."""
+    """How the user's source spells values and expressions of a function's lines.
+
+    - `sources`: the texts of expressions, and the variables of values, by their terms.
+    - `wishes`: what the source calls a value that is no variable's, or that it does not call so alone, by its name in
+      the lines: `lse` for each value of `lse = logsumexp(x)`.
+    """
 
     sources: Mapping[Term, str] = field(default_factory=dict[Term, str])
+    wishes: Mapping[str, str] = field(default_factory=dict[str, str])
 
     JSON = list[Any]
 
     @classmethod
     def of(cls, written: list[Any]) -> UserSpelling:
-        """Build from the pairs that `json` returns."""
-        return cls({term_of(term): source for term, source in written})
+        """Build from the lists that `json` returns."""
+        sources, wishes = written
+        return cls({term_of(term): source for term, source in sources}, wishes)
 
     def json(self) -> list[Any]:
-        """Return a pair for each term, for JSON."""
-        return [[written(term), source] for term, source in self.sources.items()]
+        """Return the pairs of each term with its source, and the wishes, for JSON."""
+        return [[[written(term), source] for term, source in self.sources.items()], dict(self.wishes)]
 
 
 def _bound(lines: Mapping[str, TracedLine]) -> Iterator[str]:

@@ -9,7 +9,6 @@ threads with its devices. So a process is copied only while it has neither devic
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import runpy
@@ -23,7 +22,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from runner.link import lifeline
+from runner.link import jax_internals, lifeline
 from runner.link.process import COMMAND, Launch, Worker, spawned
 
 _log = logging.getLogger("runner")
@@ -61,9 +60,7 @@ def unsafe() -> str | None:
         return "JAX is not imported"
     if threading.active_count() > 1 or threading.current_thread() is not threading.main_thread():
         return "this process has several threads"
-    # JAX has no public way to ask this without creating the devices.
-    bridge: Any = importlib.import_module("jax._src.xla_bridge")
-    if not hasattr(bridge, "backends_are_initialized") or bridge.backends_are_initialized():
+    if jax_internals.has_devices():
         return "JAX has devices here"
     return None
 

@@ -24,6 +24,9 @@ import numpy as np
 
 from runner.base.layout import Mesh, Spec
 from runner.base.words import quoted
+from runner.compiled.evidence.hlo import Location
+from runner.compiled.evidence.source_lines import SourceLine, distinguishing
+from runner.compiled.evidence.source_lines import frame as frame_at
 from runner.experiment.extent import STEPS
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, UserSpelling
 from runner.graph.language.check import canonical_term
@@ -52,7 +55,7 @@ from runner.worker.primitives import (
     wrapped,
 )
 from runner.worker.setting import without
-from runner.worker.spelled import SourceOf, spelled
+from runner.worker.spelled import SourceOf, is_derivative, spelled
 from runner.worker.systems import system
 from runner.worker.trips import steps
 from runner.worker.versions import (
@@ -89,6 +92,7 @@ class FunctionLines:
     - `spelled`: how the user's source spells values and expressions of the lines.
     - `rules`: the places of the functions inside with a derivative of their own, which the lines do not have.
     - `added`: the lines of sums that JAX adds for operands that do not vary, each with the operand's name, if known.
+    - `paths`: for lines at a place that several calls lead to, the user's lines that do, the innermost first.
     """
 
     lines: Mapping[str, TracedLine]
@@ -101,6 +105,7 @@ class FunctionLines:
     spelled: UserSpelling = field(default_factory=UserSpelling)
     rules: tuple[str, ...] = ()
     added: Mapping[str, str] = field(default_factory=dict[str, str])
+    paths: Mapping[str, tuple[Location, ...]] = field(default_factory=dict[str, "tuple[Location, ...]"])
 
     def traced(self, parameters: Iterable[str]) -> TracedLines:
         """The lines with the names of the operands; the captured arrays come behind them."""
@@ -212,11 +217,29 @@ def _lines(
     ]
     names = tuple(term.name for term in results)
     called = frozenset(reader.called)
+    frames, paths = _with_callers(reader.frames, reader.paths)
     return FunctionLines(
-        body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked,
-        UserSpelling({canonical_term(term): source for term, source in reader.spelled.items()}), tuple(reader.rules),
-        reader.added,
+        body.lines, names, reader.arrays, frames, reader.differentiated, called, reader.marked,
+        UserSpelling({canonical_term(term): source for term, source in reader.spelled.items()}, reader.wishes),
+        tuple(reader.rules), reader.added, paths,
     )  # fmt: skip
+
+
+def _with_callers(
+    frames: Mapping[str, Frame], paths: Mapping[str, tuple[Location, ...]]
+) -> tuple[dict[str, Frame], dict[str, tuple[Location, ...]]]:
+    """The places of lines with the callers that tell them apart, and the paths of those that have such."""
+    lines = {name: SourceLine((frame.file, frame.line), paths.get(name, ())) for name, frame in frames.items()}
+    callers = distinguishing(lines.values())
+    of_lines = {name: callers[line] for name, line in lines.items()}
+
+    def called(frame: Frame, calls: Sequence[Location]) -> Frame:
+        path = [frame_at(call) for call in reversed(calls)]
+        return replace(frame, path=tuple(call.place for call in path), call=path[0].text) if path else frame
+
+    apart = {name: called(frame, of_lines[name]) for name, frame in frames.items()}
+    several = {frames[name] for name, calls in of_lines.items() if calls}
+    return apart, {name: paths[name] for name, frame in frames.items() if frame in several and name in paths}
 
 
 @dataclass
@@ -225,7 +248,8 @@ class _Reader:
 
     - `mesh`: the mesh of which a `shard_map` inside may be; `manual`: those of its axes that are manual here.
     - `arrays`: captured arrays by their names in lines; `captured`: the arrays as captured, with their terms.
-    - `counts`: the number of further names made from each wish; `meant`: the terms that names stand for.
+    - `counts`: the number of further names made from each wish; `wishes`: these wishes, by the names; `meant`: the
+      terms that names stand for.
     """
 
     taken: set[str]
@@ -236,6 +260,7 @@ class _Reader:
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
     counts: Counter[str] = field(default_factory=Counter[str])
     meant: dict[str, Term] = field(default_factory=dict[str, Term])
+    wishes: dict[str, str] = field(default_factory=dict[str, str])
     live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
     differentiated: bool = False
     called: set[str] = field(default_factory=set[str])
@@ -250,6 +275,10 @@ class _Reader:
     """The places of the user's functions with a derivative of their own."""
     unread: bool = False
     """Whether the user's values that nothing reads have lines too."""
+    paths: dict[str, tuple[Location, ...]] = field(default_factory=dict[str, "tuple[Location, ...]"])
+    """The user's lines that lead to the place of each line, the innermost first."""
+    first_calls: dict[Any, tuple[Location, ...]] = field(default_factory=dict[Any, "tuple[Location, ...]"])
+    """For each jaxpr that was inlined the path of its first call, at which JAX traced it."""
     added: dict[str, str] = field(default_factory=dict[str, str])
     """The lines of sums that JAX adds, each with the name of the operand whose cotangents it sums, if it is known."""
 
@@ -263,6 +292,15 @@ class _Reader:
             self.counts[wish] += 1
             name = f"{wish}_{self.counts[wish] + 1}"
         self.taken.add(name)
+        if name != wish:
+            self.wishes[name] = wish
+        return name
+
+    def parameter(self, wish: str | None, otherwise: str) -> str:
+        """An unused name for a parameter of a body, which the user's function calls `wish`, if that is known."""
+        name = self.fresh(wish or otherwise)
+        if wish and name != wish:
+            self.spelled.setdefault(Name(name), wish)
         return name
 
     def what(self, term: Term) -> Term:
@@ -321,6 +359,8 @@ class _Body:
     frame: Frame | None = None
     mapped: bool = False
     """Whether the lines are inside a `vmap`."""
+    derivative: bool = False
+    """Whether the lines may be those of a derivative, which the source does not have."""
     follows: bool = False
     """Whether JAX tracks the mesh axes over which values may vary."""
     over: dict[Any, frozenset[str]] = field(default_factory=dict[Any, frozenset[str]])
@@ -329,14 +369,24 @@ class _Body:
     """Whether the lines are those of the traced function itself."""
     loop: UserFrame | None = None
     """The call that makes a loop of these lines."""
+    path: tuple[Location, ...] = ()
+    """The user's lines that lead to the equation that is read, its own first."""
+    call: tuple[tuple[Location, ...], tuple[Location, ...]] = ((), ())
+    """The paths of the call at which JAX traced these equations, and of the one that is read."""
     operands: tuple[tuple[str, Any], ...] = ()
     """The names and types of the operands of the innermost device function."""
 
     def inside(self, lines: dict[str, TracedLine]) -> _Body:
         """An empty body nested in this one."""
         return _Body(
-            self.reader, lines, {}, self.references, self.frame, self.mapped, self.follows, operands=self.operands
-        )
+            self.reader, lines, {}, self.references, self.frame, self.mapped, self.derivative, self.follows,
+            path=self.path, call=self.call, operands=self.operands,
+        )  # fmt: skip
+
+    def _in_loop(self, equation: Any) -> _Body:
+        """The empty body of a loop."""
+        derivative = self.derivative or is_derivative(equation)
+        return replace(self.inside({}), loop=user_frame(equation.source_info), derivative=derivative)
 
     def know(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Bind the arrays that a jaxpr captures."""
@@ -354,9 +404,10 @@ class _Body:
         reader_of = {v: at for at, each in enumerate(read) for v in each}
         # JAX may have cached the trace of a library's function at a call elsewhere.
         own = self.outermost or _defined(jaxpr) is not None
-        sources: Mapping[Any, SourceOf] = spelled(equations, read) if own else {}
+        sources: Mapping[Any, SourceOf] = spelled(equations, read) if own and not self.derivative else {}
         for equation, frame in zip(equations, frames, strict=True):
             self.frame = frame or self.frame
+            self.path = self._called(_path(equation)) or self.path
             results = self._equation(equation, [reads[v] > 0 for v in equation.outvars])
             single = len(equation.outvars) == 1
             added = equation.primitive.name == "psum_invariant" and not asks_for_collective(equation.source_info)
@@ -383,6 +434,13 @@ class _Body:
             return False
         aval = equation.outvars[0].aval
         return not aval.shape and aval.dtype.kind in "iu" and user_frame(equation.source_info) in (None, self.loop)
+
+    def _called(self, path: tuple[Location, ...]) -> tuple[Location, ...]:
+        """The path of an equation in the call that is read; JAX traces a jitted function once, and from its body on."""
+        first, this = self.call
+        if not first or not path or path[-len(first) :] == first:
+            return (*path[: len(path) - len(first)], *this)
+        return path if path[-1] == first[-1] else (*path, *this)
 
     def _replicated(self, equation: Any, aval: Any) -> str:
         """The operand of the device function whose cotangents a sum adds up; empty if several may be that.
@@ -492,6 +550,8 @@ class _Body:
         self.lines[name] = line
         if self.frame is not None:
             self.reader.frames[name] = self.frame
+            if self.path[:1] == ((self.frame.file, self.frame.line),):
+                self.reader.paths[name] = self.path[1:]
 
     def _equation(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         name = equation.primitive.name
@@ -620,7 +680,9 @@ class _Body:
     def _within(self, jaxpr: Any, consts: Any, operands: Any, wanted: Sequence[bool], equation: Any) -> list[Term]:
         """Inline the lines of a jaxpr at some operands."""
         inside = self.inside(self.lines)
+        inside.call = self.reader.first_calls.setdefault(jaxpr, self.path), self.path
         inside.mapped |= "vmap(" in str(equation.source_info.name_stack)
+        inside.derivative |= is_derivative(equation)
         inside.know(jaxpr.constvars, consts)
         live = self.live(jaxpr, tuple(wanted))
         reads = Counter(v for each in live.equations for v in each.invars if isinstance(v, Var))
@@ -775,20 +837,20 @@ class _Body:
         ended = (*(True for _ in range(count)), *wanted[count:])
         live = self.live(jaxpr, ended)
         loop, index = self.reader.fresh(self._loop_name("scan")), self.reader.fresh("step")
-        inside = replace(self.inside({}), loop=user_frame(equation.source_info))
+        inside = self._in_loop(equation)
         inside.know(jaxpr.constvars, closed.consts)
         carry: dict[str, Term] = {}
         over: dict[str, Term] = {}
         inputs = zip(jaxpr.invars, equation.invars, _parameters(jaxpr), live.inputs, strict=True)
         for at, (variable, operand, wish, kept) in enumerate(inputs):
             if same <= at < same + count:
-                name = self.reader.fresh(wish or "carry")
+                name = self.reader.parameter(wish, "carry")
                 carry[name], inside.known[variable] = self._initial(operand), Name(name)
             elif kept and at < same:
                 inside.known[variable] = self._parameter(self.term(operand), operand.aval, wish)
                 inside.over[variable] = self._differs(operand)
             elif kept:
-                name, term = self.reader.fresh(wish or "slice"), self.term(operand)
+                name, term = self.reader.parameter(wish, "slice"), self.term(operand)
                 over[name] = built("flip({x}, 0)", x=term) if reverse else term
                 inside.known[variable] = Name(name)
                 inside.over[variable] = self._differs(operand)
@@ -821,12 +883,13 @@ class _Body:
         name = self.reader.fresh(self._loop_name("shard_map"))
         named = tuple((name, v.aval) for name, v in zip(_parameters(jaxpr), jaxpr.invars, strict=True) if name)
         inside = replace(self.inside({}), follows=params["check_vma"], operands=named)
+        inside.derivative |= is_derivative(equation)
         over: dict[str, Term] = {}
         in_specs: list[Any] = []
         inputs = zip(jaxpr.invars, equation.invars, params["in_specs"], _parameters(jaxpr), read, strict=True)
         for variable, operand, spec, wish, kept in inputs:
             if kept or self.reader.unread:
-                shard = self.reader.fresh(wish or "shard")
+                shard = self.reader.parameter(wish, "shard")
                 over[shard] = as_array(self.term(operand), variable.aval)
                 inside.known[variable] = Name(shard)
                 inside.over[variable] = varying_axes(variable.aval) & {*self._differs(operand), *Spec.of(spec).axes}
@@ -913,12 +976,12 @@ class _Body:
                 f"{STEPS:,}: take fewer, or name a reference for a jitted function that contains it"
             )
         loop = self.reader.fresh(self._loop_name("while"))
-        inside = replace(self.inside({}), loop=user_frame(equation.source_info))
-        wishes = [wish or "carry" for wish in _parameters(body.jaxpr)[first - asked :]]
+        inside = self._in_loop(equation)
+        wishes = _parameters(body.jaxpr)[first - asked :]
         read = [(condition, equation.invars[:asked]), (body, equation.invars[asked:first])]
         if count is None:
-            initial = [self.named(term, wish) for term, wish in zip(initial, wishes, strict=True)]
-        carry = {self.reader.fresh(wish): term for term, wish in zip(initial, wishes, strict=True)}
+            initial = [self.named(term, wish or "carry") for term, wish in zip(initial, wishes, strict=True)]
+        carry = {self.reader.parameter(wish, "carry"): term for term, wish in zip(initial, wishes, strict=True)}
         index = self.reader.fresh("step")
         for closed, invars in read if count is None else read[1:]:
             inside.know(closed.jaxpr.constvars, closed.consts)
@@ -938,7 +1001,7 @@ class _Body:
                     inside._changed(Name(going[0]), condition.out_avals[0], end, Name(name), variable.aval)
                     for end, name, variable in zip(ends, carry, body.jaxpr.outvars, strict=False)
                 ]
-            ends = [inside.named(end, f"next_{wish}") for end, wish in zip(ends, wishes, strict=True)]
+            ends = [inside.named(end, f"next_{wish or 'carry'}") for end, wish in zip(ends, wishes, strict=True)]
             ends += inside._condition(condition.jaxpr, ends)
         inside.end(carry, ends)
         if count is None:
@@ -1193,8 +1256,14 @@ def _frame(equation: Any) -> Frame | None:
     frame = user_frame(equation.source_info)
     if frame is None:
         return None
-    caller = "" if frame.caller is None else str(_line_of_file(*frame.caller))
+    caller = str(_line_of_file(*frame.callers[0])) if frame.callers else ""
     return replace(_line_of_file(frame.file, frame.line), caller=caller)
+
+
+def _path(equation: Any) -> tuple[Location, ...]:
+    """The user's lines that lead to an equation, its own first; empty if it comes from none."""
+    frame = user_frame(equation.source_info)
+    return () if frame is None else ((frame.file, frame.line), *frame.callers)
 
 
 def _line_of_file(file: str, line: int) -> Frame:

@@ -18,11 +18,9 @@ from jax.sharding import AxisType, PartitionSpec
 
 from runner.link.events import EquationError, Parted
 from runner.worker import widening
-from runner.worker.versions import Literal, user_places, varying_axes
+from runner.worker.versions import CLOSED_JAXPR, Literal, core, user_places, varying_axes
 
 _jax: Any = cast("Any", jax)
-_core: Any = __import__("jax._src.core", fromlist=["core"])
-_CLOSED: Any = getattr(_core, "ClosedJaxpr", _core.Jaxpr)
 _jnp: Any = _jax.numpy
 
 EQUATIONS = 2000
@@ -132,7 +130,7 @@ class _Single:
     def evaluate(self, values: Mapping[int, Any], body: Any = None) -> dict[int, Any]:
         """Its results by their numbers."""
         arguments = [values[number] for number in self.operands]
-        results = _core.eval_jaxpr(self.body if body is None else body, (), *arguments)
+        results = core.eval_jaxpr(self.body if body is None else body, (), *arguments)
         return dict(zip(self.results, results, strict=True))
 
     def error(self, values: Mapping[int, Any], body: Any, offset: Callable[[int], Any] = lambda _: 0) -> Any:
@@ -298,7 +296,7 @@ class _Flat:
         self, jaxpr: Any, operands: Sequence[_Term], stack: str, into: list[Any], *, inside: bool = False
     ) -> list[_Term]:
         """Add the equations of a jaxpr to a list; return its results."""
-        closed = isinstance(jaxpr, _CLOSED)
+        closed = isinstance(jaxpr, CLOSED_JAXPR)
         body, consts = (jaxpr.jaxpr, jaxpr.consts) if closed else (jaxpr, getattr(jaxpr, "consts", ()))
         known: dict[Any, _Term] = dict(zip(body.invars, operands, strict=True))
         for variable, value in zip(body.constvars, consts, strict=True):
@@ -394,11 +392,11 @@ def _called(equation: Any) -> Any:
     if equation.primitive.name not in _TRANSPARENT or params.get("name") in _WHOLE:
         return None
     jaxprs = (params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"))
-    return next((each for each in jaxprs if isinstance(each, (_core.Jaxpr, _CLOSED))), None)
+    return next((each for each in jaxprs if isinstance(each, (core.Jaxpr, CLOSED_JAXPR))), None)
 
 
 def _dropped(variable: Any) -> bool:
-    return isinstance(variable, _core.DropVar)
+    return isinstance(variable, core.DropVar)
 
 
 def _value(literal: Any) -> np.ndarray:

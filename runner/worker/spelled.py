@@ -50,13 +50,15 @@ def spelled(equations: Sequence[Any], read: Sequence[Collection[Any]]) -> Mappin
     return sources
 
 
-def _frame(equation: Any) -> UserFrame | None:
-    """The place of an equation's expression; None where it may be of a derivative.
-
-    A derivative has the place of what is differentiated, and may keep `cos(x)` in the place of `sin(x)`.
-    """
+def is_derivative(equation: Any) -> bool:
+    """Whether an equation may be of a derivative: it has the place of what is differentiated, `cos(x)` of `sin(x)`."""
     stack = str(equation.source_info.name_stack)
-    if "transpose(" in stack or "jvp(" in stack:
+    return "transpose(" in stack or "jvp(" in stack
+
+
+def _frame(equation: Any) -> UserFrame | None:
+    """The place of an equation's expression; None where it may be of a derivative."""
+    if is_derivative(equation):
         return None
     frame = user_frame(equation.source_info)
     return frame if frame is not None and frame.last_column > 0 else None

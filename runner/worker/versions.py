@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
-from jax._src import api, core
+from jax._src import api
+from jax._src import core as _core
 from jax.sharding import AbstractMesh, AxisType
 
 from runner.base.layout import Mesh
@@ -23,7 +24,11 @@ from runner.experiment.imported import CALLED
 from runner.worker import calls
 
 # These are public in `jax.extend`, which also imports Pallas: 50 ms that few jobs need.
+core: Any = _core
 Literal, Var = core.Literal, core.Var
+CLOSED_JAXPR: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)
+"""From JAX 0.12 on, a jaxpr has its constants itself."""
+
 clear_backends: Callable[[], None] = api.clear_backends
 
 
@@ -91,6 +96,32 @@ def stablehlo(text: str) -> ReadStableHlo | str:
     except (failure, ValueError) as error:
         reasons = [line for line in str(error).splitlines() if "error: " in line] or [str(error).splitlines()[0]]
         return reasons[0].rpartition("error: ")[2][:300]
+
+
+@dataclass(frozen=True)
+class NotConverted:
+    """Why the text of a module is not converted."""
+
+    why: str
+
+
+def converted(text: str) -> str | NotConverted:
+    """The text of HLO as one of StableHLO, with its locations and with XLA's attributes."""
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lib.mlir import ir  # pyright: ignore[reportPrivateImportUsage]
+
+        read: Any = importlib.import_module("jaxlib._hlo").hlo_module_from_text
+        convert: Any = importlib.import_module("jaxlib._jax").mlir.hlo_to_stablehlo
+        context: Any = cast("Any", mlir).make_ir_context()
+    except (ImportError, AttributeError) as error:
+        return NotConverted(f"this JAX does not convert HLO to StableHLO: {type(error).__name__}: {error}")
+    try:
+        serialized = convert(read(text).as_serialized_hlo_module_proto())
+        with context:
+            return cast("Any", ir).Module.parse(serialized).operation.get_asm(enable_debug_info=True)
+    except (RuntimeError, ValueError, cast("Any", ir).MLIRError) as error:
+        return NotConverted(f"jaxlib does not convert it: {str(error).strip().splitlines()[0][:300]}")
 
 
 def propagated(lowered: Any, passes: str) -> Any | str:
@@ -188,7 +219,7 @@ def module_cost(text: str) -> dict[str, float] | str:
 class UserFrame:
     """A place in a file: the lines, from 1 on, and columns, in bytes, between which an expression is written.
 
-    `caller` is the file and the line that call the function around it, if these are the user's too.
+    `callers`: the files and lines of the user's that lead to it, the innermost first.
     """
 
     file: str
@@ -196,7 +227,7 @@ class UserFrame:
     column: int
     last_line: int
     last_column: int
-    caller: tuple[str, int] | None = field(default=None, compare=False)
+    callers: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
 
 def user_frame(source: Any) -> UserFrame | None:
@@ -215,14 +246,20 @@ def _user_frame(traceback: Any) -> UserFrame | None:
     if not users:
         return None
     own, *around = users
-    caller = (around[0].file_name, around[0].start_line) if around else None
-    return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column, caller)
+    callers = tuple((frame.file_name, frame.start_line) for frame in around)
+    return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column, callers)
 
 
 def user_places(source: Any) -> list[tuple[str, int]]:
     """The files and lines of the user's code that an equation comes from, those of the innermost call first."""
     frames: list[Any] = list(importlib.import_module("jax._src.source_info_util").user_frames(source.traceback))
     return [(frame.file_name, frame.start_line) for frame in frames]
+
+
+def donated_numbers(function: Any) -> tuple[int, ...]:
+    """The positions of the arguments that a jitted function donates, which JAX publishes of a lowered one alone."""
+    info = getattr(function, "_jit_info", None)
+    return () if info is None else tuple(info.donate_argnums)
 
 
 def forget_frames() -> None:

@@ -1,4 +1,4 @@
-"""Functions of one device that take derivatives: JAX adds sums, or a rule of the user's own asks for them."""
+"""Functions of a device whose collectives JAX adds, a rule of the user's asks for, or a helper that lines call."""
 
 from __future__ import annotations
 
@@ -39,3 +39,10 @@ def mean_square(w: Any, x: Any) -> Any:
 def data_parallel(w: Any, x: Any) -> Any:
     loss, gradient = jax.value_and_grad(mean_square)(w, x)
     return w - gradient, jax.lax.pmean(loss, "d")
+
+
+def projected(x: Any, wq: Any, wk: Any) -> Any:
+    q = x @ copies.whole(wq)
+    k = x @ copies.whole(wk)
+    product = copies.summed(q * k)
+    return copies.summed(k * product)

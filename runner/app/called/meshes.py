@@ -6,7 +6,6 @@ JAX is not imported here: where the caller has not, there are only names and siz
 from __future__ import annotations
 
 import functools
-import importlib
 import operator
 import os
 import re
@@ -17,6 +16,7 @@ from types import CellType, CodeType, ModuleType
 from typing import Any, cast
 
 from runner.base.untyped import is_mapping
+from runner.link import jax_internals
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
             "jax.set_mesh(mesh)"
         )
     sizes: object = cast("object", mesh) if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
-    if not is_mapping(sizes) or not all(hasattr(size, "__index__") for size in sizes.values()):
+    if not is_mapping(sizes) or not all(map(_is_size, sizes.values())):
         raise ValueError(f'{mesh!r} is not a mesh; give names with sizes, such as {{"data": 2, "model": 2}}, or a Mesh')
     # A NumPy integer is a size too.
     axes = {str(name): operator.index(size) for name, size in sizes.items()}
@@ -71,6 +71,10 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
         mesh = next(alike, None)
     ambient = ambient and context is not None and dict(context.shape) == axes
     return CallMesh(axes, _explicit(mesh), _devices(mesh), ambient)
+
+
+def _is_size(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def _explicit(mesh: Any) -> tuple[str, ...]:
@@ -103,10 +107,7 @@ def _context() -> tuple[Any, bool]:
     if mesh.axis_names:
         concrete = jax.sharding.get_mesh() if hasattr(jax.sharding, "get_mesh") else None
         return (concrete if concrete is not None and concrete.axis_names else mesh), True
-    # JAX has no public access to the mesh of the older `with mesh:`.
-    resources: Any = getattr(importlib.import_module("jax._src.mesh"), "thread_resources", None)
-    older = None if resources is None else resources.env.physical_mesh
-    return (older, False) if older is not None and older.axis_names else (None, False)
+    return jax_internals.mesh_of_with(), False
 
 
 _DEEPEST, _MOST = 6, 400
@@ -172,8 +173,7 @@ def devices_of_caller() -> int:
     jax: Any = sys.modules.get("jax")
     if jax is None:
         return 0
-    bridge: Any = importlib.import_module("jax._src.xla_bridge")
-    if hasattr(bridge, "backends_are_initialized") and bridge.backends_are_initialized():
+    if jax_internals.has_devices():
         return jax.device_count()
     configured = int(getattr(jax.config, "jax_num_cpu_devices", 0) or 0)
     flag = _FLAG.findall(os.environ.get("XLA_FLAGS", ""))

@@ -11,9 +11,11 @@ import functools
 import importlib
 import io
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
+
+from runner.link import jax_internals
 
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type, FunctionType, ModuleType)
 """The kinds of a library's globals that pickle as they are."""
@@ -171,12 +173,12 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def nodes() -> list[tuple[type, Any, Any]]:
     """Return the registered pytree classes that are pickled by value, with their flatten and unflatten functions."""
-    if "jax" not in sys.modules:
-        return []
-    # JAX has no public access to the pytree registry.
-    registry: Mapping[type, Any] = importlib.import_module("jax._src.tree_util")._registry
     known: Container[str] = importlib.import_module("cloudpickle").list_registry_pickle_by_value()
-    return [(kind, how.to_iter, how.from_iter) for kind, how in registry.items() if _travels(kind, known)]
+    return [
+        (kind, how.to_iter, how.from_iter)
+        for kind, how in jax_internals.pytree_nodes().items()
+        if _travels(kind, known)
+    ]
 
 
 def _travels(kind: type, known: Container[str]) -> bool:

@@ -196,13 +196,15 @@ def text(folder: Path | None = None) -> str:
 
 
 def named(file: Path, folder: Path) -> str:
-    """Return an experiment's text with the line that names the schema, below Hydra's line. Raises `UnreadableFile`."""
+    """Return an experiment's text with the line that names the schema, below Hydra's if it has one.
+
+    Raises `UnreadableFile`.
+    """
     up = "../" * len(file.relative_to(folder).parts[:-1])
     content = _LINE.sub("", files.text(file))
     first, newline, rest = content.partition("\n")
-    if first.strip() != PACKAGE:
-        return content
-    return f"{first}{newline}# yaml-language-server: $schema={up}{FILE}\n{rest}"
+    line = f"# yaml-language-server: $schema={up}{FILE}\n"
+    return f"{first}{newline}{line}{rest}" if first.strip() == PACKAGE else f"{line}{content}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -110,7 +110,7 @@ def _specs(overrides: list[str], reader: _PointReader) -> _Layouts:
     configuration = _composed([override for override in overrides if override not in words], reader, words[0])
     config = configuration.plain
     try:
-        mesh, dims = read_mesh(config["mesh"]), read_dims(config["dims"] or {})
+        mesh, dims = read_mesh(config), read_dims(config["dims"] or {})
         leaves = _leaves(configuration, reader) if any(_is(override, "leaf") for override in words) else {}
         shapes = {
             override: _shape_of_leaf(override, leaves) if _is(override, "leaf") else _shape(override, config, dims)

@@ -170,8 +170,7 @@ def _config_folder(path: Path) -> Path:
     raise pytest.UsageError(f"--experiments: {path} {what}; it takes a folder that holds experiment/NAME.yaml")
 
 
-_OURS = re.compile(r"^# *@package _global_$.*^(arrays|graph|per_device):", re.MULTILINE | re.DOTALL)
-"""The text that identifies an experiment among other YAML files in a folder called `experiment`."""
+_KEY = re.compile(r"^(\w+):", re.MULTILINE)
 
 
 def _by_argument(path: Path) -> list[Path]:
@@ -184,4 +183,11 @@ def _by_argument(path: Path) -> list[Path]:
 
 
 def _is_ours(file: Path) -> bool:
-    return bool(_OURS.search(file.read_text(encoding="utf-8", errors="replace")))
+    """Whether most keys of a YAML file are an experiment's, so that a misspelt one is reported and not passed over."""
+    from runner.experiment.config import shape
+
+    if file.suffix != ".yaml":
+        return False
+    keys = set(_KEY.findall(file.read_text(encoding="utf-8", errors="replace"))) - {"defaults"}
+    own = keys & (shape.root().keys or {}).keys()
+    return not own.isdisjoint({"arrays", "graph", "per_device"}) and 2 * len(own) > len(keys)

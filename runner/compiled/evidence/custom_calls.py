@@ -23,6 +23,9 @@ _COMPUTING = (
     # JAX's own for GPUs: jaxlib/gpu/{solver,blas,sparse,rnn,hybrid,linalg,prng}.cc.
     r"(cu|hip|oneapi)(solver|blas|sparse|dnn|hybrid)_\w+",
     r"(cu|hip|oneapi)_(threefry2x32_ffi|lu_pivots_to_permutation|cholesky_update_ffi|tridiagonal_solve_perturbed)",
+    # Transformer Engine's kernels that stay on their device: transformer_engine/jax/csrc/extensions/pybind.cpp. Its
+    # products (`te_gemm_ffi`) may communicate.
+    r"te_(fused_attn|norm|layernorm|rmsnorm|act|dact|dbias|quantize|grouped_quantize|dequantize|scaled)_\w+",
     # JAX's for TPUs (jax/_src/tpu/linalg) and their lowerings in libtpu 0.0.51.
     r"Qr|Eigh|LuDecomposition|ProductOfElementaryHouseholderReflectors",
     r"Cholesky|EighTpu|QrDecompositionBlock|CompactWyHelper|Lu(Real|Complex)DecompositionBlock|MaskAggregatorBlock",

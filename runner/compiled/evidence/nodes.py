@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from runner.compiled.evidence.hlo import Location, Metadata
+from runner.compiled.evidence.source_lines import is_users
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import Imported, inside
 from runner.experiment.lines import regions
@@ -41,6 +42,10 @@ Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end
 """
 
 
+_PARAMETERS = re.compile(r"(?<=\w)\[\w+=(?:[^\[\]]|\[[^\[\]]*\])*\]")
+"""The parameters that older series of JAX wrote behind a primitive: `all_to_all[axis_name=('y',) split_axis=2]`."""
+
+
 @dataclass(frozen=True)
 class OperationOrigin:
     """Where an operation comes from: its line (`C`, `ring.lhs`, an array), and the JAX primitive.
@@ -58,6 +63,8 @@ def stacks(op_name: str) -> list[str]:
 
     `a/b;a/c` if two computed the same, `a/(b:c)` if two became one collective (openxla/xla#40903).
     """
+    if "[" in op_name:
+        op_name = _PARAMETERS.sub("", op_name)
     opened = re.search(r"(?:^|/)\(", op_name)
     if opened is None or not op_name.endswith(")"):
         return op_name.split(";")
@@ -103,7 +110,15 @@ class StackScope:
 
     line: str
     inside: dict[str, StackScope] = field(default_factory=dict[str, "StackScope"])
-    imported: dict[Location, list[Flat]] | None = None
+    imported: dict[Location, list[PlacedLine]] | None = None
+
+
+@dataclass(frozen=True)
+class PlacedLine:
+    """A line of the user's Python, and the user's lines that lead to its place, the innermost first, if several do."""
+
+    line: Flat
+    path: tuple[Location, ...] = ()
 
 
 class Origins:
@@ -168,21 +183,32 @@ class Origins:
 
 
 def _traced(
-    scope: StackScope, lines: Mapping[Location, Sequence[Flat]], stack: str, frames: Sequence[Location]
+    scope: StackScope, lines: Mapping[Location, Sequence[PlacedLine]], stack: str, frames: Sequence[Location]
 ) -> OperationOrigin:
     """The line of the user's Python in whose innermost frame an operation was traced; without one, that of the call.
 
     If several lines are there, it is one that calls such an operation: the first, in the backward pass the last.
     """
     primitive, gradient = stack.rpartition("/")[2], backward(stack)
-    there = next((lines[frame] for frame in frames if frame in lines), ())
-    if not there:
+    at = next((at for at, frame in enumerate(frames) if frame in lines), None)
+    if at is None:
         return OperationOrigin(scope.line, primitive, gradient)
+    there = _on_the_path(lines[frames[at]], [frame for frame in frames[at + 1 :] if is_users(frame[0])])
     of = [line for line in there if not isinstance(line, Loop)]
     fitting = [line for line in of if any(_fits(part, primitive) for part in within(line.expression.term))] or of
     if not fitting:
         return OperationOrigin(str(there[-1].line), None, gradient)
     return OperationOrigin(str(fitting[-1 if gradient else 0].line), primitive, gradient)
+
+
+def _on_the_path(lines: Sequence[PlacedLine], path: Sequence[Location]) -> list[Flat]:
+    """Those of the lines at one place whose calls an operation has for longest."""
+
+    def shared(line: PlacedLine) -> int:
+        return next((at for at, (a, b) in enumerate(zip(line.path, path, strict=False)) if a != b), len(line.path))
+
+    longest = max(map(shared, lines))
+    return [line.line for line in lines if shared(line) == longest]
 
 
 _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
@@ -229,7 +255,8 @@ def _scopes(statements: Sequence[Flat], imported: Mapping[str, _PythonCall], aro
         for inner in _with_bodies(statement):
             frame = call.function.frames.get(inner.line.label)
             if frame is not None:
-                known.imported.setdefault((frame.file, frame.line), []).append(inner)
+                placed = PlacedLine(inner, call.function.paths.get(inner.line.label, ()))
+                known.imported.setdefault((frame.file, frame.line), []).append(placed)
     return scopes
 
 

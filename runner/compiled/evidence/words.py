@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -72,6 +73,25 @@ def because(why: Reason) -> str:
     return why.text + ("; Shardy plans it too" if why.planned and why.by == "operation" else "")
 
 
+def summary(why: Reason, lines: Sequence[str]) -> str:
+    """The reason in brief, for readers who see the collective's own `lines`: its first need, and its first key."""
+    need, *others = why.text.split("; instead ")[0].split("; ")
+    for line in lines:
+        need = re.sub(rf" in {re.escape(line)}(?: \(backward\))?(?![\w:.])", "", need, count=1)
+    if why.keys:
+        key = "|".join(re.escape(key) for key in sorted(why.keys, key=len, reverse=True))
+        need = re.sub(rf"({key})((?:, (?:{key}))+) and ((?:{key})|(\d+) other keys)", _first_of, need)
+    more = sum(" needs " in other or " over a dimension " in other for other in others)
+    need += f" (and {more} more need{'s' if more > 1 else ''})" if more else ""
+    return need + (" (Shardy plans otherwise)" if why.instead else "")
+
+
+def _first_of(keys: re.Match[str]) -> str:
+    """The first of several keys, and how many there are besides."""
+    others = len(re.findall(", ", keys[2])) + int(keys[4] or 1)
+    return f"{keys[1]} and {others} others"
+
+
 def asked(entry: AskedCollective) -> str:
     """`all-reduce of out over model`."""
     return f"{entry.kind} of {_at(entry.line, entry.gradient)}{_over(entry.axes)}"
@@ -84,8 +104,13 @@ def asked_at_length(entry: AskedCollective) -> str:
 
 def planned(entry: PlannedCollective) -> str:
     """`all-gather of w1 for hidden over data`."""
+    return f"{entry.kind} of {planned_subject(entry)}{_over(entry.axes)}"
+
+
+def planned_subject(entry: PlannedCollective) -> str:
+    """The value that a planned collective communicates: `w1 for hidden`."""
     of = entry.of if entry.line in (None, entry.of) else f"{entry.of} for {entry.line}"
-    return f"{entry.kind} of {of}{' (backward)' if entry.gradient else ''}{_over(entry.axes)}"
+    return f"{of}{' (backward)' if entry.gradient else ''}"
 
 
 def planned_at_length(entry: PlannedCollective) -> str:

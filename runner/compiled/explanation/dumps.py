@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.base import regular
 from runner.link.events import Memory
 
-_MODULE = re.compile(r"^(module_\d+\.(?P<name>.+?))\.(?P<stage>[^/]*?)(?P<suffix>\.txt|\.hlo\.pb|\.hlo)$")
+_MODULE = re.compile(r"^(module_\d+\.(?P<name>.+?)(?:\.cl_\d+)?)\.(?P<stage>[^/]*?)(?P<suffix>\.txt|\.hlo\.pb|\.hlo)$")
+"""The name of a dumped file; libtpu's has the number of its build behind the module's name."""
+
 _STAGES = (
     re.compile(r"^(?:[a-z]+_|sm_[\d.a-z]+_gpu_|gfx\w+_gpu_|gpu_|tpu_)?after_optimizations$"),
     re.compile(r"^(?:.*_)?after_optimizations_after_buffer_assignment$|^after_codegen$|^.*after_spmd_partitioning.*$"),
@@ -55,6 +58,21 @@ def modules(folder: Path) -> list[DumpedModule]:
     return sorted((module for _, module in best.values()), key=lambda module: (-module.bytes, module.file.name))
 
 
+def is_unoptimized(file: Path) -> bool:
+    """Whether a file is a dumped module before XLA's passes."""
+    match = _MODULE.match(file.name)
+    return match is not None and _STAGES[-1].match(match["stage"]) is not None
+
+
+def unoptimized(file: Path) -> Path | None:
+    """The file of the same module before XLA's passes, beside that of what was compiled; None if there is none."""
+    match = _MODULE.match(file.name)
+    if match is None or _STAGES[0].match(match["stage"]) is None:
+        return None
+    names = (f"{match[1]}.before_optimizations{suffix}" for suffix in (".txt", ".hlo.pb", ".hlo"))
+    return next((there for name in names if (there := file.with_name(name)).is_file()), None)
+
+
 def chosen(there: Sequence[DumpedModule], name: str) -> list[DumpedModule]:
     """The modules with this name, or else those whose name or file has it as a part."""
     exact = [module for module in there if name in (module.name, module.file.name)]
@@ -65,7 +83,7 @@ def memory(file: Path) -> Memory | None:
     """The compiler's figures for the module of a dumped file; None if it did not write them beside it."""
     beside = file.with_name(file.name.removesuffix(".txt") + "-buffer-assignment.txt")
     try:
-        text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
+        text = regular.read_text(beside, "replace") if beside.is_file() else ""
     except OSError:
         return None
     sizes: dict[str, int] = {"parameter": 0, "output": 0, "aliased": 0, "temporary": 0}

@@ -60,8 +60,12 @@ def mesh_of(text: str, partitions: int, given: Mapping[str, int] | None = None) 
 
 
 def of_lowered(text: str) -> dict[str, int] | None:
-    """The axes of the mesh that a text of StableHLO names, by their sizes; of several the one with the most axes."""
-    named: list[list[tuple[str, str]]] = [_AXIS.findall(row) for row in _LOWERED.findall(text)]
+    """The axes of the mesh that a module before XLA's passes names, by their sizes; of several the one with the most.
+
+    - `text`: of StableHLO, or of HLO.
+    """
+    rows = dict.fromkeys(row for pattern in (_LOWERED, _SHARDY, _NAMED) for row in pattern.findall(text))
+    named: list[list[tuple[str, str]]] = [_AXIS.findall(row) for row in rows]
     return {axis: int(size) for axis, size in max(named, key=len)} if named else None
 
 
@@ -72,14 +76,19 @@ def devices_of(text: str) -> int:
     return max([1, *meshes, *(row.size for row in rows if row is not None)])
 
 
+_DIGITS = 20
+"""A number has fewer digits where it is the size of an axis."""
+
+
 def parsed(text: str) -> dict[str, int]:
     """The axes of a mesh as a command line has it: `data=4,model=2`. Raises `InvalidMesh`."""
     axes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.strip().partition("=")
-        if not name.isidentifier() or not size.isdecimal() or not 0 < int(size) < 1 << 31 or name in axes:
+        number = int(size) if size.isdecimal() and len(size) < _DIGITS else 0
+        if not name.isidentifier() or not 0 < number < 1 << 31 or name in axes:
             raise InvalidMesh(f"{text!r} is no mesh; write its axes and their sizes: data=4,model=2")
-        axes[name] = int(size)
+        axes[name] = number
     return axes
 
 

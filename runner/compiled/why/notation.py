@@ -48,7 +48,9 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
         loop = ".".join(line.loops)
         if loop and line.first != "carry" and loop not in headed:
             headed.add(loop)
-            described.append(PlannedLine(line=loop, text=f"{loop}: {repeats[loop].often}, in each of which"))
+            described.append(
+                PlannedLine(line=loop, text=f"{source.name(loop)}: {repeats[loop].often}, in each of which")
+            )
         around, slice_of = (line.loops[:-1], repeats[loop]) if line.first else (line.loops, None)
         lies = _known(values, around, repeats)
         read = lies(name_of(expression.term))

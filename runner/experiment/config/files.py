@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,15 +11,28 @@ import yaml
 
 from runner.base import regular
 from runner.base.untyped import is_dict, is_list
-from runner.experiment.config import limits, specs
+from runner.experiment.config import limits
 from runner.experiment.config.folders import file_of, is_there
 from runner.experiment.config.shape import GROUPS, described
 from runner.experiment.config.sources import shown
 
 PACKAGE = "# @package _global_"
-"""The first line of an experiment: without it Hydra puts its keys below `experiment`."""
+"""The first line that Hydra asks of an experiment; without it the keys of the file are read as an experiment's too."""
 
-_BOM = "\ufeff"
+_HEADER = re.compile(r"^\s*#\s*@package\b[ \t]*(\S*)", re.MULTILINE)
+
+
+def is_experiment(group: str) -> bool:
+    """Whether the options of a config group are experiments."""
+    return group.split("/")[0] == "experiment"
+
+
+def package(written: str, group: str) -> str:
+    """Where the keys of a file of `group` belong, as Hydra names it: its header, or at the top for an experiment."""
+    header = _HEADER.search(written)
+    if header is not None:
+        return header.group(1)
+    return "_global_" if is_experiment(group) else ".".join(group.split("/"))
 
 
 class UnmadeTag(yaml.MarkedYAMLError):
@@ -64,11 +77,11 @@ class UnreadableFile(Exception):
 
 
 def text(file: Path) -> str:
-    """Read a file as UTF-8 without a byte order mark. Raises `UnreadableFile`."""
+    """Read a file as UTF-8, with or without a byte order mark. Raises `UnreadableFile`."""
     if not is_there(file):
         raise UnreadableFile(f"{shown(file)}:1:1\n  this is no regular file, but a folder, a pipe or a dangling link")
     try:
-        written = regular.read(file).decode("utf-8")
+        return regular.read(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
@@ -77,17 +90,10 @@ def text(file: Path) -> str:
         ) from None
     except OSError as error:
         raise UnreadableFile(f"{shown(file)}:1:1\n  {error.strerror or error}") from None
-    if written.startswith(_BOM):
-        message = "a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM"
-        raise UnreadableFile(f"{shown(file)}:1:1\n  {message}")
-    return written
 
 
-def refusal(file: Path, *, experiment: bool, chosen: Collection[str] = ()) -> str | None:
-    """Return the message, with its place, why a file is no configuration; None if valid or a YAML syntax error.
-
-    `chosen` are the keys and config groups that the command line sets.
-    """
+def refusal(file: Path, *, experiment: bool) -> str | None:
+    """Return the message, with its place, why a file is no configuration; None if valid or a YAML syntax error."""
     try:
         content = load(written := text(file))
     except UnreadableFile as error:
@@ -99,13 +105,13 @@ def refusal(file: Path, *, experiment: bool, chosen: Collection[str] = ()) -> st
     except yaml.YAMLError:
         # Hydra's loader raises this too, and `composition.report` words it.
         return None
-    if content is None:
+    if content in (None, {}):
         return f"{shown(file)}:1:1\n  the file is empty"
     if not isinstance(content, dict):
         return f"{shown(file)}:1:1\n  the file holds {described(content)}, not a mapping of keys to values"
     if not experiment:
         return None
-    return _header(file, written, [] if "mesh" in chosen else _mesh_line(cast("dict[str, Any]", content)))
+    return _header(file, written)
 
 
 def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
@@ -121,29 +127,13 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
     return None
 
 
-def _mesh_line(content: Mapping[str, Any]) -> list[str]:
-    """Return the line of a mesh with the axes of an experiment's specs; none if the experiment has a mesh or a base."""
-    if "mesh" in content or content.get("defaults"):
-        return []
-    axes = specs.axes(content) or ["x"]
-    return [f"mesh: {{axes: [{', '.join(axes)}], shape: [{', '.join('2' for _ in axes)}]}}"]
-
-
-def _header(file: Path, text: str, others: Sequence[str]) -> str | None:
-    """Check that an experiment's file begins with its `@package` line; `others` are more lines that it lacks."""
-    lines = text.splitlines()
-    head = [number for number, line in enumerate(lines, 1) if re.match(r"\s*#\s*@package\b", line)]
-    above = next(number for number, line in enumerate(lines, 1) if line.strip() and not re.match(r"\s*#\s*@", line))
-    place = f"{shown(file)}:{head[0] if head else 1}:1"
-    if not head:
-        if others:
-            return "\n    ".join([f"{place}\n  an experiment begins with these lines:", PACKAGE, *others])
-        return f"{place}\n  an experiment begins with the line: {PACKAGE}"
-    if not re.fullmatch(r"\s*#\s*@package\s+_global_\s*", lines[head[0] - 1]):
-        return f"{place}\n  this line must be: {PACKAGE}"
-    if above < head[0]:
-        return f"{place}\n  this line has to be the first: Hydra looks for it no further than line {above}"
-    return None
+def _header(file: Path, written: str) -> str | None:
+    """Check that the `@package` line of an experiment's file, where it has one, puts the keys at the top."""
+    header = _HEADER.search(written)
+    if header is None or header.group(1) == "_global_":
+        return None
+    line = written.count("\n", 0, header.start(1)) + 1
+    return f"{shown(file)}:{line}:1\n  this line must be: {PACKAGE}; or leave it out"
 
 
 def content(file: Path) -> Any:

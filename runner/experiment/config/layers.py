@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -37,8 +36,7 @@ def _chain(
     if file is None or file in above:
         return []
     text = file.read_text(encoding="utf-8", errors="replace")
-    header = re.search(r"^#\s*@package\s+(\S+)", text, re.MULTILINE)
-    package = header.group(1) if header else ".".join(group.split("/"))
+    package = files.package(text, group)
     below = () if package == "_global_" else tuple(package.removeprefix("_global_.").split("."))
     based_on: list[Layer] = []
     for entry in _defaults(text):

@@ -87,8 +87,8 @@ class FileConfigSource(file_config_source.FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the content of a file, with its options in the defaults list.
 
-        Raises `ConfigCompositionException` for a group with two options; `experiment/config/composition.py` says which
-        and where.
+        Raises `ConfigCompositionException` for a group with two options and for an empty experiment;
+        `experiment/config/composition.py` says which and where.
         """
         made = self._slice(config_path)
         result = super().load_config(config_path) if made is None else self._made(made)
@@ -97,6 +97,10 @@ class FileConfigSource(file_config_source.FileConfigSource):
             record.files.add(file)
             if _reaches_hydra(config_path, result):
                 record.reaching.add(file)
+        if files.is_experiment(config_path):
+            if not result.config:
+                raise ConfigCompositionException("an empty file")
+            result.header["package"] = result.header.get("package") or "_global_"
         if result.header.get("package") == "_global_" and isinstance(result.config, DictConfig):
             result.config = _expanded(result.config)
         return result

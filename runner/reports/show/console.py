@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,22 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+_WIDTH: ContextVar[int | None] = ContextVar("width", default=None)
+
+
+@contextmanager
+def within(width: int) -> Generator[None]:
+    """Fit what is printed meanwhile into so many columns, wherever it goes."""
+    token = _WIDTH.set(width)
+    try:
+        yield
+    finally:
+        _WIDTH.reset(token)
+
+
 def room() -> int | None:
-    """Return the number of columns of the terminal; None if there is no terminal."""
-    return shutil.get_terminal_size().columns if is_terminal() else None
+    """Return the number of columns that lines must fit into: the terminal's; None if there is no limit."""
+    return _WIDTH.get() or (shutil.get_terminal_size().columns if is_terminal() else None)
 
 
 def captured(show: Callable[[], None]) -> str:

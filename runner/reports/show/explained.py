@@ -8,7 +8,7 @@ from runner.base import executions
 from runner.base.executions import Count, Part, Range
 from runner.base.words import bytes_text, listed, time_text
 from runner.compiled.evidence.model import Collective, Profile
-from runner.compiled.evidence.words import NOBODY, because
+from runner.compiled.evidence.words import NOBODY, because, summary
 from runner.compiled.explanation.dumps import DumpedModule
 from runner.compiled.explanation.model import Buffer, Explanation, PlacedCollective
 from runner.reports.show import estimates, measured
@@ -16,6 +16,9 @@ from runner.reports.show.console import print_table, say
 from runner.reports.show.table import Table, Texts
 
 COLLECTIVES = ("collective", "line", "over", "of", "runs", "in → out per device", "sends in all", "how")
+BRIEF = ("collective", "line", "over", "of", "runs", "sends in all", "how")
+"""The columns of `COLLECTIVES` that a terminal has."""
+
 BUFFERS = ("bytes", "what", "name", "array", "line")
 LINES = ("line", "collectives", "sends", "flops", "moves")
 
@@ -34,10 +37,8 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
     rows = collectives(explanation)
     if rows:
         say()
-        _table(COLLECTIVES, rows, most)
+        _collectives(explanation, rows, complete=complete)
     for line in totals(explanation):
-        say(line)
-    for line in reasons(explanation):
         say(line)
     if explanation.profile is not None:
         _measured(explanation, explanation.profile, complete=complete)
@@ -65,6 +66,28 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
         say(line)
 
 
+def _collectives(explanation: Explanation, rows: Sequence[tuple[str, ...]], *, complete: bool) -> None:
+    """Print the collectives, each with its reason under it: in a line, or as it is."""
+    grouped = _grouped(explanation)
+    beneath = ["; ".join(_because(entries, complete=complete)) for _, entries in grouped]
+    if not any(beneath):
+        beneath = []
+    shown = COLLECTIVES if complete else [name for name in BRIEF if not beneath or name != "of"]
+    at = [COLLECTIVES.index(name) for name in shown]
+    _table(shown, [[row[k] for k in at] for row in rows], None if complete else SHOWN, beneath)
+    if beneath and not complete:
+        say("reasons in brief; in full: --all, or report.text(complete=True)", "dim")
+
+
+def _because(entries: Sequence[PlacedCollective], *, complete: bool) -> list[str]:
+    """The reasons of alike collectives, each once; in brief the first."""
+    known = [entry for entry in entries if entry.why is not None]
+    texts = dict.fromkeys(
+        because(entry.why) if complete else summary(entry.why, entry.nodes) for entry in known if entry.why is not None
+    )
+    return [*texts] if complete else [*texts][:1]
+
+
 def _measured(explanation: Explanation, profile: Profile, *, complete: bool) -> None:
     say()
     for line in measured.head(profile):
@@ -88,8 +111,8 @@ def modules(there: Sequence[DumpedModule]) -> None:
     say(f"{len(rows)} modules: --module {there[0].name} explains one, by its name or a part of its file's")
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]], most: int | None) -> None:
-    shown: Texts = Table(names, rows[:most])
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]], most: int | None, beneath: Sequence[str] = ()) -> None:
+    shown: Texts = Table(names, rows[:most], beneath=beneath[:most])
     print_table(shown)
     left = len(rows) - len(shown.rows)
     if left:
@@ -111,10 +134,6 @@ def head(explanation: Explanation) -> list[str]:
 
 def collectives(explanation: Explanation) -> list[tuple[str, ...]]:
     """The rows under `COLLECTIVES`: those for which a device sends most first; alike ones share a row."""
-    grouped: dict[tuple[str, ...], list[PlacedCollective]] = {}
-    for entry in explanation.moving:
-        grouped.setdefault(_alike(entry), []).append(entry)
-    ordered = sorted(grouped.items(), key=lambda item: -_most(item[1]))
     return [
         (
             *alike[:4],
@@ -123,8 +142,16 @@ def collectives(explanation: Explanation) -> list[tuple[str, ...]]:
             _bytes(executions.total((e.count, e.branches, e.bytes_sent) for e in entries)),
             *alike[5:],
         )
-        for alike, entries in ordered
+        for alike, entries in _grouped(explanation)
     ]
+
+
+def _grouped(explanation: Explanation) -> list[tuple[tuple[str, ...], list[PlacedCollective]]]:
+    """The collectives that share a row, by what they share; those for which a device sends most first."""
+    grouped: dict[tuple[str, ...], list[PlacedCollective]] = {}
+    for entry in explanation.moving:
+        grouped.setdefault(_alike(entry), []).append(entry)
+    return sorted(grouped.items(), key=lambda item: -_most(item[1]))
 
 
 def _most(entries: Sequence[Collective]) -> int:
@@ -155,8 +182,17 @@ def _over(entry: Collective) -> str:
 
 
 def line_of(entry: PlacedCollective) -> str:
-    """The lines of a collective; whether they are of the backward pass."""
-    return (", ".join(entry.nodes) or "–") + (" (backward)" if entry.gradient else "")
+    """The lines of a collective, of one file with its name once; whether they are of the backward pass."""
+    return (", ".join(_short(entry.nodes)) or "–") + (" (backward)" if entry.gradient else "")
+
+
+def _short(nodes: Sequence[str]) -> list[str]:
+    """The names of lines: `model.py:42`, and `:56` behind another line of that file."""
+    files = [node.rpartition(":")[0] for node in nodes]
+    return [
+        node.removeprefix(file) if at and file and file == files[at - 1] else node
+        for at, (node, file) in enumerate(zip(nodes, files, strict=True))
+    ]
 
 
 def _how(entry: Collective) -> str:
@@ -289,4 +325,15 @@ def donation(explanation: Explanation) -> list[str]:
 
 def notes(explanation: Explanation) -> list[str]:
     """What else a reader should know, a sentence each."""
-    return [*donation(explanation), *explanation.notes, *explanation.unknown]
+    return [*donation(explanation), *explanation.notes, *_together(explanation.unknown)]
+
+
+def _together(sentences: Sequence[str]) -> list[str]:
+    """Sentences about instructions; those that differ in the name that they begin with are one."""
+    alike: dict[str, list[str]] = {}
+    for sentence in sentences:
+        alike.setdefault(sentence.partition(" ")[2], []).append(sentence)
+    return [
+        first + (f" (and so for {len(others)} other{'s' if len(others) > 1 else ''})" if others else "")
+        for first, *others in alike.values()
+    ]

@@ -30,12 +30,14 @@ Content = TypeVar("Content", covariant=True)
 class Table(Generic[Content]):
     """The names of the columns, and rows of as many cells: texts and `StatusCell`, on a page markup as well.
 
-    `right` are the indices of numeric columns, which a page aligns to the right.
+    - `right`: the indices of numeric columns, which a page aligns to the right.
+    - `beneath`: for each row a text that a terminal prints under it; none for no row.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[Content]]
     right: frozenset[int] = frozenset()
+    beneath: Sequence[str] = ()
 
 
 Texts = Table[StatusCell | str]
@@ -47,6 +49,7 @@ Line = list[tuple[str, str]]
 """Pieces of text, each with its rich style; "" is none."""
 
 _GAP = 2
+_INDENT = "    "
 
 _NARROW = 16
 """The width up to which a cell is not wrapped."""
@@ -77,9 +80,10 @@ def lines(table: Texts, room: int | None = None) -> list[Line]:
     # Escape before measuring: escaped characters are wider.
     head = [printable(name) for name in table.head]
     rows = [[_styled(cell) for cell in row] for row in table.rows]
+    beneath = [_beneath(text, room) for text in table.beneath]
     widths = _widths(head, rows)
     if room is None or _total(widths) <= room:
-        return _block(head, rows, widths)
+        return _block(head, rows, widths, beneath)
     least = _least(head, rows)
     if _total(least) > room and len({row[0][0] for row in rows}) < len(rows):
         head, rows = ["#", *head], [[(str(k), ""), *row] for k, row in enumerate(rows, start=1)]
@@ -88,7 +92,8 @@ def lines(table: Texts, room: int | None = None) -> list[Line]:
     easy = [min(width, max(low, _EASY)) for width, low in zip(widths, least, strict=True)]
     for columns in _split(least if _total(least) <= room else easy, room):
         fitted = _narrowed([widths[k] for k in columns], [least[k] for k in columns], room)
-        blocks.append(_block([head[k] for k in columns], [[row[k] for k in columns] for row in rows], fitted))
+        narrow = [[row[k] for k in columns] for row in rows]
+        blocks.append(_block([head[k] for k in columns], narrow, fitted, () if blocks else beneath))
     return [line for k, block in enumerate(blocks) for line in [*([Line()] if k else ()), *block]]
 
 
@@ -138,15 +143,30 @@ def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[in
     return fitted
 
 
-def _block(head: Sequence[str], rows: Sequence[Sequence[_Styled]], widths: Sequence[int]) -> list[Line]:
+def _beneath(text: str, room: int | None) -> list[Line]:
+    """The lines of a text under a row."""
+    if room is None or not text:
+        return [[(f"{_INDENT}{printable(text)}", "dim")]] if text else []
+    wrapped = textwrap.wrap(printable(text), max(room - len(_INDENT), _NARROW), break_long_words=False)
+    return [[(f"{_INDENT}{line}", "dim")] for line in wrapped]
+
+
+def _block(
+    head: Sequence[str],
+    rows: Sequence[Sequence[_Styled]],
+    widths: Sequence[int],
+    beneath: Sequence[Sequence[Line]] = (),
+) -> list[Line]:
+    """Lay out the rows of one table; `beneath` has the lines under each of them, or nothing."""
     block: list[Line] = []
-    for row in ([(name, "bold") for name in head], *rows):
+    for number, row in enumerate(([(name, "bold") for name in head], *rows)):
         parts = [textwrap.wrap(text, width) or [""] for (text, _), width in zip(row, widths, strict=True)]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             line: Line = []
             for text, (_, style), width in zip(texts, row, widths, strict=True):
                 line += [(text, style), (" " * (width - len(text) + _GAP), "")]
             block.append(_stripped(line))
+        block += beneath[number - 1] if number and beneath else []
     return block
 
 

@@ -1,0 +1,88 @@
+"""An explanation as text: a row for each collective, its reason in brief under it, within the columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.app.explaining import Explained
+from runner.compiled.evidence.model import Reason
+from runner.compiled.evidence.words import summary
+from runner.compiled.explanation import modules
+from runner.compiled.explanation.model import Explanation
+from runner.reports.show import explained
+from tests.explained import STEP
+
+KEYS = ["params['w']", "params['b']", "params['emb']", "x", "y"]
+LISTED = "params['w'], params['b'], params['emb'] and 2 other keys"
+NEED = f"the product in model.py:7 (backward) sums over a dimension of 64, which {LISTED} shard over data"
+WHOLE = (
+    f"{NEED}; the loop in model.py:9 needs all of dimension 0, which x shards over data; instead Shardy planned a sum"
+)
+
+
+@pytest.fixture
+def explanation() -> Explanation:
+    plain = modules.explain(STEP, "step.txt")
+    first, *others = plain.placed or []
+    reason = Reason(text=WHOLE, by="operation", keys=KEYS, instead=["a sum"])
+    return replace(plain, placed=[replace(first, why=reason), *others])
+
+
+@pytest.mark.parametrize(
+    ("text", "brief"),
+    [
+        (NEED, "the product sums over a dimension of 64, which params['w'] and 4 others shard over data"),
+        ("the product in model.py:70 needs x", "the product in model.py:70 needs x"),
+        ("a sum, which params['w'] and x shard over data", "a sum, which params['w'] and x shard over data"),
+        ("a sum, which x, params['w'] and y shard over data", "a sum, which x and 2 others shard over data"),
+        ("model.py:7 needs all of dimension 0", "model.py:7 needs all of dimension 0"),
+        ("not explained: Shardy plans nothing", "not explained: Shardy plans nothing"),
+    ],
+)
+def test_a_reason_in_brief_names_its_first_key_and_not_the_collectives_own_line(text: str, brief: str) -> None:
+    assert summary(Reason(text=text, by="operation", keys=KEYS), ["model.py:7"]) == brief
+
+
+def test_a_reason_in_brief_says_that_there_is_more(explanation: Explanation) -> None:
+    why = explanation.moving[0].why
+    assert why is not None
+    assert summary(why, ["model.py:7"]).endswith("shard over data (and 1 more need) (Shardy plans otherwise)")
+
+
+def test_each_reason_stands_under_its_collective(explanation: Explanation) -> None:
+    _, _, head, row, beneath, *_ = Explained.of(explanation).text(width=200).splitlines()
+    assert head.split()[:3] == ["collective", "line", "over"]
+    assert row.split() == ["all-gather", "model.py:7", "data", "12", "18.4", "kB", "inserted"]
+    assert beneath.startswith("    the product sums over a dimension of 64, which params['w'] and 4 others")
+
+
+def test_all_rows_have_the_whole_reason(explanation: Explanation) -> None:
+    text = Explained.of(explanation).text(complete=True, width=400)
+    assert WHOLE in text
+    assert "in brief" not in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize("complete", [False, True])
+def test_the_text_fits(explanation: Explanation, width: int, complete: bool) -> None:
+    lines = Explained.of(explanation).text(width=width, complete=complete).splitlines()
+    assert max(map(len, lines)) <= width
+
+
+def test_what_is_printed_without_a_terminal_fits_100_columns(explanation: Explanation) -> None:
+    assert max(map(len, str(Explained.of(explanation)).splitlines())) <= 100
+
+
+def test_lines_of_one_file_have_its_name_once(explanation: Explanation) -> None:
+    entry = replace(explanation.moving[0], nodes=["a.py:1", "a.py:22", "b.py:3", "w"], gradient=True)
+    assert explained.line_of(entry) == "a.py:1, :22, b.py:3, w (backward)"
+
+
+def test_sentences_that_differ_in_an_instruction_are_one(explanation: Explanation) -> None:
+    unknown = [f"call.{number} calls ring, which may communicate" for number in range(3)]
+    assert explained.notes(replace(explanation, unknown=[*unknown, "a loop"], notes=[])) == [
+        "call.0 calls ring, which may communicate (and so for 2 others)",
+        "a loop",
+    ]

@@ -45,11 +45,11 @@ def main() -> None:
         for number, subject in enumerate(SUBJECTS):
             if given.names and not {subject.library, f"{subject.library} {subject.name}"} & {*given.names}:
                 continue
-            counts[_one(subject, given.sources, Path(temporary) / str(number), plain=given.plain)] += 1
+            counts[_checked(subject, given.sources, Path(temporary) / str(number), plain=given.plain)] += 1
     print(dict(counts))
 
 
-def _one(subject: Subject, sources: Path, folder: Path, *, plain: bool) -> str:
+def _checked(subject: Subject, sources: Path, folder: Path, *, plain: bool) -> str:
     """Check one function, print its row and return the verdict."""
     title = f"{subject.library} {subject.name}"
     try:
@@ -61,8 +61,8 @@ def _one(subject: Subject, sources: Path, folder: Path, *, plain: bool) -> str:
             jax.block_until_ready(call.function(*call.operands))
         return _row(title, "called", 0.0, "")
     record, seconds = _record(call, folder)
-    said = record.error or "; ".join(_said(record))
-    return _row(title, record.status, seconds, re.sub(r"\s+", " ", said))
+    reasons = record.error or "; ".join(_reasons(record))
+    return _row(title, record.status, seconds, re.sub(r"\s+", " ", reasons))
 
 
 def _record(call: Call, folder: Path) -> tuple[Record, float]:
@@ -100,14 +100,14 @@ def _of_workers() -> float:
     return sum(used[process] for process in ours - {os.getpid()} if process in used) / os.sysconf("SC_CLK_TCK")
 
 
-def _said(record: Record) -> list[str]:
+def _reasons(record: Record) -> list[str]:
     """What the record says besides its verdict."""
     programs = record.programs.values()
     return [str(text) for program in programs for text in (getattr(program, "reason", None),) if text]
 
 
-def _row(title: str, verdict: str, seconds: float, said: str) -> str:
-    print(f"{verdict:10} {seconds:5.1f} s  {title:48} {said[:400]}", flush=True)
+def _row(title: str, verdict: str, seconds: float, reasons: str) -> str:
+    print(f"{verdict:10} {seconds:5.1f} s  {title:48} {reasons[:400]}", flush=True)
     return verdict
 
 

@@ -273,9 +273,11 @@ def _addends_scaled(edits: Edits, site: EditSite, added: Sequence[_Added], visib
         return
     products = [scaled for scaled in added if scaled.operation == "multiply"]
     names = {
-        text(one.right): one.right for one in products if isinstance(one.right, Name) and one.right.name in visible
+        text(scaled.right): scaled.right
+        for scaled in products
+        if isinstance(scaled.right, Name) and scaled.right.name in visible
     }
-    numbers = {text(one.left): one.left for one in products if isinstance(one.left, Const)}
+    numbers = {text(scaled.left): scaled.left for scaled in products if isinstance(scaled.left, Const)}
     for addend in (addend for total in sums for addend in children(total) if isinstance(addend, Name)):
         for factor in names.values():
             yield _put_back(edits, site, addend, operator("multiply", addend, factor), "scale", factor, 2.5)

@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ def _(_: Path) -> Call:
     return Call(attention, HEADS, (BY_HEADS,) * 3)
 
 
-@public("jax", "nn.scaled_matmul's peers: nn.standardize, Explicit")
+@public("jax", "nn.standardize, Explicit")
 def _(_: Path) -> Call:
     return Call(jax.nn.standardize, (normal(0, 8, 16),), (P("data", None),), mesh(Explicit), setting=True)
 
@@ -62,12 +63,12 @@ def _(_: Path) -> Call:
     return Call(lambda w, g: params(update(3, g, init(w))), (normal(0, 8, 16), normal(1, 8, 16)), (P("data"),) * 2)
 
 
-def _section(sources: Path, document: str, first: str, last: str) -> dict[str, object]:
+def _section(sources: Path, document: str, first: str, last: str) -> dict[str, Any]:
     """What the cells of a page of JAX's documentation define, from the cell with `first` to that with `last`."""
     text = (sources / "jax" / document).read_text("utf-8")
     cells = re.findall(r"```\{code-cell\}\n(.*?)```", text, re.DOTALL)
     begin, end = (next(n for n, cell in enumerate(cells) if part in cell) for part in (first, last))
-    defined: dict[str, object] = {"__name__": "document", "jax": jax, "jnp": jnp, "P": P, "lax": jax.lax}
+    defined: dict[str, Any] = {"__name__": "document", "jax": jax, "jnp": jnp, "P": P, "lax": jax.lax}
     exec("from functools import partial\nfrom jax.sharding import NamedSharding, Mesh\n", defined)
     for cell in cells[begin : end + 1]:
         exec(compile(cell, document, "exec"), defined)

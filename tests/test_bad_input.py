@@ -229,12 +229,13 @@ WITHOUT_JAX = {
     ),
     "a list for a mapping": (
         edited("dims: {I: 4, J: 4, K: 4}", "dims: [I, J, K]"),
-        "experiment/mine.yaml:6:7  dims\n  'dims' is a mapping of names, not a list; write {B: 8, D: 16}",
+        "experiment/mine.yaml:6:7  dims\n  'dims' is a mapping of names, not a list; for example {B: 8, D: 16}",
     ),
     "a number for a mapping": (
         edited("dims:", "mesh: 4\ndims:"),
         "experiment/mine.yaml:6:7  mesh\n"
-        "  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 4; write {axes: [x, y], shape: [2, 4]}",
+        "  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 4; "
+        "for example {axes: [x, y], shape: [2, 4]}",
     ),
     "the name of a group's file in two places": (
         edited("dims:", "mesh: x4\ndims:"),
@@ -319,7 +320,7 @@ OVERRIDES = {
     "misspelt group": (["mehs=x2"], "command line: mehs=x2  mehs\n  there is no key 'mehs'; did you mean 'mesh'?"),
     "a mesh by its sizes": (
         ["mesh=2x2"],
-        "command line: mesh=2x2\n  no mesh '2x2'; there are data2_model2, fsdp2_tensor2, x2_y2",
+        "command line: mesh=2x2\n  no mesh '2x2'; for the sizes of its axes write mesh.shape=[2,2]",
     ),
     "a key of a list": (
         ["mesh.shape.x=3"],
@@ -373,10 +374,10 @@ OVERRIDES = {
         "command line: dims.I=[4\n  Hydra reads a value that begins with [ as a list or mapping, and this is not one; "
         "quote the value for Hydra, and the whole for the shell:\n    'dims.I=\"[4\"'\n",
     ),
-    "an expression that is not quoted": (
-        ["++per_device.C=psum(partial, 'x')"],
-        "command line: ++per_device.C=psum(partial, 'x')\n  Hydra reads psum(…) as a function of its own, and has none "
-        'of that name; quote the value for Hydra, and the whole for the shell:\n    "++per_device.C=\\"psum(partial, '
+    "a call that is not quoted": (
+        ["++summary=psum(partial, 'x')"],
+        "command line: ++summary=psum(partial, 'x')\n  Hydra reads psum(…) as a function of its own, and has none "
+        'of that name; quote the value for Hydra, and the whole for the shell:\n    "++summary=\\"psum(partial, '
         "'x')\\\"\"\n",
     ),
     "no value": (["seed"], "command line: seed\n  an override is KEY=VALUE; ~KEY deletes a key\n"),
@@ -483,9 +484,14 @@ def test_the_keys_that_the_message_names_are_valid(tmp_path: Path) -> None:
 
 def test_a_suggested_override_is_valid_for_hydra(tmp_path: Path) -> None:
     # The last line of the message, as a shell takes it apart.
-    refused = run(tmp_path, GOOD, "++per_device.C=psum(partial, 'y')")
+    refused = run(tmp_path, GOOD, "++summary=psum(partial, 'y')", "program=auto", "show=none")
     typed = shlex.split(refused.stderr.splitlines()[-1])
-    assert run(tmp_path, GOOD, *typed).stderr.endswith("it equals the graph\n")
+    result = run(tmp_path, GOOD, *typed, "program=auto", "show=none")
+    assert result.stdout.startswith("mine: psum(partial, 'y')\n"), result.stdout + result.stderr
+
+
+def test_a_line_with_a_call_is_read_as_it_is_typed(tmp_path: Path) -> None:
+    assert run(tmp_path, GOOD, "++per_device.C=psum(partial, 'y')").stderr.endswith("it equals the graph\n")
 
 
 def test_a_suggested_array_is_valid(tmp_path: Path) -> None:

@@ -95,6 +95,55 @@ def test_a_file_without_locations_says_how_to_write_them(folder: Path) -> None:
     assert any("lowered.as_text(debug_info=True)" in note for note in explanation.notes)
 
 
+# What XLA dumps: the module before its passes has what JAX lowered.
+
+
+@pytest.fixture(scope="module")
+def dump(lowered: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dump")
+    wanted = {"xla_dump_to": str(folder), "xla_dump_hlo_as_proto": True, "xla_dump_hlo_as_text": True}
+    lowered.compile(compiler_options=wanted)
+    return folder
+
+
+def _why(explanation: Explanation) -> list[Any]:
+    return [(e.kind, e.node, e.axes, e.why and e.why.text) for e in explanation.moving]
+
+
+def test_a_folder_of_dumps_has_reasons_axes_and_layouts_by_itself(dump: Path, lowered: Any) -> None:
+    explanation, here = files.explain(dump), runner.explain(lowered)
+    assert str(explanation.mesh) == "data=2 × model=2"
+    assert _why(explanation) == _why(here)
+    assert {name: explanation.layouts[name] for name in here.layouts} == here.layouts
+    assert [argument.spec for argument in explanation.arguments] == [argument.spec for argument in here.arguments]
+
+
+def test_a_serialized_module_takes_reasons_from_a_lowered_one(dump: Path, folder: Path, lowered: Any) -> None:
+    (serialized,) = dump.glob("*after_optimizations.hlo.pb")
+    explanation = files.explain(serialized, Wanted(lowered=folder / "step.mlir"))
+    assert _why(explanation) == _why(runner.explain(lowered))
+
+
+def test_a_dumped_module_before_its_passes_has_the_collectives_that_shardy_plans(
+    dump: Path, planned: Explanation
+) -> None:
+    (before,) = dump.glob("*.before_optimizations.txt")
+    assert _why(files.explain(before)) == _why(planned)
+
+
+def test_a_dump_with_a_shard_map_says_why_it_has_no_reasons(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    inner = jax.shard_map(
+        lambda v: jax.lax.all_gather(v, "x", tiled=True), mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=False
+    )
+    split = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("x")))
+    f = jax.jit(lambda v: inner(v) @ (v.T @ v))
+    f.lower(split).compile(compiler_options={"xla_dump_to": str(tmp_path)})
+    explanation = files.explain(tmp_path)
+    assert all(entry.why is None for entry in explanation.moving)
+    assert any("it has a shard_map, of which a dump keeps too little; JAX_DUMP_IR_TO" in n for n in explanation.notes)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

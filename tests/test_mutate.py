@@ -68,6 +68,20 @@ def test_a_mutant_of_an_unread_line_is_equivalent(tmp_path: Path) -> None:
     assert of(text, tmp_path)["spare: part / 2"].equivalent == "spare differs, but in nothing that an output reads"
 
 
+CALLED = """
+arrays: {x: {shape: [8, 4], dtype: DTYPE, init: normal, spec: [x]}}
+graph: {mean: "mean(x, axis=-1)"}
+per_device: {mean: "mean(x, axis=-1)"}
+outputs: {mean: [x]}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_line_that_is_called_like_its_operation_is_edited_in_its_own_dtype(dtype: str, tmp_path: Path) -> None:
+    by_edit = of(CALLED.replace("DTYPE", dtype), tmp_path)
+    assert by_edit["mean: mean(x, axis=1)"].outcome == "equivalent"
+
+
 ALONE = """
 arrays: {A: {shape: [8], spec: [x]}}
 per_device: {C: "psum(sum(A), 'x') * 2"}

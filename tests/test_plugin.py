@@ -189,6 +189,33 @@ outputs:
 """
 
 
+LOST = """\
+# @package _global_
+defaults:
+  - override /mesh: x2
+name: {name}
+summary: Most digits are lost to rounding.
+arrays:
+  x: {{shape: [8, 6], init: "uniform(0.5, 1)", spec: [x, null]}}
+graph:
+  out: (x + 1e6) - 1e6
+outputs:
+  out: [x, null]
+program: auto
+verify: {verify}
+"""
+
+
+def test_twins_decide_in_a_session_too(project: Project) -> None:
+    for verify in ("auto", "rounding"):
+        project.write(f"my_conf/experiment/{verify}.yaml", LOST.format(name=verify, verify=verify))
+    items = [f"my_conf/experiment/{verify}.yaml::auto::value" for verify in ("auto", "rounding")]
+    printed = project.pytest(*items, status=1)
+    assert re.search(r"1 failed, 1 passed", printed)
+    assert re.search(r"FAILED my_conf/experiment/rounding.yaml::auto::value", printed)
+    assert "auto: value is weak" in printed
+
+
 def test_a_psum_that_was_removed_is_named(ran: Callable[[Path], Project], tmp_path: Path) -> None:
     project = ran(tmp_path)
     project.write(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,10 @@ from runner.graph.language import operations
 from runner.graph.language.counterparts import threefry
 from runner.reports.record import measures
 from runner.worker import widening
+from tests import harness
+from tests.command import run_command
 from tests.harness import WORKERS
+from tests.test_machine import started
 from tests.test_planted import config
 
 MESH = {"axes": ["x"], "shape": [4]}
@@ -125,6 +130,25 @@ def test_what_is_mostly_undecided_is_proved_by_its_twin(tmp_path: Path) -> None:
     (output,) = record.programs["shard_map"].checks.value.outputs.values()
     assert (output.undecided.count > output.of / 2, output.twin.status) == (True, "passed")
     assert output.status == "passed"
+
+
+TIED = """
+name: tied
+mesh: {axes: [x], shape: [2]}
+arrays: {x: {shape: [8, 10], spec: [x], init: ones}}
+graph: {out: "floor(sum(x * 0.1, axis=1))"}
+outputs: {out: [x]}
+program: auto
+"""
+
+
+def test_what_is_mostly_undecided_in_float64_too_is_not_proved(tmp_path: Path) -> None:
+    # Ten tenths are 1 or a little less, by the order in which they are added.
+    record: Any = run.run(harness.config(TIED), tmp_path, Sources, workers=WORKERS)
+    (output,) = record.programs["auto"].checks.value.outputs.values()
+    assert (output.twin.status, output.twin.ties) == ("passed", output.of)
+    assert (output.status, record.status) == ("weak", "weak")
+    assert output.reason.startswith("8 of 8 elements are undecided in float64 too")
 
 
 def widened(function: Any, *operands: Any, exact: tuple[float, ...] = ()) -> list[np.ndarray]:
@@ -238,6 +262,45 @@ def test_points_of_a_sweep_that_differ_in_dtypes_alone_share_a_twin(tmp_path: Pa
     twins_of = [record.programs["auto"].checks.value.outputs["h"].twin for record in records]
     assert [twin.status for twin in twins_of] == ["passed"] * 4
     assert [twin.shared for twin in twins_of] == [False, True, True, True]
+
+
+def test_a_sweep_killed_between_a_program_and_its_twin_is_resumed(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    text = f"# @package _global_\n{SWEPT}"
+    (tmp_path / "mine" / "experiment" / "swept.yaml").write_text(text, encoding="utf-8")
+    more = ("--config-dir", "mine", "+experiment=swept", "arrays.x.dtype=float32,float16", "hydra.sweep.dir=out")
+    process = started("-m", *more, folder=tmp_path)
+    twin, deadline = tmp_path / "out" / "1" / "twin_auto.py", time.monotonic() + 60
+    while not twin.exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    assert twin.exists()
+    assert not (tmp_path / "out" / "1" / "result.json").exists()
+    resumed = run_command("resume=out", folder=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "2 points: 2 passed" in resumed.stdout
+    records = [runner.read(tmp_path / "out" / str(point)) for point in range(2)]
+    outputs = [record.programs["auto"].checks.value.outputs for record in records]
+    assert [of["h"].twin.status for of in outputs] == ["passed"] * 2
+
+
+def test_where_all_twins_are_asked_for_a_note_says_what_they_show(tmp_path: Path) -> None:
+    record: Any = run.run(harness.config(SWEPT, program=["auto", "derived"]), tmp_path, Sources, workers=WORKERS)
+    auto, derived = (record.programs[name].checks.value.note for name in ("auto", "derived"))
+    assert auto == derived
+    (largest,) = re.findall(r"^in float64 the programs equal the oracle to (\S+)$", auto)
+    assert float(largest) < 1e-15
+
+
+def test_a_twin_that_cannot_run_is_said_where_all_are_asked_for(tmp_path: Path) -> None:
+    changes = {"graph": {"h": "nextafter(x, x + 1)"}, "outputs": {"h": ["x"]}}
+    record: Any = run.run(harness.config({**yaml.safe_load(SWEPT), **changes}), tmp_path, Sources, workers=WORKERS)
+    assert (record.error, record.status) == (None, "passed")
+    expected = (
+        "auto has no twin in float64, and the measured rounding decides: it has nextafter, which is about one dtype"
+    )
+    assert expected in record.warnings
 
 
 def test_what_was_accepted_as_weak_is_proved_where_a_twin_runs(tmp_path: Path) -> None:

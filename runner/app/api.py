@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.app.called.arguments import of_one_tuple, refuse
 from runner.app.called.chosen import AUTO
 from runner.app.swept import Overrides, content, dated, name_of, sweep, texts, written
 from runner.base.faults import InvalidExperiment, Key
 from runner.base.printable import Page
-from runner.experiment.config import direct
+from runner.experiment.config import direct, python_files
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
 from runner.experiment.config.compose import compose as _compose
 from runner.experiment.config.folders import InvalidName, added, conf_folder, folder_name, located
@@ -131,6 +132,8 @@ def compose(
             folder, experiment = located(Path(experiment))
         except InvalidName as error:
             raise InvalidConfiguration(f"{experiment}: {error}") from None
+    elif (message := python_files.call(experiment)) is not None:
+        raise InvalidConfiguration(f"{experiment}\n  {message}")
     elif not (folder / "experiment").is_dir():
         raise InvalidConfiguration(f"{folder} has no folder 'experiment', where NAME.yaml belongs")
     return _compose(experiment, folder, texts(overrides, keys))
@@ -256,6 +259,7 @@ def _composed(
     return compose(experiment, overrides, config_dir=config_dir)
 
 
+@of_one_tuple
 def check(
     function: Callable[..., Any],
     operands: Sequence[Any],
@@ -307,6 +311,7 @@ def check(
     return record
 
 
+@of_one_tuple
 def plan(
     function: Callable[..., Any],
     operands: Sequence[Any],
@@ -408,6 +413,7 @@ def _planned(
     where = _folder(folder, name)
     _begin(where)
     try:
+        refuse(arguments)
         called = experiment_of(function, operands, where, chosen=True, **arguments)
     except specs.WrongSpecs as error:
         raise InvalidPlan(f"{error.argument}: {error}") from None
@@ -452,6 +458,7 @@ def checked(
     where = _folder(folder, name)
     _begin(where)
     try:
+        refuse(arguments)
         called = experiment_of(function, operands, where, **arguments)
     except specs.WrongSpecs as error:
         record = records.ended(where, "invalid", f"{error.argument}\n  {error}", (), [])

@@ -214,6 +214,9 @@ def name_of(experiment: str | Path | Mapping[str, Any]) -> str:
     """Return the name of an experiment's files, where it is given by its name, its file, or as a mapping."""
     if isinstance(experiment, Mapping):
         return folder_name(experiment.get("name"))
+    if callable(experiment):
+        name = getattr(experiment, "__name__", "f")
+        raise TypeError(f"a function is no experiment: write runner.check({name}, (x, w), …) with its operands")
     return folder_name(Path(experiment).stem)
 
 

@@ -16,7 +16,8 @@ from runner.experiment.model import Experiment, Section
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph, Repeat, walk
 from runner.graph.source import Line
-from runner.graph.term import Name
+from runner.graph.term import Name, heads
+from runner.graph.term import names as read_names
 
 
 class Unlisted(ValueError):
@@ -107,7 +108,9 @@ class ChangedGraphs:
         """The equations of an edited line; it may read what is numbered before its `first` value."""
         earlier = {name: number for name, number in around.items() if number < first}
         earlier |= {name: number for name, number in names.items() if number < first}
-        if any(name in names and name not in earlier for name in node.names):
+        # A line may have the name of the operation that it calls: `mean: mean(x)`.
+        term = node.expression.term
+        if any(name in names and name not in earlier for name in (*read_names(term), *heads(term))):
             raise Unlisted(f"{node.line} reads a value that no line before it gives")
         return graphs.equations(node, earlier, self._numbers, result)
 

@@ -22,7 +22,7 @@ from runner.checks.edits import Edit, Edits
 from runner.checks.kind import Case
 from runner.checks.kinds import sections
 from runner.checks.reference import PerDevice, interpret
-from runner.checks.reference.arithmetic import Arithmetic
+from runner.checks.reference.arithmetic import ANY, Arithmetic, Floats
 from runner.checks.reference.rounded import plain
 from runner.checks.reference.rounding import machine
 from runner.checks.slips import changing
@@ -76,7 +76,7 @@ class _Judge:
     def judged(self, edit: Edit) -> Mutant:
         context = self._context
         exact = Arithmetic(context.floats.get(self._section, {}))
-        rounded = Arithmetic(exact.floats, machine(context.experiment))
+        rounded = Arithmetic(_with_wide(exact.floats, edit), machine(context.experiment))
         try:
             values = self._interpreted(edit, exact, self._values)
             drawn = self._interpreted(edit, rounded, None)
@@ -167,6 +167,16 @@ class _Judge:
         if all(_alike(a, b) for a, b in zip(before, after, strict=True)):
             return f"{edit.line} is the same on every device"
         return f"{edit.line} differs, but in nothing that an output reads"
+
+
+def _with_wide(floats: Floats, edit: Edit) -> Floats:
+    """The dtypes of a section's floats for an edit of a line: its parts have other numbers than those that are known.
+
+    Where a part has 64 bits the line's other parts do, rather than 32.
+    """
+    paths = {path.replace("/body/", ".").replace("/", "."): path for path in floats}
+    path = paths.get(edit.line)
+    return {**floats, path: {ANY: "float64"}} if path and dtypes.WIDE & {*floats[path].values()} else floats
 
 
 def _alike(before: PerDevice, after: PerDevice) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from runner.base import dtypes
 from runner.base.layout import first_holders
+from runner.base.words import listed
 from runner.checks import oracles
 from runner.checks.compare import SAFE, SAME, Alternatives, Difference, Tolerance, difference, nearest, of_bytes
 from runner.checks.context import Context
@@ -56,6 +57,40 @@ def proved(verdicts: Mapping[Program, ValueVerdict]) -> dict[tuple[Program, str]
         if output.status == "passed" and output.twin is not None and output.twin.status == "passed"
         if output.wrong or output.undecided is not None
     }
+
+
+def annotated(verdicts: Mapping[Program, ValueVerdict]) -> dict[Program, ValueVerdict]:
+    """The verdicts where all twins were asked for: a note says how near those are that equal the oracle."""
+    equal = {
+        program: [output.twin.max_abs_error for output in verdict.compared.values() if output.twin is not None]
+        for program, verdict in verdicts.items()
+        if verdict.compared and all(_equals(output) for output in verdict.compared.values())
+    }
+    largest = max((error for errors in equal.values() for error in errors), default=0.0)
+    which = "the program equals" if len(equal) == 1 else "the programs equal"
+    note = f"in float64 {which} the oracle to {largest:.1g}"
+    return {
+        program: replace(verdict, note="; ".join(filter(None, (note, verdict.note)))) if program in equal else verdict
+        for program, verdict in verdicts.items()
+    }
+
+
+def _equals(output: ValueOutput) -> bool:
+    return output.twin is not None and output.twin.status == "passed"
+
+
+def unrun(verdicts: Mapping[Program, ValueVerdict]) -> list[str]:
+    """Why there are no twins of programs that did not fail for want of them, a sentence for each reason."""
+    programs: dict[str, list[str]] = {}
+    for program, verdict in verdicts.items():
+        twins = (output.twin for output in verdict.compared.values() if output.status != "failed")
+        for reason in {twin.reason for twin in twins if twin is not None and twin.status == "not_run"}:
+            programs.setdefault(reason or "it did not run", []).append(str(program))
+    return [
+        f"{listed(names)} {'has' if len(names) == 1 else 'have'} no twin in float64, and the measured rounding "
+        f"decides: {reason}"
+        for reason, names in programs.items()
+    ]
 
 
 def needs_gradients(context: Context) -> bool:
@@ -108,6 +143,8 @@ class Decided:
             return output
         if output.status in ("failed", "weak") and not self._explained(section, name, run.outputs[name], output):
             return replace(output, status="failed", reason=_alone(output, compared))
+        if compared.ties > compared.of / 2:
+            return output if output.status == "passed" else replace(output, status="weak", reason=_tied(compared))
         return replace(output, status="passed", accepted=False, reason=_equal(output, compared))
 
     def _explained(self, section: Section, name: str, held: Output, output: ValueOutput) -> bool:
@@ -237,6 +274,13 @@ def _equal(output: ValueOutput, twin: TwinOutput) -> str:
     if output.accuracy is not None and output.wrong:
         return f"{output.accuracy:.2g} × the measured rounding; {equals}"
     return equals
+
+
+def _tied(twin: TwinOutput) -> str:
+    return (
+        f"{twin.ties} of {twin.of} elements are undecided in float64 too: they depend on decisions that its rounding "
+        "changes"
+    )
 
 
 def _differs(twin: TwinOutput) -> str:

@@ -1,7 +1,8 @@
-"""`python -m runner.worker.stablehlo FILE [MODULE]` prints the explanation of a module as JAX lowered it.
+"""`python -m runner.worker.stablehlo FILE [SOURCE]` prints the explanation of a module before XLA's passes.
 
-Shardy plans it. With MODULE, the text of what was compiled of it, the explanation is that of MODULE, with reasons and
-layouts by this plan. It runs in a process of its own, since a broken file may end it.
+FILE is StableHLO as JAX lowers it, or HLO that XLA dumped before its passes. Shardy plans it. With SOURCE, standard
+input is the text of what was compiled of it, from SOURCE: then the explanation is that of this text, with reasons and
+layouts by the plan. It runs in a process of its own, since a broken file may end it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from runner.compiled.explanation.places import Places
 from runner.compiled.explanation.texts import sources
 from runner.graph.sharding.keys import LayoutKeys
 from runner.graph.sharding.plan import AskedCollective, Plan, PlannedCollective
-from runner.worker import lowered, plan, shardy, versions
+from runner.worker import lowered, plan, protos, shardy, unoptimized, versions
 from runner.worker import modules as mlir
 
 _FILE = re.compile(r'"([^"]+)":\d+:\d+')
@@ -33,6 +34,7 @@ _NAME = re.compile(r"module @(\S+)")
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 _ITSELF = "-"
 _OLDER = "mhlo.sharding"
+_BETTER = "JAX_DUMP_IR_TO=DIR writes it as JAX lowers it, for --lowered"
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,15 @@ class LoweredModule:
 
 
 def read(path: Path) -> LoweredModule:
-    """Read a file of StableHLO. Raises `UnreadableModule`."""
-    text = files.read_text(path)
-    module = versions.stablehlo(text)
+    """Read a file of StableHLO, or of HLO before XLA's passes. Raises `UnreadableModule`."""
+    text = _text(path)
+    if modules.HEAD.search(text):
+        module = unoptimized.stablehlo(text)
+        if isinstance(module, str):
+            raise UnreadableModule(f"{path}: Shardy cannot plan this module: {module}; {_BETTER}")
+        text = module.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
+    else:
+        module = versions.stablehlo(text)
     if isinstance(module, str):
         raise UnreadableModule(f"{path}: this is no StableHLO that JAX reads: {module}")
     axes = meshes.of_lowered(text)
@@ -61,6 +69,15 @@ def read(path: Path) -> LoweredModule:
     mesh = Mesh(tuple(axes), tuple(axes.values())) if axes else Mesh(("devices",), (1,))
     arguments, shapes = _arguments(module.compiler_ir("stablehlo"), mesh)
     return LoweredModule(module, text, mesh, arguments, shapes)
+
+
+def _text(path: Path) -> str:
+    if not path.name.endswith(".pb"):
+        return files.read_text(path)
+    try:
+        return protos.text_of(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UnreadableModule(f"{path}: this is no serialized module that jaxlib reads: {error}") from None
 
 
 def _arguments(module: Any, mesh: Mesh) -> tuple[list[Argument], dict[str, tuple[int, ...]]]:
@@ -181,11 +198,14 @@ def _placed(entry: AskedCollective | PlannedCollective, at: int) -> PlacedCollec
     )
 
 
-def compiled(path: Path, compiled_text: Path) -> Explanation:
-    """The explanation of what was compiled, with reasons by the plan of what was lowered. Raises `UnreadableModule`."""
+def compiled(path: Path, text: str, source: str) -> Explanation:
+    """The explanation of the text of what was compiled, with reasons by the plan of what was lowered.
+
+    Raises `UnreadableModule`.
+    """
     module = read(path)
     axes = dict(zip(module.mesh.axes, module.mesh.shape, strict=True))
-    taken = modules.read(files.read_text(compiled_text), str(compiled_text), Known(mesh=axes))
+    taken = modules.read(text, source, Known(mesh=axes))
     planned = _plan(module, taken.places)
     specs = {argument.name: argument.spec for argument in module.arguments}
     arguments = [replace(a, spec=specs.get(a.name, a.spec)) for a in taken.explanation.arguments]
@@ -195,9 +215,10 @@ def compiled(path: Path, compiled_text: Path) -> Explanation:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the explanation. Returns 0; 1 with a sentence on standard error if there is none."""
-    work: Callable[..., Explanation] = explained if len(arguments) == 1 else compiled
+    path, *compiled_from = arguments
     try:
-        text = files.document(work(*map(Path, arguments)))
+        known = compiled(Path(path), sys.stdin.read(), compiled_from[0]) if compiled_from else explained(Path(path))
+        text = files.document(known)
     except (UnreadableModule, meshes.InvalidMesh) as error:
         print(f"shardproof: {error}", file=sys.stderr)
         return 1

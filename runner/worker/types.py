@@ -105,7 +105,8 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
                 raise invalid(
                     ("outputs", name),
                     f"{_place(experiment, name)} gives {list(local.shape)} on each device, which under {spec.yaml()} "
-                    f"is {list(of_all.shape)} in all; graph gives {list(outputs[name].shape)}",
+                    f"is {list(of_all.shape)} in all; graph gives {list(outputs[name].shape)}"
+                    f"{_scattered(experiment, name, spec, outputs[name].shape)}",
                 )
             outputs[name] = of_all
             if experiment.check_vma:
@@ -130,6 +131,34 @@ def _place(experiment: Experiment, output: str) -> str:
     """The readers' name of the line of `per_device` that computes an output."""
     frame = experiment.given_frames["per_device"].get(output)
     return "per_device" if frame is None else f"per_device ({frame})"
+
+
+def _scattered(experiment: Experiment, output: str, spec: Spec, whole: tuple[int, ...]) -> str:
+    """The end of a message: the line that leaves each device its part of an output that is a psum; "" for any other.
+
+    `whole`: the output's global shape.
+    """
+    lines = [line for line in experiment.lines("per_device") if isinstance(line, Node)]
+    line = next((line for line in lines if line.name == output), None)
+    sharded = [(dimension, axes) for dimension, axes in enumerate(spec) if axes]
+    match None if line is None else line.expression.term:
+        case Apply(operation="psum", operands=(summed, over), named=()) if len(sharded) == 1:
+            ((dimension, axes),) = sharded
+        case _:
+            return ""
+    names = over.value if isinstance(over, Const) else None
+    if line is None or names != axes[0] or len(axes) != 1:
+        return ""
+    named = (("scatter_dimension", Const(dimension)), ("tiled", Const(True)))
+    scattered = replace(line, expression=Expression.of(Apply("psum_scatter", (summed, over), named)))
+    changed = tuple(scattered if each is line else each for each in experiment.lines("per_device"))
+    try:
+        part = per_device(replace(experiment, per_device=changed), {})[0][output]
+        mends = _whole(experiment, part, spec, output).shape == whole
+    except InvalidExperiment:
+        return ""
+    what = "a psum leaves the whole sum on every device; for a part on each write"
+    return f"; {what} {scattered.expression.text}" if mends else ""
 
 
 def _fits_array(experiment: Experiment, gradient: str) -> None:

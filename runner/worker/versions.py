@@ -98,6 +98,32 @@ def stablehlo(text: str) -> ReadStableHlo | str:
         return reasons[0].rpartition("error: ")[2][:300]
 
 
+@dataclass(frozen=True)
+class NotConverted:
+    """Why the text of a module is not converted."""
+
+    why: str
+
+
+def converted(text: str) -> str | NotConverted:
+    """The text of HLO as one of StableHLO, with its locations and with XLA's attributes."""
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lib.mlir import ir  # pyright: ignore[reportPrivateImportUsage]
+
+        read: Any = importlib.import_module("jaxlib._hlo").hlo_module_from_text
+        convert: Any = importlib.import_module("jaxlib._jax").mlir.hlo_to_stablehlo
+        context: Any = cast("Any", mlir).make_ir_context()
+    except (ImportError, AttributeError) as error:
+        return NotConverted(f"this JAX does not convert HLO to StableHLO: {type(error).__name__}: {error}")
+    try:
+        serialized = convert(read(text).as_serialized_hlo_module_proto())
+        with context:
+            return cast("Any", ir).Module.parse(serialized).operation.get_asm(enable_debug_info=True)
+    except (RuntimeError, ValueError, cast("Any", ir).MLIRError) as error:
+        return NotConverted(f"jaxlib does not convert it: {str(error).strip().splitlines()[0][:300]}")
+
+
 def propagated(lowered: Any, passes: str) -> Any | str:
     """A copy of a lowered module after passes of Shardy.
 

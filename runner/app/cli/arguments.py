@@ -6,7 +6,8 @@ Hydra's own parser needs Hydra, whose import takes longer than starting the work
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,11 +42,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n  for example: {self._example}\n  all arguments: {self.prog} --help\n")
 
 
-def _as_key(flag: str) -> str:
-    """Return the cure for a flag that is a key of experiments with dashes, `--program=auto`; "" for any other."""
+def _instead(arguments: Sequence[str], flag: str, flags: Iterable[str]) -> str:
+    """Return what to write for an unknown flag: another one of the `flags`, an experiment's name, a key; or ""."""
     from runner.experiment.config import shape
 
     key, _, value = flag.lstrip("-").partition("=")
+    following = [*arguments[arguments.index(flag) + 1 :], ""][0]
+    if (dashed := f"--{key.replace('_', '-')}") in flags:
+        return f"; write {dashed} {value or following}".rstrip()
+    if key == "experiment":
+        return f"; an experiment is named without a flag: {invocation()} {value or following or 'NAME'}"
     return "" if shape.at((key.partition(".")[0],)) is None else f"; a key has no dashes: {key}={value or '…'}"
 
 
@@ -76,7 +82,10 @@ def parsed(arguments: Sequence[str], of: argparse.ArgumentParser | None = None) 
     known, rest = parser.parse_known_args(list(arguments))
     overrides = [argument for argument in rest if not argument.startswith("-")]
     if unknown := [argument for argument in rest if argument.startswith("-")]:
-        (of or parser).error(f"unrecognized arguments: {' '.join(unknown)}{_as_key(unknown[0])}")
+        flags = re.findall(r"--[\w-]+", (of or parser).format_help()) + list(VALUED)
+        (of or parser).error(
+            f"unrecognized arguments: {' '.join(unknown)}{_instead(list(arguments), unknown[0], flags)}"
+        )
     known.asks = bool(known.hydra_help or known.cfg or known.info or known.shell_completion)
     known.others = any(getattr(known, name) for name in _HYDRAS)
     return known, overrides

@@ -44,6 +44,11 @@ def with_experiment(
         return list(arguments), list(overrides)
     _refuse_split_values(overrides)
     named = [override for override in overrides if _names(override)]
+    for word in overrides:
+        if "=" not in word and word.partition(":")[0].endswith(".py"):
+            from runner.experiment.config import python_files
+
+            raise InvalidName(f"command line: {word}\n  {python_files.call(word)}")
     if any(override.startswith(f"+{_GROUP}") for override in overrides) or not named:
         return list(arguments), list(overrides)
     chosen = [_option(word, Path(known.config_dir) if known.config_dir else None) for word in named]
@@ -149,7 +154,7 @@ def _no_name(word: str) -> str | None:
     if word in _ELSEWHERE:
         return f"there is no subcommand '{word}': {_ELSEWHERE[word].format(command=invocation())}"
     if Path(word).is_file():
-        return "an experiment is a .yaml file (JSON is YAML: rename it); runner.check checks a function of Python"
+        return "an experiment is a .yaml file (JSON is YAML: rename it)"
     kind = shape.at((word.partition(".")[0],)) if "=" not in word else None
     if kind is None:
         return None

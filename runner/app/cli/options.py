@@ -32,7 +32,7 @@ class Options:
         """The measure whose best value the progress line shows."""
         objective = (self.objective or "").rpartition(".")[2]
         named = (OLDER.get(name, name) for name in (self.sort or "", objective))
-        return next((name for name in named if name in MEASURES), MEASURES[0])
+        return next((name for name in named if name in MEASURES), next(iter(MEASURES)))
 
     def through(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that pass `where`. Raises `InvalidConfiguration`."""

@@ -280,6 +280,8 @@ class Findings:
             for program, verdict in values.items()
         }
         context.proved = twins.proved(judged)
+        self._record.warnings += twins.unrun(judged)
+        judged = twins.annotated(judged) if verify == "twin" else judged
         return judged | self._parted(
             {program: verdict for program, verdict in judged.items() if parting.sought(verdict)}
         )

@@ -55,6 +55,21 @@ def modules(folder: Path) -> list[DumpedModule]:
     return sorted((module for _, module in best.values()), key=lambda module: (-module.bytes, module.file.name))
 
 
+def is_unoptimized(file: Path) -> bool:
+    """Whether a file is a dumped module before XLA's passes."""
+    match = _MODULE.match(file.name)
+    return match is not None and _STAGES[-1].match(match["stage"]) is not None
+
+
+def unoptimized(file: Path) -> Path | None:
+    """The file of the same module before XLA's passes, beside that of what was compiled; None if there is none."""
+    match = _MODULE.match(file.name)
+    if match is None or _STAGES[0].match(match["stage"]) is None:
+        return None
+    names = (f"{match[1]}.before_optimizations{suffix}" for suffix in (".txt", ".hlo.pb", ".hlo"))
+    return next((there for name in names if (there := file.with_name(name)).is_file()), None)
+
+
 def chosen(there: Sequence[DumpedModule], name: str) -> list[DumpedModule]:
     """The modules with this name, or else those whose name or file has it as a part."""
     exact = [module for module in there if name in (module.name, module.file.name)]

@@ -34,7 +34,8 @@ _BEGIN = 100_000
 class Wanted:
     """What to explain: what is known besides, the module of a folder, hardware, the folder of its file, a profile.
 
-    - `lowered`: the module as JAX lowered it, which has the reasons and the layouts.
+    - `lowered`: the module before XLA's passes, which has the reasons and the layouts; by default the one that lies
+      beside a dumped module, unless `reasons` are not wanted.
     """
 
     known: Known = NOTHING
@@ -43,6 +44,7 @@ class Wanted:
     config_dir: Path | None = None
     profile: Path | None = None
     lowered: Path | None = None
+    reasons: bool = True
 
 
 class SeveralModules(UnreadableModule):
@@ -63,27 +65,37 @@ def explain(path: Path | None, wanted: Wanted = Wanted()) -> Explanation:
     """
     if wanted.profile is None and path is not None and not _has_modules(path) and profiles.is_profile(path):
         path, wanted = None, replace(wanted, profile=path)
-    if wanted.lowered is not None and wanted.known.mesh is None:
-        named = meshes.of_lowered(read_text(wanted.lowered))
+    if path is not None and path.is_dir() and wanted.profile is None:
+        path = _chosen(path, wanted.module)
+    lowered = wanted.lowered or (dumps.unoptimized(path) if path is not None and wanted.reasons else None)
+    if lowered is not None and wanted.known.mesh is None:
+        named = meshes.of_lowered(_text(lowered))
         wanted = replace(wanted, known=replace(wanted.known, mesh=named))
     if wanted.profile is not None:
-        explanation = _profiled(path, wanted.profile, wanted)
+        taken = _profiled(path, wanted.profile, wanted)
     elif path is None:
         raise UnreadableModule("there is neither a file nor a profile")
     else:
         taken = _taken(path, wanted)
-        if isinstance(taken, Explanation):
-            return taken
-        explanation = _estimated(taken, wanted)
-    return explanation if wanted.lowered is None else _with_reasons(explanation, wanted.lowered)
+    if isinstance(taken, Explanation):
+        return taken
+    explanation = _estimated(taken, wanted)
+    if lowered is None or (wanted.lowered is None and not any(entry.inserted for entry in explanation.moving)):
+        return explanation
+    return _with_reasons(explanation, taken.text, lowered, wanted)
 
 
-def _with_reasons(explanation: Explanation, lowered: Path) -> Explanation:
-    """The explanation of a module's text with the reasons and layouts by the plan of the lowered module."""
-    file = Path(explanation.source)
-    if file.name.endswith(".pb") or not file.is_file():
-        raise UnreadableModule(f"{file}: the reasons need the text of the module; give its file beside --lowered")
-    other = saved(serialized.lowered(_checked(lowered), file), str(lowered))
+def _with_reasons(explanation: Explanation, text: str, lowered: Path, wanted: Wanted) -> Explanation:
+    """The explanation of a module's text with the reasons and layouts by the plan of the module before XLA's passes.
+
+    If that module was not asked for, and cannot be planned, a note says why.
+    """
+    try:
+        other = saved(serialized.explained_by(_checked(lowered), text, explanation.source), str(lowered))
+    except UnreadableModule as error:
+        if wanted.lowered is not None:
+            raise
+        return replace(explanation, notes=[*explanation.notes, f"the reasons are not known: {error}"])
     why = {entry.instruction: entry.why for entry in other.placed or ()}
     placed = [replace(entry, why=why.get(entry.instruction)) for entry in explanation.placed or ()]
     return replace(
@@ -97,8 +109,8 @@ def _with_reasons(explanation: Explanation, lowered: Path) -> Explanation:
     )
 
 
-def _profiled(path: Path | None, folder: Path, wanted: Wanted) -> Explanation:
-    """The explanation of a program in a profile, whose module is that of `path`, or the one that the profile has."""
+def _profiled(path: Path | None, folder: Path, wanted: Wanted) -> ReadModule:
+    """A program in a profile, with its times: its module is that of `path`, or the one that the profile has."""
     recording = profiles.read(folder)
     program = recording.chosen(wanted.module)
     if path is None:
@@ -110,24 +122,35 @@ def _profiled(path: Path | None, folder: Path, wanted: Wanted) -> Explanation:
             raise UnreadableModule(f"{path}: a saved explanation has no module to which the times could belong")
         if wanted.module is None:
             program = recording.chosen(taken.explanation.module)
-    return _estimated(replace(taken, explanation=profiles.profiled(taken, recording, program)), wanted)
+    return replace(taken, explanation=profiles.profiled(taken, recording, program))
 
 
 def _taken(path: Path, wanted: Wanted) -> ReadModule | Explanation:
     """The module of a file or folder, or the explanation that was saved there."""
     file = _chosen(path, wanted.module) if path.is_dir() else path
     known = wanted.known
-    if file.name.endswith(".pb"):
-        text = serialized.text(_checked(file))
-    else:
-        text = read_text(file)
+    text = _text(file)
+    if not file.name.endswith(".pb"):
         if _LOWERED.match(text[:_BEGIN]):
             return saved(serialized.lowered(file), str(file))
         if text.lstrip()[:1] == "{":
             return saved(text, str(file))
+    unplanned: list[str] = []
+    if wanted.reasons and dumps.is_unoptimized(file):
+        try:
+            return saved(serialized.lowered(file), str(file))
+        except UnreadableModule as error:
+            unplanned = [f"what Shardy plans is not known: {error}"]
     if known.memory is None:
         known = replace(known, memory=dumps.memory(file), platform=known.platform or _platform(file))
-    return modules.read(text, str(file), known)
+    taken = modules.read(text, str(file), known)
+    notes = [*taken.explanation.notes, *unplanned]
+    return replace(taken, explanation=replace(taken.explanation, notes=notes))
+
+
+def _text(file: Path) -> str:
+    """The text of a module's file, which may be serialized."""
+    return serialized.text(_checked(file)) if file.name.endswith(".pb") else read_text(file)
 
 
 def _estimated(taken: ReadModule, wanted: Wanted) -> Explanation:
@@ -179,13 +202,13 @@ def by_name(path: Path, wanted: Wanted = Wanted()) -> dict[str, Explanation]:
     A module that cannot be read is left out of a folder's.
     """
     if not path.is_dir() or wanted.module is not None:
-        explanation = explain(path, wanted)
+        explanation = explain(path, replace(wanted, reasons=False))
         return {explanation.module: explanation}
     explanations: dict[str, Explanation] = {}
     for module in _modules(path):
         if module.compiled and module.name not in explanations:
             with contextlib.suppress(UnreadableModule):
-                explanations[module.name] = explain(module.file, wanted)
+                explanations[module.name] = explain(module.file, replace(wanted, reasons=False))
     return explanations
 
 

@@ -60,8 +60,12 @@ def mesh_of(text: str, partitions: int, given: Mapping[str, int] | None = None) 
 
 
 def of_lowered(text: str) -> dict[str, int] | None:
-    """The axes of the mesh that a text of StableHLO names, by their sizes; of several the one with the most axes."""
-    named: list[list[tuple[str, str]]] = [_AXIS.findall(row) for row in _LOWERED.findall(text)]
+    """The axes of the mesh that a module before XLA's passes names, by their sizes; of several the one with the most.
+
+    - `text`: of StableHLO, or of HLO.
+    """
+    rows = dict.fromkeys(row for pattern in (_LOWERED, _SHARDY, _NAMED) for row in pattern.findall(text))
+    named: list[list[tuple[str, str]]] = [_AXIS.findall(row) for row in rows]
     return {axis: int(size) for axis, size in max(named, key=len)} if named else None
 
 

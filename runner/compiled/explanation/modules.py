@@ -62,13 +62,14 @@ NOTHING = Known()
 
 @dataclass(frozen=True)
 class ReadModule:
-    """A module that was read, with what later readers of it need: names of lines, collectives, work."""
+    """A module that was read, with what later readers of it need: names of lines, collectives, work, its text."""
 
     explanation: Explanation
     module: Module
     places: Places
     communication: Collectives
     work: work.ModuleWork | None
+    text: str
 
     def instructions(self, names: Iterable[str]) -> dict[str, Instruction]:
         """Instructions of any computation, by their names."""
@@ -149,7 +150,7 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
         lines=lines.lines,
         sources=sources(lines.lines.values()),
     )
-    return ReadModule(explanation, module, lines, communication, computed)
+    return ReadModule(explanation, module, lines, communication, computed, text)
 
 
 def _module(text: str, source: str) -> Module:

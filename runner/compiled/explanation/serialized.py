@@ -18,10 +18,19 @@ def text(path: Path) -> str:
     return _printed(["runner.worker.protos", str(path)], str(path))
 
 
-def lowered(path: Path, compiled: Path | None = None) -> str:
-    """The saved explanation of a module as JAX lowered it, or what was `compiled` of it. Raises `UnreadableModule`."""
-    command = ["runner.worker.stablehlo", str(path), *([] if compiled is None else [str(compiled)])]
-    return _printed(command, str(path), what="")
+def lowered(path: Path) -> str:
+    """The saved explanation of a module before XLA's passes: StableHLO, or HLO of a dump. Raises `UnreadableModule`."""
+    return _printed(["runner.worker.stablehlo", str(path)], str(path), what="")
+
+
+def explained_by(path: Path, compiled: str, source: str) -> str:
+    """The saved explanation of the text of what was `compiled`, with reasons by its module before XLA's passes.
+
+    - `source`: where the compiled text is from.
+
+    Raises `UnreadableModule`.
+    """
+    return _printed(["runner.worker.stablehlo", str(path), source], str(path), compiled.encode(), what="")
 
 
 def text_of(module: bytes, source: str) -> str:

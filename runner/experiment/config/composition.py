@@ -44,7 +44,7 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
     from runner.experiment.config import trust
 
     if isinstance(error, OverrideParseException):
-        return quoting.refused(error.override)
+        return _of_json(error.override) or quoting.refused(error.override)
     if isinstance(error, trust.Untrusted):
         return str(error)
     sources = Sources(layers.layers(folders, _choices(overrides, folders)), tuple(overrides))
@@ -67,6 +67,18 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
             raise error
         return message
     return _of_defaults(error, sources) or of_config(error, sources)
+
+
+def _of_json(override: str) -> str | None:
+    """Return the message for an override in JSON or in Python's syntax, which Hydra does not parse; else None."""
+    if (given := quoting.refused_json(override)) is None:
+        return None
+    key, value = given
+    misfit = next(shape.misfits(value, key), None)
+    if misfit is not None:
+        return of_misfit(misfit, Sources((), (override,))) if misfit.name else None
+    written = quoting.for_shell(f"{override.partition('=')[0]}={quoting.for_hydra(value)}")
+    return f"command line: {override}\n  Hydra's grammar has no quotes around keys: write {written}"
 
 
 def _of_choices(content: dict[str, Any]) -> Fault | None:
@@ -302,6 +314,8 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
     )
     if group == "experiment":
         return f"{where}\n  no experiment '{option}'{experiment_meant(option, folders) or elsewhere()}"
+    if group == "mesh" and where.startswith("command line") and (shape_of_axes := quoting.sizes(option)):
+        return f"{where}\n  no mesh '{option}'; for the sizes of its axes write mesh.shape={shape_of_axes}"
     meant = "" if sizes else nearest(option, there)
     return f"{where}\n  no {group} '{option}'{meant or shape.listed(sizes or there)}"
 

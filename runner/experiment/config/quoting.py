@@ -57,6 +57,59 @@ def _several(text: str) -> list[str]:
     return parts if all(map(_OVERRIDE.fullmatch, parts)) and all(closed) else []
 
 
+_LINE = re.compile(r"\+{0,2}(?:graph|per_device)\.[\w.]+\Z")
+"""The key of an override that is a line of a section."""
+
+_HYDRAS = re.compile(r"\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|int|float|str|bool|json_str)\s*\(")
+"""A value that Hydra's grammar reads as a call of one of its functions."""
+
+
+def line(override: str) -> str:
+    """Quote the calls in a line's expressions for Hydra, whose grammar has no others than its own.
+
+    `graph.C=matmul(A, B),A @ B` becomes `graph.C="matmul(A, B)",A @ B`.
+    """
+    key, equals, value = override.partition("=")
+    if not equals or not _LINE.match(key) or "(" not in value or _HYDRAS.match(value) or "${" in value:
+        return override
+    if value.lstrip()[:1] in ("'", '"', "[", "{"):
+        return override
+    parts = ("".join(part) for part in _parts_of_sweep(value))
+    return f"{key}={','.join(_in_quotes(part.strip()) if '(' in part else part for part in parts)}"
+
+
+def _parts_of_sweep(value: str) -> list[list[str]]:
+    """Split a value at the commas that are in no bracket and in no string."""
+    parts: list[list[str]] = [[]]
+    for token in re.findall(r"'[^']*'|\"[^\"]*\"|.", value, re.DOTALL):
+        depth = sum(part in "([{" for part in parts[-1]) - sum(part in ")]}" for part in parts[-1])
+        if token == "," and depth == 0:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _in_quotes(value: str) -> str:
+    # In Hydra's grammar, a backslash escapes only before a quote and at the end.
+    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + (r"\"" if match[2] else ""), value)
+    return f'"{escaped}"'
+
+
+def refused_json(override: str) -> tuple[tuple[str, ...], Any] | None:
+    """The key and the value of an override in JSON or in Python's syntax, which Hydra's grammar lacks; else None."""
+    import yaml
+
+    key, _, text = override.partition("=")
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+    return (tuple(key.lstrip("+").split(".")), value) if is_mapping(value) or is_list(value) else None
+
+
 def sizes(text: str) -> str | None:
     """The list of sizes that a text such as `4x2` or `4,2` means; None for another text."""
     parts = re.split(r"[x×*,]", text)
@@ -113,9 +166,7 @@ def _quoted(key: str, value: str) -> str | None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
-    # In Hydra's grammar, a backslash escapes only before a quote and at the end.
-    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + (r"\"" if match[2] else ""), value)
-    whole = f'{key}="{escaped}"'
+    whole = f"{key}={_in_quotes(value)}"
     try:
         (parsed,) = OverridesParser.create().parse_overrides([whole])
     except OverrideParseException:

@@ -107,7 +107,8 @@ def misfits(value: Any, key: Key = ()) -> Iterator[ShapeMisfit]:
     """Yield the faults of a value at `key`, in the order of the file."""
     for length in range(1, len(key) + 1):
         if at(key[:length]) is None:
-            yield ShapeMisfit(Fault(key[:length], _unknown(key[:length])), name=True)
+            given = value if length == len(key) else None
+            yield ShapeMisfit(Fault(key[:length], _unknown(key[:length], given)), name=True)
             return
     kind = at(key)
     assert kind is not None
@@ -130,7 +131,7 @@ def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
         elif name in kind.keys:
             yield from _misfits(inner, below, kind.keys[name])
         elif key or name not in _FILES:
-            yield ShapeMisfit(Fault(below, _unknown(below)), name=True)
+            yield ShapeMisfit(Fault(below, _unknown(below, inner)), name=True)
 
 
 def _fits(value: Any, kind: Kind) -> bool:
@@ -210,7 +211,7 @@ def refusal(value: Any, key: Key, kind: Kind) -> str:
         example = (
             f"{assigned[1]}: {assigned[2]}" if assigned else _EXAMPLES.get(str(key[-1])) if len(key) == 1 else None
         )
-        cure = f"; write {example}" if example else ""
+        cure = f"; write {example}" if assigned else f"; for example {example}" if example else ""
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 
 
@@ -228,6 +229,8 @@ _REPLICATED = ("None", "none", "replicated", "P", "PartitionSpec")
 def _as_list(value: object, key: Key, kind: Kind) -> str:
     """Return the end of a message: how to write a list that was written otherwise."""
     text = str(value)
+    if key == ("mesh", "shape") and text.isdecimal():
+        return f"; write one size for each axis, [{text}] or [{text},1]"
     if WORD.match(f"{key_text(key)}={value}"):
         return "; to sweep over every layout, add -m"
     if kind.form == "spec" and text in _REPLICATED:
@@ -240,7 +243,13 @@ def _as_list(value: object, key: Key, kind: Kind) -> str:
         return (
             f"; a list is in square brackets: [{text.strip('()').rstrip(', ')}{']' if text.endswith(')') else ', …]'}"
         )
-    return f"; write {sizes(text) or f'[{value}]'}"
+    if written := sizes(text) or (f"[{text}]" if _ENTRY.fullmatch(text) and not isinstance(value, bool) else None):
+        return f"; write {written}"
+    return "; write a list such as [x, null]" if kind.form == "spec" else ""
+
+
+_ENTRY = re.compile(r"(?!nan\b|inf\b)[A-Za-z_]\w*|[1-9]\d*")
+"""What may stand alone in a list of axes, of sizes or of names."""
 
 
 def _in_yaml(value: Any) -> str:
@@ -280,9 +289,19 @@ def keyless(key: Key) -> str | None:
     return f"'{key[-2]}' is {_in_words(above)} and has no key '{key[-1]}'{whole}"
 
 
-def _unknown(key: Key) -> str:
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+"""The kinds of collectives that are often counted; `forms.py`, which imports this module, has them all."""
+
+
+def _unknown(key: Key, value: Any = None) -> str:
     if (message := keyless(key)) is not None:
         return message
+    if key[:-1] == ("expect",) and (kind := str(key[-1]).replace("_", "-")) in _COLLECTIVES:
+        number = value if isinstance(value, int) else 1
+        return (
+            f"there is no key '{key[-1]}'; collectives are counted in one key: "
+            f'expect.collectives.{kind}={number}, in Python expect={{"collectives": {{"{kind}": {number}}}}}'
+        )
     instead = _ELSEWHERE.get(str(key[-1]), "")
     if instead and (len(key) == 1 or (key[:-1] == ("mesh",) and instead == _MESH)):
         return f"there is no key '{key[-1]}'{instead}"

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from runner.base.faults import Key
 from runner.base.untyped import is_dict, is_list
+from runner.experiment.config import quoting
 from runner.graph.language import python_source
 from runner.graph.language.python_source import PythonPart
 
@@ -149,11 +150,14 @@ def _values(config: Mapping[str, Any]) -> Iterator[tuple[Key, Any]]:
 
 
 def overrides(texts: Iterable[str]) -> list[str]:
-    """Rewrite the specs of a command line's overrides. Raises `NoSpec`, whose message names the override."""
+    """Rewrite the specs of a command line's overrides, and quote the calls in lines: Hydra's grammar has neither.
+
+    Raises `NoSpec`, whose message names the override.
+    """
     rewritten: list[str] = []
     for text in texts:
         try:
-            rewritten.append(override(text))
+            rewritten.append(quoting.line(override(text)))
         except NoSpec as error:
             raise NoSpec(f"command line: {text}\n  {error}") from None
     return rewritten

@@ -169,6 +169,10 @@ def _check_call(expression: Expression, call: Apply, scope: VisibleNames) -> Non
         raise expression.fault(
             f"'{name}' cannot be used in a function that combines two values", callee(expression, call)
         )
+    if operation is None and name in spellings.RENAMED:
+        arguments = [Expression.of(operand).text for operand in call.operands]
+        arguments += [f"{word}={Expression.of(operand).text}" for word, operand in call.named]
+        raise expression.fault(spellings.renamed(name, arguments), callee(expression, call))
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
         known = (name for name in OPERATIONS if name.isidentifier())

@@ -104,6 +104,19 @@ def function(text: str, name: str) -> str | None:
     return None
 
 
+def parameters(text: str) -> dict[str, list[str]]:
+    """The functions of a module that have no leading underscore, each with the names of its positional parameters.
+
+    Raises `SyntaxError` or `ValueError` if the text is not Python.
+    """
+    functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    return {
+        node.name: [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+        for node in functions
+        if not node.name.startswith("_")
+    }
+
+
 def fields(text: str) -> dict[str, dict[str, str]]:
     """For each class of a module its annotated fields, each with the docstring below it, or ""."""
     classes: dict[str, dict[str, str]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from runner.base import dtypes
 from runner.base.faults import nearest
@@ -82,6 +82,16 @@ AS_KEYS = {
     "PartitionSpec": _LAYOUT,
 }
 """Functions of JAX in whose place an experiment has a key, and how that is written."""
+
+
+RENAMED = {"pvary": ("pcast", ("to='varying'",)), "pbroadcast": ("pcast", ("to='varying'",))}
+"""Collectives that JAX has renamed: the name of today, and the arguments that it takes besides."""
+
+
+def renamed(name: str, arguments: Sequence[str]) -> str:
+    """Return the message for a collective of `RENAMED`, with its call of today."""
+    today, more = RENAMED[name]
+    return f"{name} is {today} today; write {today}({', '.join([*arguments, *more])})"
 
 
 def plain(tree: ast.expr) -> ast.expr:
@@ -171,6 +181,9 @@ def refusal(function: ast.expr, call: ast.Call) -> str:
     path = _path(function)
     if path is not None:
         written = ast.unparse(function)
+        arguments = [*map(ast.unparse, call.args), *map(ast.unparse, call.keywords)]
+        if (name := path.removeprefix("jax.lax.")) in RENAMED:
+            return renamed(name, arguments)
         instead = next((INSTEAD[theirs] for theirs in INSTEAD if theirs.startswith(f"{path}(")), None)
         if instead is not None:
             theirs = next(theirs for theirs in INSTEAD if theirs.startswith(f"{path}("))

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +14,70 @@ from typing import Any, Literal
 from runner.base import executions
 from runner.base.executions import Range
 from runner.base.printable import json_text, printable
+from runner.base.words import bytes_text, time_text
 from runner.experiment.forms import KINDS
 from runner.reports.record import outcome
 from runner.reports.record.files import write_text
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.record.verdicts import ValueVerdict
 
-MEASURES = ("bytes_sent", "memory_bytes", "flops", "estimate_s", "compile_s", "run_s")
-"""The measures that compare programs; smaller is better.
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure that compares programs; smaller is better.
+
+    - `of`: the value for a compiled program, None if unknown.
+    - `heading`: the name of its column on the terminal; `words`: its name in a sentence.
+    - `text`: a value of it with its unit, as the column has it.
+    """
+
+    of: Callable[[CompiledProgram], float | None]
+    heading: str
+    words: str
+    unit: Literal["bytes", "flops", "seconds"]
+    text: Callable[[float], str]
+
+
+def _memory(program: CompiledProgram) -> float | None:
+    return program.memory.needed_bytes if program.memory else None
+
+
+def _flops(program: CompiledProgram) -> float | None:
+    return program.cost.total_flops if program.cost else None
+
+
+def _estimate(program: CompiledProgram) -> float | None:
+    return program.estimate.seconds if program.estimate else None
+
+
+def _median_run(program: CompiledProgram) -> float | None:
+    return program.timing.run_s.median if program.timing.run_s else None
+
+
+def number_text(value: float) -> str:
+    """Return a number without a unit, in short: `64`, `1.05e+06`."""
+    return f"{value:.3g}" if value >= 1e4 else f"{value:g}"
+
+
+def _bytes_text(value: float) -> str:
+    return bytes_text(round(value))
+
+
+def _milliseconds(digits: int) -> Callable[[float], str]:
+    return lambda value: f"{value * 1e3:.{digits}f} ms"
+
+
+MEASURES = {
+    "bytes_sent": Measure(lambda program: program.bytes_sent, "sent", "bytes sent", "bytes", _bytes_text),
+    "memory_bytes": Measure(_memory, "memory", "memory", "bytes", _bytes_text),
+    "flops": Measure(_flops, "flops", "flops", "flops", number_text),
+    "estimate_s": Measure(_estimate, "estimate", "estimated time", "seconds", time_text),
+    "compile_s": Measure(
+        lambda program: program.timing.compile_s, "compile", "time to compile", "seconds", _milliseconds(0)
+    ),
+    "run_s": Measure(_median_run, "run", "time of a run", "seconds", _milliseconds(2)),
+}
+"""The measures by their names, in the order of their columns.
 
 - `bytes_sent`: bytes that a device sends over all executions, on a ring.
 - `memory_bytes`: the memory that a device needs.
@@ -103,7 +159,7 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
             row = replace(
                 row,
                 collectives=counts(program),
-                measures=_measured(program),
+                measures={name: measure.of(program) for name, measure in MEASURES.items()},
                 bytes_sent_min=program.bytes_sent_min,
                 memory_is=_memory_is(program),
                 hardware=program.estimate.hardware if program.estimate else None,
@@ -141,18 +197,6 @@ def estimated(rows: Iterable[Row]) -> list[str]:
     """Return what the rows' estimates are for, without repetitions: `TPU v5e, compiled for v5e:4x4`."""
     measured_for = dict.fromkeys((row.hardware, row.compiled_for) for row in rows if row.hardware)
     return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in measured_for]
-
-
-def _measured(program: CompiledProgram) -> dict[str, float | None]:
-    run, cost = program.timing.run_s, program.cost
-    return {
-        "bytes_sent": program.bytes_sent,
-        "memory_bytes": program.memory.needed_bytes if program.memory else None,
-        "flops": cost.total_flops if cost else None,
-        "estimate_s": program.estimate.seconds if program.estimate else None,
-        "compile_s": program.timing.compile_s,
-        "run_s": run.median if run else None,
-    }
 
 
 def _accuracy(program: CompiledProgram) -> float | None:

@@ -10,32 +10,13 @@ from pathlib import Path
 
 from runner.base import executions
 from runner.base.executions import Range
-from runner.base.words import accuracy_text, bytes_text, time_text
+from runner.base.words import accuracy_text
 from runner.experiment.config.sources import shown
 from runner.reports.record import measures
 from runner.reports.record.measures import MEASURES, Best, Row
 from runner.reports.record.model import STATUSES
 from runner.reports.show.console import print_table, say
 from runner.reports.show.table import StatusCell, Table, status_cell
-
-HEADINGS = {
-    "bytes_sent": "sent",
-    "memory_bytes": "memory",
-    "flops": "flops",
-    "estimate_s": "estimate",
-    "compile_s": "compile",
-    "run_s": "run",
-}
-"""The names of the measures in the table; bytes and flops are per device."""
-
-_WORDS = {
-    "bytes_sent": "bytes sent",
-    "memory_bytes": "memory",
-    "flops": "flops",
-    "estimate_s": "estimated time",
-    "compile_s": "time to compile",
-    "run_s": "time of a run",
-}
 
 _ALIKE = 4
 """The most equally good points that are named."""
@@ -51,16 +32,10 @@ class TableView:
 
 
 def measure_text(name: str, value: float | None) -> str:
-    """Return a value of a measure with its unit."""
+    """Return a value of a measure with its unit, or a number of collectives."""
     if value is None:
         return "–"
-    if name == "estimate_s":
-        return time_text(value)
-    if name.endswith("_s"):
-        return f"{value * 1e3:.0f} ms" if name == "compile_s" else f"{value * 1e3:.2f} ms"
-    if name.endswith("bytes") or name == "bytes_sent":
-        return bytes_text(round(value))
-    return f"{value:.3g}" if value >= 1e4 else f"{value:g}"
+    return MEASURES[name].text(value) if name in MEASURES else measures.number_text(value)
 
 
 def table(rows: Sequence[Row]) -> Table[StatusCell]:
@@ -72,7 +47,9 @@ def table(rows: Sequence[Row]) -> Table[StatusCell]:
     # Estimates exist only for named hardware.
     measured = [name for name in MEASURES if name != "estimate_s" or any(row.measures.get(name) for row in rows)]
     on = {row.hardware for row in rows if row.hardware}
-    heads = {**HEADINGS, "estimate_s": f"estimate on {next(iter(on))}"} if len(on) == 1 else HEADINGS
+    heads = {name: measure.heading for name, measure in MEASURES.items()}
+    if len(on) == 1:
+        heads["estimate_s"] += f" on {next(iter(on))}"
     # As in the table of a run, it is shown where an error exceeds the measured rounding.
     accurate = any(row.accuracy is not None and 1 < row.accuracy < math.inf for row in rows)
     head += (["accuracy"] if accurate else []) + [heads[name] for name in measured] + (["message"] if failed else [])
@@ -166,7 +143,7 @@ def _line(best: Best) -> str:
     more = len(best.rows) - _ALIKE
     named += f"; and {more} more, all alike" if more > 0 else ""
     on = sorted({row.hardware for row in best.rows if row.hardware and best.measure == "estimate_s"})
-    what = " on ".join([_WORDS[best.measure], *([" or ".join(on)] if on else [])])
+    what = " on ".join([MEASURES[best.measure].words, *([" or ".join(on)] if on else [])])
     sentence = f"{what} {measure_text(best.measure, best.value)}: {named}"
     between = best.next is not None and best.of(best.next) != best.of(best.worst)
     compared = [f"the next {_times(best, best.next)}"] if best.next and between else []

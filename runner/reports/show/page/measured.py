@@ -15,11 +15,6 @@ from runner.reports.record.measures import ANSWERS, MEASURES, Row
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.show.sweep import brief, times_text
 
-_WORDS = {
-    "bytes_sent": "bytes sent", "memory_bytes": "memory", "compile_s": "time to compile", "run_s": "time of a run",
-}  # fmt: skip
-
-
 _UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
@@ -137,16 +132,16 @@ def either(names: Sequence[str]) -> str:
 
 def title(measure: str) -> str:
     """Return the name of a measure in words."""
-    return _WORDS.get(measure, measure.removesuffix("_s").replace("_", " "))
+    return MEASURES[measure].words
 
 
 def text(measure: str, value: float | None) -> str:
     """Return a value of a measure with its unit."""
     if value is None:
         return "–"
-    if measure.endswith("_s"):
+    if MEASURES[measure].unit == "seconds":
         return time_text(value)
-    if "bytes" in measure:
+    if MEASURES[measure].unit == "bytes":
         return bytes_text(round(value))
     size, unit = next(((size, unit) for size, unit in _UNITS if abs(value) >= 0.9995 * size), (1.0, ""))
     return f"{value:,.0f}" if value < 1e6 else f"{value / size:#.3g}".removesuffix(".") + f" {unit}"

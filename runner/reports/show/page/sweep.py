@@ -199,7 +199,8 @@ def _lines(sweep: MeasuredSweep, plot: Growth) -> Inside:
         ]
         figures.append(drawing.figure(drawing.svg(box, id, f"{title(column)} by {key}", words), title(column), None))
     grey = len(named) - len(kinds)
-    note = f"{grey} more in grey; the points in colour have the least {title(measure or '')}" if grey > 0 else None
+    least = f"; the points in colour have the least {title(measure)}" if measure else ""
+    note = f"{grey} more in grey{least}" if grey > 0 else None
     return [
         tag("h3", key),
         _key([(shown[name], k) for name, k in kinds.items()], line=True),

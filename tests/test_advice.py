@@ -1,0 +1,264 @@
+"""What a message tells one to write is tried: with it, what was refused is read, or runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+import yaml
+from jax.sharding import PartitionSpec as P
+
+import runner
+from runner.app import api
+from runner.app.cli.arguments import parsed
+from runner.app.cli.naming import with_experiment
+from runner.base.faults import InvalidExperiment
+from runner.experiment.config.folders import InvalidName
+from runner.link.workers import Workers
+from tests import faults, harness
+from tests.faults import Fault
+from tests.faults.__main__ import kind
+
+WORKERS = Workers()
+CASE = "case3_allreduce"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    yield
+    WORKERS.close()
+
+
+def refusal(experiment: str | Path, overrides: list[str]) -> str | None:
+    """Return the message for an experiment and overrides; None where nothing but JAX could refuse them."""
+    try:
+        configuration = api.compose(experiment, overrides)
+    except api.InvalidConfiguration as error:
+        return str(error)
+    try:
+        api.validate(configuration)
+    except InvalidExperiment as error:
+        return configuration.sources.report(error.fault)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("given", "advised"),
+    [
+        ("mesh=4x2", ["mesh.shape=[4,2]"]),
+        ("mesh=4,2", ["mesh.shape=[4,2]"]),
+        ("mesh.shape=4x2", ["[4,2]"]),
+        ("expect.all-reduce=1", ["expect.collectives.all-reduce=1"]),
+        ("expect.all_reduce=1", ["expect.collectives.all-reduce=1"]),
+        ('expect={"all-reduce": 1}', ["expect.collectives.all-reduce=1"]),
+        ('expect={"collectives": {"all-reduce": 1}}', ["expect={collectives:{all-reduce:1}}"]),
+    ],
+)
+def test_the_advised_override_is_read(given: str, advised: list[str]) -> None:
+    message = refusal(CASE, [given]) or ""
+    words = next(shlex.split(match) for match in re.findall(r"(?:write|key:) ((?:'[^']*'|[^ ,']|,(?! ))+)", message))
+    assert words == advised
+    key = given.partition("=")[0]
+    assert refusal(CASE, [word if "=" in word else f"{key}={word}" for word in words]) is None
+
+
+def test_advice_for_python_is_read_from_python() -> None:
+    message = refusal(CASE, ["expect.all-reduce=1"]) or ""
+    assert api.texts({}, eval(f"dict({message.partition('in Python ')[2]})")) == [
+        "++expect={collectives:{all-reduce:1}}"
+    ]
+    assert refusal(CASE, api.texts({}, {"expect": {"collectives": {"all-reduce": 1}}})) is None
+
+
+@pytest.mark.parametrize("line", ["jnp.matmul(A,B)", "(A @ B) * (1 + 0)", "where(A > 0, A, A) @ B", "A @ B"])
+def test_a_line_needs_no_quotes_beside_those_of_the_shell(line: str) -> None:
+    assert refusal(CASE, [f"graph.C={line}"]) is None
+
+
+def test_the_calls_of_a_sweep_over_lines_are_its_values() -> None:
+    from runner.experiment.config.specs import overrides
+
+    assert overrides(["graph.C=matmul(A, B),A @ B"]) == ['graph.C="matmul(A, B)",A @ B']
+    assert overrides(["graph.C=choice(A,B)", "graph.C='f(x)'"]) == ["graph.C=choice(A,B)", "graph.C='f(x)'"]
+
+
+@pytest.mark.parametrize(("word", "call"), [("pvary", "pvary(b, 'x')"), ("pvary", "jax.lax.pvary(b, 'x')")])
+def test_a_collective_is_written_by_its_name_of_today(word: str, call: str) -> None:
+    text = """
+    mesh: {axes: [x], shape: [2]}
+    arrays: {A: {shape: [4], spec: [x]}, b: {shape: [2]}}
+    per_device: {C: "A + LINE"}
+    outputs: {C: [x]}
+    """
+    with pytest.raises(InvalidExperiment) as refused:
+        harness.types(text.replace("LINE", call))
+    says, _, advised = refused.value.fault.message.partition("; write ")
+    assert (says, advised) == (f"{word} is pcast today", "pcast(b, 'x', to='varying')")
+    harness.types(text.replace("LINE", advised))
+
+
+def test_an_output_that_is_to_be_scattered_names_the_line_that_scatters() -> None:
+    scattered = {"outputs": {"C": ["x", None]}, "expect": None, "program": "shard_map"}
+    message = api.run(CASE, scattered).error or ""
+    line = message.partition("for a part on each write ")[2]
+    assert line == "psum_scatter(partial, 'x', scatter_dimension=0, tiled=True)"
+    record = api.run(CASE, {**scattered, "per_device.C": line})
+    assert record.status == "passed", str(record)
+
+
+def named(*words: str) -> list[str]:
+    known, overrides = parsed(words)
+    return with_experiment(words, known, overrides)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "advised"),
+    [
+        ("--config_dir conf mine", "--config-dir conf"),
+        ("--config_dir=conf mine", "--config-dir conf"),
+        ("--experiment mine --config-dir conf", "mine"),
+        ("--experiment=mine --config-dir conf", "mine"),
+    ],
+)
+def test_an_unknown_flag_is_answered_with_what_to_write(
+    given: str, advised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(faults.GOOD, encoding="utf-8")
+    with pytest.raises(SystemExit):
+        named(*given.split())
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.endswith((f"; write {advised}", f"without a flag: python -m runner {advised}"))
+    others = re.sub(r"--(config_dir|experiment)[ =]\w+ ?", "", given).split()
+    assert "+experiment=mine" in named(*advised.split(), *others)
+
+
+MODULE = """
+import jax, jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+@jax.shard_map(in_specs=(P(None, "data"), P("data", None)), out_specs=P())
+def product(w, x):
+    return jax.lax.psum(w @ x, "data")
+"""
+
+
+@pytest.mark.parametrize("words", ["check my.py:product", "my.py:product", "my.py"])
+def test_a_function_in_place_of_an_experiment_is_answered_with_its_check(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.py").write_text(MODULE, encoding="utf-8")
+    with pytest.raises(InvalidName) as refused:
+        named(*words.split())
+    assert str(refused.value).endswith(CALL)
+
+
+CALL = """write
+    import runner
+    from jax.sharding import PartitionSpec as P
+    from my import product
+    runner.check(product, (w, x), mesh={"data": 2}, in_specs=(P(), P()))"""
+
+
+def test_the_advised_check_of_a_function_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my.py").write_text(MODULE, encoding="utf-8")
+    message = api.run("my.py:product").error or ""
+    assert message.endswith(CALL)
+    known: dict[str, Any] = {"w": jnp.ones((2, 4)), "x": jnp.ones((4, 2))}
+    *lines, call = [line.strip() for line in message.splitlines()[2:]]
+    exec("\n".join(lines), known)
+    assert eval(call, known).status == "passed"
+
+
+def double(w: Any, x: Any) -> Any:
+    return 2 * w + x
+
+
+def test_operands_one_by_one_are_answered_with_a_tuple() -> None:
+    x = jnp.ones(4)
+    with pytest.raises(TypeError) as refused:
+        runner.check(double, x, x, mesh={"x": 2})  # type: ignore[call-arg]
+    call = str(refused.value).partition("write ")[2]
+    assert call == "runner.check(double, (w, x), …)"
+    given = call.replace("runner.check", "api.checked").replace("…", 'workers=WORKERS, mesh={"x": 2}, in_specs=P()')
+    assert eval(given, {"api": api, "double": double, "w": x, "x": x, "P": P, "WORKERS": WORKERS}).status == "passed"
+
+
+@pytest.mark.parametrize("given", ["in_shardings", "out_shardings", "in_axis_resources"])
+def test_an_argument_of_jit_is_answered_with_ours(given: str) -> None:
+    x = jnp.ones(4)
+    more: dict[str, Any] = {"mesh": {"x": 2}, "workers": WORKERS}
+    specs: dict[str, Any] = {} if given.startswith("in_") else {"in_specs": P("x")}
+    message = api.checked(double, (x, x), **{**more, **specs, given: P("x")}).error or ""
+    argument = re.search(r"write it as (\w+)=…", message)
+    assert argument is not None, message
+    assert api.checked(double, (x, x), **{**more, **specs, argument[1]: P("x")}).status == "passed"
+
+
+def test_a_function_is_no_experiment() -> None:
+    with pytest.raises(TypeError, match=r"write runner.check\(double, \(x, w\), …\)"):
+        api.run(double)  # type: ignore[arg-type]
+
+
+def advised(fault: Fault, message: str) -> tuple[str, list[str]] | None:
+    """Return the file and the overrides with which a message's advice is followed; None where it has no exact one."""
+    text, overrides = fault.file().decode(), list(fault.overrides)
+    if meant := re.search(r"'([^']+)'; did you mean '([^']+)'\?", message):
+        wrong, right = meant.groups()
+        words = [override.replace(wrong, right) for override in overrides]
+        return (text, words) if words != overrides else (re.sub(rf"\b{re.escape(wrong)}\b", right, text), overrides)
+    if override := re.search(r"write ([\w.~]+=\S+|~[\w.]+)$", message):
+        key = override[1].partition("=")[0].lstrip("~")
+        return text, [*(each for each in overrides if each.lstrip("+~").partition("=")[0] != key), override[1]]
+    if (value := re.search(r"write ([\[{].*[\]}])$", message)) and fault.key is not None:
+        data = yaml.safe_load(text)
+        *parents, last = fault.key.split(".")
+        at = data
+        for parent in parents:
+            at = at[parent]
+        at[last] = yaml.safe_load(value[1])
+        return f"# @package _global_\n{yaml.safe_dump(data, sort_keys=False)}", overrides
+    return None
+
+
+def is_composed(fault: Fault) -> bool:
+    """Whether a mistake is one of a file and overrides alone."""
+    plain = all("=" in word and not word.startswith("-") and "hydra" not in word for word in fault.overrides)
+    return fault.module == "runner" and not fault.alone and not fault.environment and fault.text is None and plain
+
+
+FAULTS = [(number, fault) for number, fault in enumerate(faults.read()) if is_composed(fault)]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(
+            fault,
+            marks=[] if re.search("write|mean", fault.says) else [pytest.mark.whole],
+            id=f"{number} {fault.name}",
+        )
+        for number, fault in FAULTS
+    ],
+)
+def test_advice_is_not_refused_in_the_same_words(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "conf" / "experiment" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(fault.file())
+    message = refusal(Path("conf/experiment/mine.yaml"), list(fault.overrides))
+    if message is None or (followed := advised(fault, message)) is None:
+        return
+    text, overrides = followed
+    file.write_text(text, encoding="utf-8")
+    again = refusal(Path("conf/experiment/mine.yaml"), overrides)
+    assert again is None or kind(again.partition("\n  ")[2]) != kind(message.partition("\n  ")[2]), again

@@ -40,10 +40,10 @@ def classes(**how: bool) -> list[type[Any]]:
 def test_values_are_as_the_standard_librarys(how: dict[str, bool]) -> None:
     shown: list[Any] = []
     for kind in classes(**how):
-        one, same, other = kind(made=1), kind(made=1, note="else"), kind(made=2, name="b", sizes=[5])
+        value, same, other = kind(made=1), kind(made=1, note="else"), kind(made=2, name="b", sizes=[5])
         shown.append((
-            repr(one), repr(other), one == same, one == other, one == 1, kind.__match_args__, vars(other),
-            dataclasses.asdict(dataclasses.replace(one, name="c")) if not how.get("frozen") else None,
+            repr(value), repr(other), value == same, value == other, value == 1, kind.__match_args__, vars(other),
+            dataclasses.asdict(dataclasses.replace(value, name="c")) if not how.get("frozen") else None,
             [parameter.kind for parameter in inspect.signature(kind).parameters.values()],
             [*inspect.signature(kind).parameters], copy.deepcopy(other) == other, kind.__hash__ is None,
         ))  # fmt: skip

@@ -124,7 +124,6 @@ class Imports:
     - `functions`: by the names of the experiment's functions that have their lines.
     - `preamble`: the lines of a program that import what it calls, and say how its trees are built; `names`: the names
       that they give.
-    - `modules`: what is imported of the user's own files.
     - `paths`: of the leaves of trees, by the names of the arrays and outputs that they are.
     - `written`: the calls of references in lines of `graph`, each with one of the function itself in its place, where
       that contains a `shard_map`.
@@ -140,7 +139,6 @@ class Imports:
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
     preamble: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     written: Mapping[str, str] = field(default_factory=dict[str, str])
     referred: tuple[str, ...] = ()

@@ -10,14 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import linecache
 import math
-import os
 import re
 import string
-import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import ismodule
@@ -29,9 +27,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.base import codec, dtypes
+from runner.base.chosen import AUTO
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.base.layout import Spec
-from runner.base.untyped import is_mapping
+from runner.base.untyped import is_list, is_mapping
 from runner.base.words import bytes_text, listed
 from runner.experiment.config import schema
 from runner.experiment.frames import free
@@ -51,7 +50,6 @@ from runner.graph.source import SECTIONS, Section
 from runner.worker import (
     calls,
     explicit,
-    imported,
     jaxprs,
     own_files,
     phases,
@@ -66,7 +64,7 @@ from runner.worker.layouts import of_results
 from runner.worker.raising import text_of
 from runner.worker.setting import Setting
 from runner.worker.specs import partition
-from runner.worker.versions import is_own
+from runner.worker.versions import donated_numbers, is_own
 from runner.worker.walk import REFUSALS
 
 _OF_FUNCTIONS = ("of", "result", "checkpoint")
@@ -195,6 +193,10 @@ def traced(
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
     versions.keep_lines_of_backward_rules()
+    if AUTO.saved != definition["remat"]:
+        # A function that another module has jitted would not ask the policy again.
+        calls.clear_caches()
+        AUTO.saved = definition["remat"]
     return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
 
 
@@ -217,6 +219,8 @@ class _FunctionReader:
     """The patterns of `specs` that match a path."""
     inside: dict[str, None] = field(default_factory=dict[str, None])
     """The paths inside calls that constraints may name."""
+    donating: dict[str, None] = field(default_factory=dict[str, None])
+    """The arrays and trees that lines give jitted functions for parameters that these donate."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by name."""
     compilable: dict[str, _Compilable] = field(default_factory=dict[str, "_Compilable"])
@@ -250,6 +254,8 @@ class _FunctionReader:
         self.probe = read(skeleton(self.definition))
         self.taken = {*self.probe.dims, *OPERATIONS, *CONSTANTS, *_KEYS}
         self.taken |= {*self.definition["imports"], *self.definition["arrays"]}
+        if self.definition["remat"] is not None:
+            self.preamble += ["import runner", f"runner.AUTO.saved = {self.definition['remat']!r}"]
         wide = calls.x64()
         for name, source in self.definition["imports"].items():
             phases.tell(f"{source} was imported")
@@ -294,7 +300,7 @@ class _FunctionReader:
         referred = () if self.written else tuple(self.references)
         changed[KEY] = codec.plain(
             Imports(
-                self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, referred, x64,
+                self.imported, tuple(self.preamble), names, paths, self.written, referred, x64,
                 self.within, tuple(self.held), tuple(self.open), self._donated(), self.state,
             )
         )  # fmt: skip
@@ -307,8 +313,12 @@ class _FunctionReader:
         return self.objects.get(next(called, ""))
 
     def _donated(self) -> tuple[str, ...]:
-        """The arrays whose memory the outputs may take."""
-        return () if self.call is None else tuple(self._leaves(self.call.donated))
+        """The arrays whose memory the outputs may take: of a file those that only the line reads that donates them."""
+        if self.call is not None:
+            return tuple(self._leaves(self.call.donated))
+        texts = list(_texts_in(self.definition["graph"]))
+        reading = Counter(name for text in texts for name in python_source.names(text))
+        return tuple(self._leaves(name for name in self.donating if reading[name] == 1))
 
     def _changed(self) -> dict[str, Any]:
         """The definition with the lines of the functions that it calls."""
@@ -399,7 +409,6 @@ class _FunctionReader:
             message = f"{source!r} is neither FILE.py, FILE.py:NAME, nor a module by its name: my_models.mlp:loss"
             raise invalid(key, message)
         where, _, attribute = source.partition(":")
-        lines: list[str] = []
         name = where
         if where.endswith(".py"):
             file = (self.folder / where).resolve()
@@ -412,13 +421,9 @@ class _FunctionReader:
                 lines = own_files.add(file)
             except own_files.NameTaken as taken:
                 raise invalid(key, str(taken)) from None
-            if name not in self.modules:
-                forget([name])
-                self.modules.append(name)
         else:
-            own_files.beside(os.getcwd())
+            lines = own_files.add_module(name)
         try:
-            importlib.invalidate_caches()
             with setting.unset():
                 return importlib.import_module(name), attribute or None, lines
         except _RAISED as error:
@@ -962,12 +967,14 @@ class _FunctionReader:
         except InvalidExperiment:
             raise
         except _RAISED as error:
-            hint = "" if self.call is None else remedies.of_captured(error, self.call.captured)
+            hint = remedies.of_captured(error, {} if self.call is None else self.call.captured)
             if not hint and self.probe.programs[0].typed and not local and isinstance(error, REFUSALS):
                 hint = self._remedy(error, self._typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
             name = (call.function or call.text) if self.call is None else self.call.name
             raise self._raised(error, f"tracing {name}", key, call.text, hint) from None
         self.called |= {call.function, *lines.called} - {""}
+        if section == "graph" and not self.around and not self.definition["grad"].get("of"):
+            self.donating |= dict.fromkeys(name for name in self._donates(call) if name in reads)
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         _require_shallow(gives, call.text, key)
@@ -1072,10 +1079,13 @@ class _FunctionReader:
         return setting.within(self._mesh(how.explicit)) if how.within else contextlib.nullcontext()
 
     def _typed(self, structs: Mapping[str, Any], layouts: Mapping[str, Spec], how: Setting) -> dict[str, Any]:
-        """The types of operands: with their layouts, if the axes are Explicit."""
-        if not how.explicit:
+        """The types of operands: with their layouts, if the axes are Explicit.
+
+        On Auto axes in place of the caller's Explicit ones they have the mesh too: JAX refuses there what needs types.
+        """
+        if not how.explicit and not self.probe.mesh.explicit:
             return {**structs}
-        mesh = self._mesh(True)
+        mesh = self._mesh(how.explicit)
         return {
             name: setting.typed(struct, mesh, layouts[name]) if name in layouts else struct
             for name, struct in structs.items()
@@ -1228,6 +1238,17 @@ class _FunctionReader:
             return python.read(text)
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, text, fault)) from None
+
+    def _donates(self, call: PythonCall) -> list[str]:
+        """The names that a call gives a jitted function for parameters that this donates."""
+        first, *rest = call.function.split(".")
+        function = self.objects.get(first)
+        for name in rest:
+            function = getattr(function, name, None)
+        part = python_source.expression(call.text)
+        operands = part.inside if part.kind == "call" else ()
+        given = (operands[number] for number in donated_numbers(function) if number < len(operands))
+        return [operand.text for operand in given if operand.kind == "name"]
 
     def _known(self, call: PythonCall, space: Mapping[str, Any], key: Key) -> None:
         """Refuse names that are not defined."""
@@ -1429,15 +1450,6 @@ class _Standing:
         return _Standing(inner, self._rest, self._reference) if self._rest else self._reference
 
 
-def forget(modules: Iterable[str]) -> None:
-    """Drop the user's modules and all caches of their files, so that changed files are imported again."""
-    for name in modules:
-        sys.modules.pop(name, None)
-    imported.forget()
-    versions.forget_frames()
-    linecache.checkcache()
-
-
 def _calling(functions: Mapping[str, DefinedFunction], imports: Collection[str]) -> dict[str, DefinedFunction]:
     """The functions of the experiment that call imported functions, in their own lines or in functions they call."""
 
@@ -1461,6 +1473,14 @@ def _calling(functions: Mapping[str, DefinedFunction], imports: Collection[str])
         calling |= added
         more = bool(added)
     return calling
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """The expressions of a section, those of repeats' bodies too."""
+    if isinstance(value, str):
+        yield value
+    for part in value.values() if is_mapping(value) else value if is_list(value) else ():
+        yield from _texts_in(part)
 
 
 def _tuple_of(names: Iterable[str]) -> str:

@@ -24,8 +24,8 @@ def planned(line: str, size: int = 8) -> PlannedCollective:
 def compiled(line: str, size: int = 8) -> Collective:
     return Collective(
         kind="all-reduce", node=line, nodes=[line], gradient=False, inserted=True, between=None, axes=["x"],
-        groups=None, dtype="float32", bytes_in=size, bytes_out=size, bytes=size, count=1, asynchronous=False, overlapped=None,
-        instruction=f"all-reduce.{line}", reduction="sum",
+        groups=None, dtype="float32", bytes_in=size, bytes_out=size, bytes=size, count=1, asynchronous=False,
+        overlapped=None, instruction=f"all-reduce.{line}", reduction="sum",
     )  # fmt: skip
 
 

@@ -86,7 +86,9 @@ def widest(pairs: Sequence[tuple[Any, Any]]) -> np.ndarray:
     """
     largest = np.zeros(_POWERS)
     for exact, own in pairs:
-        np.maximum.at(largest, _power(exact).ravel(), _apart(exact, own).ravel())
+        apart = _apart(exact, own)
+        if apart.any():
+            np.maximum.at(largest, _power(exact).ravel(), apart.ravel())
     return np.maximum.accumulate(largest)
 
 

@@ -11,7 +11,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONS
 # The tests start hundreds of processes, each of which would compile the runner anew.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
 FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py tests/test_forks.py tests/test_bad_records.py \
-	tests/test_bad_plans.py tests/test_given.py tests/test_deadlocks.py
+	tests/test_bad_plans.py tests/test_given.py tests/test_callers.py tests/test_command_lines.py tests/test_deadlocks.py
 
 .PHONY: run test whole experiments faults lint docs schema bench fuzz pairs studies clean
 

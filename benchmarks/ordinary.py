@@ -1,25 +1,32 @@
 """Programs as people write them, all right, in the dtypes that they use: does one fail?
 
-`python -m benchmarks.ordinary [--seeds 3] [--dtypes float32 bfloat16 float16] [NAME …]`, from the root of the
-repository.
+`python -m benchmarks.ordinary [--seeds 3] [--dtypes float32 bfloat16 float16] [--planted] [NAME …]`, from the root of
+the repository.
 
 Each is compiled as `auto` and `derived`, once for all seeds. Prints those that did not pass, and the counts; the exit
-status is 1 if there was one.
+status is 1 if there was one. With `--planted` each gets mistakes in the file that is compiled, the oracle stays right,
+and those that pass are printed and counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import jax
 
 from benchmarks.fuzz import judge
 from benchmarks.fuzz.cases import complete
 from benchmarks.right_programs import compiled_once
+from runner.worker import job
 
 Lines = dict[str, Any]
 X, W, V = ([16, 8], ["data", None]), ([8, 16], [None, "model"]), ([16, 8], ["model", None])
@@ -168,15 +175,74 @@ PROGRAMS: dict[str, tuple[dict[str, tuple[list[int], list[Any]]], Lines, list[st
         },
         ["w", "v"],
     ),
+    "products in fp8 with a scale": (
+        {"x": X, "w": W},
+        {
+            "sx": "max(abs(x)) / 448 + 1e-6",
+            "sw": "max(abs(w)) / 448 + 1e-6",
+            "qx": "astype(x / sx, 'float8_e4m3fn')",
+            "qw": "astype(w / sw, 'float8_e4m3fn')",
+            "o": "astype(qx, 'float32') @ astype(qw, 'float32') * astype(sx * sw, 'float32')",
+        },
+        [],
+    ),
+    "weights stored in fp8": (
+        {"x": X, "w": W},
+        {"h": "astype(astype(w, 'float8_e5m2'), 'float32')", "o": "tanh(x @ h)", "loss": "mean(o ** 2)"},
+        ["x"],
+    ),
+    "a filter in frequency": (
+        {"x": X},
+        {
+            "f": "rfft(astype(x, 'float32'), axis=1)",
+            "o": "irfft(f * exp(-0.2 * arange(5)), n=8, axis=1)",
+            "p": "abs(f) ** 2",
+        },
+        [],
+    ),
+    "convolution by FFT": (
+        {"x": ([32], ["data"]), "k": ([32], [None])},
+        {"o": "real(ifft(fft(astype(x, 'float32')) * fft(astype(k, 'float32'))))", "loss": "mean(o ** 2)"},
+        [],
+    ),
+    "FNet": (
+        {"x": ([2, 8, 8], ["data", "model", None])},
+        {"o": "real(fft(fft(astype(x, 'float32'), axis=-1), axis=-2))"},
+        [],
+    ),
+    "groups of unequal sizes": (
+        {"x": X, "w": ([4, 8, 8], [None, None, "model"])},
+        {"n": "asarray([5, 0, 8, 3])", "o": "ragged_dot(x, w, n)"},
+        [],
+    ),
+    "padded sequences": (
+        {"x": X},
+        {
+            "n": "asarray([3, 5, 1, 7, 8, 2, 4, 6, 8, 8, 1, 2, 3, 7, 5, 6])",
+            "m": "arange(8)[None, :] < n[:, None]",
+            "o": "softmax(where(m, x, -1e9), axis=-1)",
+            "p": "sum(where(m, x, 0), axis=-1) / n",
+        },
+        [],
+    ),
+    "parts that no axis divides": (
+        {"x": X, "w": W},
+        {"h": "concatenate([x[:5], x[9:]], axis=0)", "o": "pad(h @ w, ((0, 2), (0, 3)))", "loss": "mean(o ** 2)"},
+        ["w"],
+    ),
     "variance of two passes": ({"x": X}, {"o": "mean(x ** 2, axis=0) - mean(x, axis=0) ** 2", "v": "var(x)"}, []),
 }
 """By name: arrays (shape, spec), lines, and the arrays whose gradients of `loss` are computed."""
 
 
+SHOWN = ("o", "p", "v", "loss", "e")
+"""The lines that are outputs."""
+
+
 def config(name: str, dtype: str, seed: int) -> dict[str, Any]:
     """Return the configuration of a program in a dtype."""
     arrays, lines, wrt = PROGRAMS[name]
-    shown = [line for line in lines if line in ("o", "p", "v", "loss", "e")]
+    shown = [line for line in lines if line in SHOWN]
     plain: dict[str, Any] = {
         "name": name.replace(" ", "_").replace("-", "_"),
         "mesh": {"axes": ["data", "model"], "shape": [2, 2]},
@@ -195,29 +261,62 @@ def config(name: str, dtype: str, seed: int) -> dict[str, Any]:
     return complete(plain)
 
 
+MISTAKES = {
+    "a tenth too large": "({value}) * 1.1",
+    "one row doubled": "jnp.asarray({value}).at[0].multiply(2)",
+    "rolled by one": "jnp.roll({value}, 1)",
+}
+"""What becomes of the first output that is no gradient."""
+
+
+@contextlib.contextmanager
+def planted(name: str, mistake: str | None) -> Iterator[None]:
+    """Let programs be written with a mistake in their first output."""
+    line = next(line for line in PROGRAMS[name][1] if line in SHOWN)
+
+    def wrong(write: Callable[..., str]) -> Callable[..., str]:
+        def written(*given: Any) -> str:
+            changed = write(*given)
+            places = [*re.finditer(rf"(?m)^(\s+{line} = )(.*)$", changed)]
+            assert mistake is not None
+            last = places[-1]
+            return changed[: last.start(2)] + MISTAKES[mistake].format(value=last[2]) + changed[last.end(2) :]
+
+        return written
+
+    broken = job.WRITERS if mistake is None else {program: wrong(write) for program, write in job.WRITERS.items()}
+    with mock.patch.object(job, "WRITERS", broken):
+        yield
+
+
 def main() -> None:
-    """Run the programs, and print those that did not pass."""
+    """Run the programs, and print those that did not pass, or with mistakes those that did."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16", "float16"])
+    parser.add_argument("--planted", action="store_true")
     given = parser.parse_args()
     judge.prepare(optimized=True)
     counts: Counter[str] = Counter()
     twins, start = 0, time.process_time()
+    mistakes: list[str | None] = [*MISTAKES] if given.planted else [None]
+    names: list[str] = given.names or [*PROGRAMS]
+    cases = itertools.product(itertools.product(names, given.dtypes), mistakes, range(given.seeds))
+    expected = {"failed"} if given.planted else {"passed"}
     with compiled_once():
-        for name in given.names or PROGRAMS:
-            for dtype in given.dtypes:
-                for seed in range(given.seeds):
-                    judged = judge.judge(config(name, dtype, seed))
-                    counts[judged["status"]] += 1
-                    twins += bool(judged.get("twins"))
-                    if judged["status"] != "passed":
-                        print(name, dtype, seed, judged["status"], judged.get("error"), judged["found"], flush=True)
+        for (name, dtype), mistake, seed in cases:
+            with planted(name, mistake):
+                judged = judge.judge(config(name, dtype, seed))
+            counts[judged["status"]] += 1
+            twins += bool(judged.get("twins"))
+            if judged["status"] not in expected:
+                error, details = judged.get("error"), str(judged["found"])[:1000]
+                print(name, dtype, mistake or "", seed, judged["status"], error, details, flush=True)
             judge.forget()
     spent = time.process_time() - start
     print(f"jax {jax.__version__}: {dict(counts)}; {twins} runs needed a twin; {spent:.0f} s of processor time")
-    sys.exit(bool(counts.keys() - {"passed"}))
+    sys.exit(bool(counts.keys() - expected))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from runner.app.flow import verification
@@ -26,6 +27,7 @@ from runner.link.target import Output, ProgramRun, ShardPlace
 from runner.programs.writers import WRITERS
 from runner.reports.record.model import Record
 from runner.reports.record.verdicts import FileChecks, NotRun, SectionsVerdict
+from runner.worker import compilation
 from tests import evidence, harness
 from tests.command import ROOT, recorded, run_command
 from tests.evidence import ran
@@ -286,6 +288,17 @@ def test_a_program_makes_no_data_and_simulates_no_device(program, tmp_path):
     assert 'get_topology_desc(platform="tpu", topology_name="v5e:4x4").devices' in source
     subprocess.run([sys.executable, "-m", "ruff", "check", "-q", "--select=F,E,I", "--ignore=E501", "-"],
                    input=source, text=True, check=True, cwd=tmp_path)  # fmt: skip
+
+
+def test_products_are_not_autotuned_for_absent_gpus(tmp_path):
+    experiment = harness.experiment(TEXT, **target("1x1x16", program="auto"))
+    source = WRITERS[Program.AUTO](experiment, tmp_path, harness.infer(experiment))
+    assert '.compile(compiler_options={"xla_gpu_autotune_level": 0})' in source
+
+
+def test_options_of_the_compiler_reach_it():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'no_option'"):
+        compilation.compile_program(Program.AUTO, jax.jit(lambda x: x), [1.0], options={"no_option": 0})
 
 
 def test_the_layout_check_reads_what_the_compiler_promises():

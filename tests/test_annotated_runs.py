@@ -59,6 +59,13 @@ def test_the_page_shows_the_source_in_the_place_of_the_graph(record: runner.Reco
     assert "shard over model" in shown
 
 
+def test_a_notebook_shows_the_source_too(record: runner.Record) -> None:
+    shown = record._repr_html_()
+    assert 'return jnp.tanh(x @ w["up"])' in html.unescape(shown)
+    assert "1×AR model" in shown
+    assert "<script" not in shown
+
+
 def test_an_experiment_without_functions_keeps_its_graph(tmp_path: Path) -> None:
     record = runner.run("case3_allreduce", ["program=auto", "show=none"], folder=tmp_path / "run")
     assert explained_runs.explained(record, record.folder) == []

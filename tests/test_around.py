@@ -66,7 +66,7 @@ def test_the_logging_of_a_sweeps_points_is_applied(tmp_path: Path) -> None:
 
 
 def test_an_invalid_setting_is_reported_for_each_point(tmp_path: Path) -> None:
-    done = command(tmp_path, *SWEEP, "hydra.sweep.subdir=${nope}")
+    done = command(tmp_path, *SWEEP, "hydra.job.id=${nope}")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "'nope'" in done.stdout
     assert "2 points: 2 invalid" in done.stdout

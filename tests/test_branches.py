@@ -193,6 +193,16 @@ REDUCTION = collective(count=Range(min=0, max=1), branches=[MAYBE])
 OTHER = collective(count=Range(min=0, max=1), branches=[replace(MAYBE, branch=1)], node="D")
 
 
+def test_rows_of_alternative_branches_are_added_as_the_total_under_the_table_is() -> None:
+    of_two = record({"shard_map": evidence.program(replace(REDUCTION, bytes_sent=64), replace(OTHER, bytes_sent=96))})
+    rows = collectives.explained(of_two)
+    assert [row.cells[1] for row in rows] == ["C", "D"]
+    assert collectives.totals(of_two) == ["total: all-reduce over x at most 96 B"]
+    assert (collectives.together(rows), collectives.sent(rows)) == ("at most 96 B", 96)
+    always = record({"shard_map": evidence.program(*(replace(each, bytes_sent=64) for each in (REDUCTION, OTHER)))})
+    assert collectives.together(collectives.explained(always)) == "64 B"
+
+
 def verdict(wanted: dict[str, Any], *entries: Any) -> Any:
     return communication.counts(
         Expectations(collectives=wanted), Program.SHARD_MAP, evidence.program(*entries), "compiled", none=False

@@ -101,8 +101,10 @@ def test_a_bare_spec_is_of_the_mesh_that_is_given(tmp_path: Path) -> None:
         (calls.gram, "write jnp.matmul(x.T, x, out_sharding=P('b', None)), which JAX's types accept"),
         (calls.added, "write jax.reshard(x.T, P('a', 'b')), which JAX's types accept"),
         (calls.joined, "write jax.reshard(x.T, P('a', 'b')), which JAX's types accept"),
+        (calls.indexed, "write x.at[rows].get(out_sharding=P('a', 'b')), which JAX's types accept"),
+        (calls.taken, "write x.at[:, columns].get(out_sharding=P('a', None)), which JAX's types accept"),
     ],
-    ids=["gram", "added", "joined"],
+    ids=["gram", "added", "joined", "indexed", "taken"],
 )
 def test_a_refusal_has_the_line_and_what_to_write(function: Any, written: str, tmp_path: Path) -> None:
     record = check(tmp_path, function, X, mesh=mesh_of(AxisType.Explicit), in_specs=P("a", "b"))
@@ -112,6 +114,25 @@ def test_a_refusal_has_the_line_and_what_to_write(function: Any, written: str, t
     assert message.startswith(f"  tracing {function.__name__} at calls.py:")
     assert "ShardingTypeError: " in message
     assert remedy == f"  {written}"
+
+
+def test_a_lookup_as_the_refusal_says_is_accepted(tmp_path: Path) -> None:
+    record = check(tmp_path, calls.indexed_to, X, mesh=mesh_of(AxisType.Explicit), in_specs=P("a", "b"))
+    assert record.status == "passed", record
+
+
+def test_auto_on_an_explicit_mesh_is_refused_as_by_jax(tmp_path: Path) -> None:
+    mesh = mesh_of(AxisType.Explicit)
+
+    def named(x: Any) -> Any:
+        return jax.sharding.reshard(x * 2, NamedSharding(mesh, P(None, "b")))
+
+    given: dict[str, Any] = {"mesh": mesh, "in_specs": P("a", "b")}
+    assert check(tmp_path / "explicit", named, X, **given).status == "passed"
+    refused = check(tmp_path / "auto", named, X, **given, program="auto")
+    assert refused.status == "invalid", refused
+    assert "tracing named at test_calls.py:" in str(refused.error)
+    assert "cannot contain axis names that are of type Auto" in str(refused.error)
 
 
 def test_an_argument_of_a_shard_map_that_lies_otherwise_is_named(tmp_path: Path) -> None:

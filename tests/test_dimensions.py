@@ -76,6 +76,14 @@ def test_a_gradient_has_the_names_of_its_array() -> None:
     assert of_gradient == {"loss": (), "grad.B": ("J", "K")}
 
 
+def test_the_gradient_of_an_array_whose_size_is_an_expression_has_the_expression() -> None:
+    given = {"graph": {"loss": "sum(t ** 2)"}, "outputs": {"loss": []}, "grad": {"of": "loss", "wrt": ["t"]}}
+    assert names("dims: {B: 8}\narrays: {t: {shape: [4 * B], spec: [x]}}", **given) == {
+        "loss": (),
+        "grad.t": ("4 * B",),
+    }
+
+
 def test_an_expression_that_holds_only_at_the_sizes_of_the_file_names_nothing() -> None:
     assert names(SQUARE, graph={"C": "reshape(A, (16,))"}, outputs={"C": []}) == {}
     assert names("arrays: {A: {shape: [4, 4], spec: []}}", graph={"C": "A * 2"}, outputs={"C": []}) == {}

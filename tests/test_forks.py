@@ -88,11 +88,18 @@ def test_a_worker_that_dies_is_reported_while_its_children_hold_its_pipes(tmp_pa
     assert not left(mark)
 
 
+def interruptible() -> None:
+    """Let a process take an interrupt, which it ignores where the tests run in a shell's background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupted(command: list[str], how: signal.Signals, mark: str, folder: Path, marker: Path) -> None:
     """Interrupt a command once the `marker` is there; no process with the mark is left, and no temporary file."""
     (folder / "tmp").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp"), _MARK: mark}
-    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=subprocess.PIPE, preexec_fn=interruptible
+    ) as process:
         while not marker.exists():
             assert process.poll() is None
             time.sleep(0.02)

@@ -146,7 +146,7 @@ INTERRUPTIONS = 70
 )
 def test_a_signal_to_any_command_leaves_no_process_and_no_temporary_file(tmp_path: Path, case: int) -> None:
     from runner.link import scratch
-    from tests.test_forks import EXPERIMENT, SWEEP
+    from tests.test_forks import EXPERIMENT, SWEEP, interruptible
 
     draw, name = random.Random(case), list(COMMANDS)[case % len(COMMANDS)]
     (tmp_path / "forks.yaml").write_text(EXPERIMENT)
@@ -165,6 +165,7 @@ def test_a_signal_to_any_command_leaves_no_process_and_no_temporary_file(tmp_pat
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=interruptible,
     ) as process:
         time.sleep(draw.uniform(0.5, 2 * _LONGEST))
         process.send_signal(number)

@@ -17,7 +17,14 @@ from runner.app.flow import run, verification
 from runner.base import codec
 from runner.base.words import time_text
 from runner.compiled.evidence import collectives, hlo, planes, profile
-from runner.compiled.evidence.model import Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
+from runner.compiled.evidence.model import (
+    Profile,
+    ProfiledCollective,
+    ProfiledDevice,
+    ProfiledNode,
+    Seconds,
+    Unattributed,
+)
 from runner.compiled.evidence.nodes import Origins
 from runner.compiled.evidence.planes import Capture, Event, Recorded
 from runner.compiled.evidence.profile import own_times
@@ -562,8 +569,9 @@ def test_the_report_shows_where_the_time_goes(capsys: pytest.CaptureFixture[str]
 
     def collective(name: str, kind: str, took: Seconds | None) -> ProfiledCollective:
         return ProfiledCollective(
-            instruction=name, node=name, nodes=[name], gradient=False, kind=kind, executions=1, seconds=took
-        )
+            instruction=name, node=name, nodes=[name], gradient=False, kind=kind, executions=1, seconds=took,
+            exposed=seconds(8e-5, 8e-5), skew_s=2e-6, bus_bandwidth=1.25e9,
+        )  # fmt: skip
 
     taken = Profile(
         folder="profile/shard_map",
@@ -578,6 +586,7 @@ def test_the_report_shows_where_the_time_goes(capsys: pytest.CaptureFixture[str]
         collectives=[collective("C", "all-reduce", seconds(None, 7e-3)), collective("D", "all-gather", None)],
         unattributed=Unattributed(seconds=seconds(4.5e-5, 4.5e-4), instructions=["copy"]),
         unknown=[],
+        by_device=[ProfiledDevice(device=0, seconds=1e-3, computing=7e-4, exposed=2e-4, hidden=0.0, idle=1e-4)],
     )
     record = evidence.record({"shard_map": evidence.program(profile=taken)})
     report.run(record, Path("/runs/case"), brief=False)
@@ -585,13 +594,15 @@ def test_the_report_shows_where_the_time_goes(capsys: pytest.CaptureFixture[str]
     start = printed.index("profile: ")
     assert printed[start : printed.index("\n\n", start)].splitlines() == [
         "profile: the median time of a run on one device; a collective's includes waiting for other devices",
-        "program    line             collective  per run  share",
-        "shard_map  C                all-reduce  –        70.0%",
+        "program    line             collective  per run  share  exposed  busbw      skew",
+        "shard_map  C                all-reduce  –        70.0%  80.0 µs  1.25 GB/s  2.00 µs",
         "shard_map  a, b (backward)              250 µs   25.0%",
         "shard_map  unattributed                 45.0 µs  4.5%",
         "shard_map  n0                           1.00 µs  0.1%",
         "shard_map  n1                           1.00 µs  0.1%",
         "shard_map  3 more                       –        0.3%",
+        "shard_map: measured: 5 runs on 1 device, 1.00 ms a run: a device computes 700 µs, communicates 200 µs more, "
+        "hides 0 s of communication behind computation and is idle 100 µs",
     ]
 
 

@@ -21,7 +21,7 @@ from runner.experiment.reader import read
 from runner.link.workers import Workers
 from runner.reports.record.model import Record
 from runner.reports.show import exchange
-from runner.worker import functions, types
+from runner.worker import functions, own_files, types
 from runner.worker import imported as calling
 from tests import harness
 
@@ -632,10 +632,10 @@ def test_an_edited_file_is_imported_again(folder: Path) -> None:
 
     def value(text: str) -> tuple[Any, str]:
         file.write_text(text, encoding="utf-8")
-        definition = traced(folder, config)
-        imports = read_imported(definition)
-        (frame,) = {str(frame) for frame in imports.functions["edited_f"].frames.values()}
-        return calling.called(imports, "edited_f", {"x": 3.0}), frame
+        with own_files.of_a_job():
+            imports = read_imported(traced(folder, config))
+            (frame,) = {str(frame) for frame in imports.functions["edited_f"].frames.values()}
+            return calling.called(imports, "edited_f", {"x": 3.0}), frame
 
     assert value("def f(x):\n    return x * 2\n") == (6.0, "python_edited.py:2 return x * 2")
     assert value("def f(x):\n    return x + 20\n") == (23.0, "python_edited.py:2 return x + 20")

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from runner.experiment import data
 from runner.experiment.config.compose import InvalidConfiguration, compose
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.reader import read
-from runner.reports.record import manifest
+from runner.reports.record import manifest, record
 from tests import swept
 from tests.command import ROOT, recorded, run_command, run_whole
 from tests.server import command
@@ -275,8 +276,6 @@ def with_canaries(*names: str) -> dict[str, str]:
 
 
 def test_no_module_of_the_folder_is_imported_where_the_command_is_a_script() -> None:
-    import sysconfig
-
     environment = with_canaries(*REPLACED)
     script = Path(sysconfig.get_path("scripts")) / "shardproof"
     done = subprocess.run(
@@ -425,6 +424,120 @@ def test_load_takes_files_of_numbers_and_reads_no_pickle() -> None:
             data.make(read(plain), Path())
         assert error.value.fault.message == says
     assert not Path("called").exists()
+
+
+# Which files are read, and which code is not run.
+
+
+PIPES = {
+    "an experiment": ("experiment/mine.yaml", "runner", ["--config-dir", ".", "mine"]),
+    "the list of experiments": ("experiment/mine.yaml", "runner", ["--config-dir", "."]),
+    "a mesh": ("mesh/mine.yaml", "runner", ["--config-dir", ".", "case3_allreduce", "mesh=mine"]),
+    "the list of meshes": ("mesh/mine.yaml", "runner list", ["mesh", "--config-dir", "."]),
+    "a record": ("out/result.json", "runner report", ["out"]),
+    "a record to compare": ("out/result.json", "runner compare", ["out", "out"]),
+    "records to list": ("out/result.json", "runner runs", ["."]),
+    "a manifest": ("out/manifest.json", "runner runs", ["."]),
+    "the rows of a sweep": ("out/results.jsonl", "runner report", ["out"]),
+    "a sweep": ("out/sweep.json", "runner", ["resume=out"]),
+    "a plan": ("out/plan.json", "runner plan", ["--compare", "out", "out"]),
+    "a module": ("module.txt", "runner explain", ["module.txt"]),
+    "a serialized module": ("module.hlo.pb", "runner explain", ["module.hlo.pb"]),
+    "a file that pytest sees": ("mine.yaml", "pytest", ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "."]),
+    "a file for editors": ("experiment/mine.yaml", "runner editor", ["."]),
+}
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("what", PIPES)
+def test_no_command_waits_for_a_pipe(what: str, here: Path) -> None:
+    file, module, words = PIPES[what]
+    written(mine() if file != "experiment/mine.yaml" else {})
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(file)
+    done = command(here, *words, module=module, limit=60)
+    assert done.returncode >= 0, "it waited, and was killed"
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_file_of_more_than_256_mib_is_not_read(here: Path) -> None:
+    for name, says in (("result.json", "it has more than 256 MiB"), ("plan.json", "it has more than 256 MiB")):
+        Path("out").mkdir(exist_ok=True)
+        with open(f"out/{name}", "wb") as file:
+            file.truncate((256 << 20) + 1)
+        done = command(here, "out", module="runner report")
+        assert done.returncode == 2
+        assert says in done.stderr
+        Path(f"out/{name}").unlink()
+
+
+def test_no_program_in_a_run_folder_is_run_by_what_reads_the_folder() -> None:
+    assert command(Path.cwd(), "case3_allreduce", "program=auto", "hydra.run.dir=out").returncode == 0
+    for name in ("program_auto.py", "conftest.py", "called.py", "__init__.py", "jax.py"):
+        Path("out", name).write_text("open('called', 'w')\n")
+    for words in (["report", "out"], ["compare", "out", "out"], ["runs", "."], ["runs", "--delete", "--yes", "out"]):
+        command(Path.cwd(), *words[1:], module=f"runner {words[0]}")
+    runner.read("out")
+    assert not Path("called").exists()
+
+
+def test_a_module_is_read_without_modules_of_the_folder() -> None:
+    environment = with_canaries(*REPLACED, "typing", "enum")
+    script = Path(sysconfig.get_path("scripts")) / "shardproof"
+    written({"module.hlo.pb": "x", "module.mlir": "module @x {\n}\n"})
+    for file in ("module.hlo.pb", "module.mlir"):
+        done = subprocess.run([script, "explain", file], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"{file}: th"), done.stderr
+        assert "this is no serialized module" in done.stderr or "no function called main" in done.stderr
+    assert not Path("called").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", ["seed: x", "nope: 1", "arrays: {A: {shape: [4], spec: [y]}}", "mesh: {axes: [x], shape: [0]}"]
+)
+def test_nothing_is_imported_while_the_rest_of_the_file_is_invalid(wrong: str) -> None:
+    kept = [line for line in IMPORTING.splitlines() if line.partition(":")[0] != wrong.partition(":")[0]]
+    written({"experiment/mine.yaml": HEAD + "\n".join([*kept, wrong, ""]), "experiment/theirs.py": CANARY})
+    done = run_command("experiment/mine.yaml", "hydra.run.dir=out", folder=Path.cwd(), CALLED="called")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert not Path("called").exists()
+
+
+def test_a_list_of_experiments_imports_none_of_their_modules() -> None:
+    written({"experiment/mine.yaml": HEAD + IMPORTING, "experiment/theirs.py": CANARY})
+    for words in (["--config-dir", "."], ["--config-dir", ".", "--cfg", "job", "+experiment=mine"]):
+        done = run_command(*words, folder=Path.cwd(), CALLED="called")
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert command(Path.cwd(), "experiment", "--config-dir", ".", module="runner list").returncode == 0
+    assert runner.compose("experiment/mine.yaml").plain["name"] == "importing"
+    assert not Path("called").exists()
+
+
+def test_git_starts_no_program_that_watches_the_files_of_the_folder() -> None:
+    def git(*words: str) -> None:
+        author = ["-c", "user.name=x", "-c", "user.email=x@y"]
+        subprocess.run(["git", *author, *words], check=True, capture_output=True)
+
+    git("init")
+    git("commit", "--allow-empty", "-m", "x")
+    watching = Path("watching")
+    watching.write_text("#!/bin/sh\ntouch called\n")
+    watching.chmod(0o755)
+    git("config", "core.fsmonitor", str(watching.absolute()))
+    commit = record.git()
+    assert commit is not None
+    assert len(commit.sha) == 40
+    assert not Path("called").exists()
+    git("status")
+    assert Path("called").exists(), "this git has no such setting"
+
+
+def test_the_command_line_may_name_what_hydra_calls() -> None:
+    written({"theirs.py": f"from hydra.experimental.callback import Callback\n{CANARY}class Theirs(Callback): pass\n"})
+    asked = ["case3_allreduce", "program=auto", "hydra.run.dir=out", "+hydra.callbacks.a._target_=theirs.Theirs"]
+    run_whole(*asked, folder=Path.cwd(), PYTHONPATH=f".:{ROOT}", CALLED="called")
+    assert Path("called").exists()
 
 
 @pytest.mark.parametrize("file", sorted((conf_folder() / "experiment").glob("*.yaml")), ids=lambda file: file.stem)

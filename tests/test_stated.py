@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from runner.app import api
 from runner.link.workers import Workers
+from runner.reports.record import readable
 from tests.user_functions import gathered
 
 X = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
@@ -28,14 +29,18 @@ def _workers() -> Iterator[None]:
     WORKERS.close()
 
 
-def gathers(function: Any, operands: Any, folder: Path, **more: Any) -> list[str]:
-    """The reasons for the all-gathers of a function's program, which passes."""
+def moved(function: Any, operands: Any, folder: Path, kind: str | None = None, **more: Any) -> list[str]:
+    """The reasons for the collectives of a function's program, which passes; those of one `kind` if it is given."""
     record = api.checked(function, operands, folder=folder / function.__name__, workers=WORKERS, **more)
     assert record.status == "passed", record
-    [program] = record.compiled.values()
-    listed = [entry for entry in program.collectives or () if entry.kind == "all-gather"]
+    [program] = readable.readable(record).compiled.values()
+    listed = [entry for entry in program.collectives or () if kind in (None, entry.kind)]
     assert all(entry.inserted for entry in listed)
     return [entry.why.text for entry in listed if entry.why is not None]
+
+
+def gathers(function: Any, operands: Any, folder: Path, **more: Any) -> list[str]:
+    return moved(function, operands, folder, "all-gather", **more)
 
 
 def line(part: str) -> str:
@@ -82,3 +87,21 @@ def test_top_k_needs_its_own_dimension_and_not_the_batch(tmp_path: Path) -> None
         f"XLA gathers dimension 0 of x, which arrays.x.spec shards over a, for top_k in {where}, "
         "which does not need it whole"
     )
+
+
+def test_what_goes_along_a_sharded_dimension_is_the_reason_of_each_collective(tmp_path: Path) -> None:
+    given = {"mesh": {"a": 4}, "in_specs": P("a")}
+    assert moved(gathered.within, (X,) * 6, tmp_path, **given, out_specs=P("a")) == []
+    reasons = moved(gathered.across, (X,) * 6, tmp_path, **given)
+    words = [
+        f"the cumulative sum in {line('cumsum(sums, 0)')} does not go block by block",
+        f"the reduction in {line('argmax(scores, 0)')} reduces over a dimension of 8",
+        f"the maximum in {line('log_softmax(logits, 0)')} takes the largest over a dimension of 8",
+        f"the sum in {line('log_softmax(logits, 0)')} sums over a dimension of 8",
+        f"the lookup in {line('take_along_axis(labels, jnp.zeros((1')} sums over a dimension of 8",
+        f"the reshape in {line('joined.T.reshape(-1)')} joins dimension 1, which arrays.joined.spec shards over a, to "
+        "dimension 0: a device's part is not in one piece there",
+        f"what returns {line('parts.reshape(2, 4, 8)')} needs all of dimension 0 and dimension 1",
+    ]
+    assert [text for text in words if not any(text in reason for reason in reasons)] == []
+    assert not any("not explained" in reason for reason in reasons)

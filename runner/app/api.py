@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.app import given
 from runner.app.called.arguments import of_one_tuple, refuse
 from runner.app.called.chosen import AUTO
 from runner.app.swept import Overrides, content, dated, name_of, sweep, texts, written
@@ -108,7 +109,7 @@ class Record(model.Record):
     def _repr_html_(self) -> str:
         from runner.reports.show import html
 
-        return html.fragment(self)
+        return html.fragment(self, self.folder)
 
 
 def compose(
@@ -122,9 +123,11 @@ def compose(
     - `keys`: more of them, of an experiment's own keys: `program="shard_map", mesh="x4_y2"`.
     - `config_dir`: the folder of your own experiments, as in `--config-dir`.
 
-    Raises `InvalidConfiguration`.
+    Raises `InvalidConfiguration`, and `ValueError` for an argument that is none of these.
     """
-    folder = conf_folder() if config_dir is None else Path(config_dir)
+    if isinstance(given.experiment(experiment), Mapping):
+        raise ValueError("compose takes an experiment's name or file; runner.run takes a mapping")
+    folder = conf_folder() if config_dir is None else given.path(config_dir, "config_dir", "the path of a folder")
     if isinstance(experiment, Path) or experiment.endswith((".yaml", ".yml")):
         if config_dir is not None:
             raise InvalidConfiguration("config_dir is for an experiment's name; a path needs none")
@@ -167,12 +170,18 @@ def run(
       earlier run, whose files are deleted.
     - `quiet`: False to print what the command prints; a notebook shows the record that is returned.
 
-    Raises `FileExistsError` if the folder has files that no run wrote. Errors in the experiment, its configuration or
-    its programs do not raise: they are in the record.
+    Raises `FileExistsError` if the folder has files that no run wrote, and `ValueError` for an argument that is none of
+    these. Errors in the experiment, its configuration or its programs do not raise: they are in the record.
     """
+    overrides = texts(overrides, keys)
+    if config_dir is not None:
+        config_dir = given.path(config_dir, "config_dir", "the path of a folder")
+    if isinstance(experiment, Mapping):
+        # Before the folder is made: nothing of it could be written there.
+        content(experiment, name_of(experiment))
     where = _folder(folder, name_of(experiment))
     _begin(where)
-    record = _run(experiment, texts(overrides, keys), config_dir, where)
+    record = _run(experiment, overrides, config_dir, where)
     if not quiet:
         print(record)
     return record
@@ -355,6 +364,8 @@ def plan(
         **({} if hardware is None else {"hardware": hardware}),
         **keys,
     }
+    if "plan" in keys:
+        raise ValueError("the keys of plan are arguments here: least, memory, seconds, candidates")
     wanted = {"least": least, "memory": memory, "seconds": seconds}
     if mesh == "auto":
         mesh = _best_mesh(function, operands, devices, plan=wanted, **arguments)
@@ -376,7 +387,7 @@ def _best_mesh(
     """The shape of the axes `data` and `model` whose plan costs least by the model; none is compiled."""
     from runner.experiment.enumeration import factorisations
 
-    if devices is None:
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise ValueError('mesh="auto" takes the number of devices: devices=64')
     best: tuple[float, dict[str, int]] | None = None
     refused: InvalidPlan | None = None
@@ -469,11 +480,9 @@ def checked(
 
 def _folder(folder: object, name: str) -> Path:
     """The run folder that was asked for, or a new one. Raises `ValueError` for what is no path."""
-    if folder is None:
-        return dated(name)
-    if not isinstance(folder, str | Path):
-        raise ValueError(f"folder is {folder!r}; give the path of a folder, or None for a new one")
-    return Path(folder)
+    return (
+        dated(name) if folder is None else given.path(folder, "folder", "the path of a folder, or None for a new one")
+    )
 
 
 def _begin(folder: Path) -> None:
@@ -495,13 +504,13 @@ def _begin(folder: Path) -> None:
 def read(folder: str | Path) -> Any:
     """Read the record of a run folder, or the table of a sweep's (see `sweep`), by the folder or its file.
 
-    Raises `UnreadableRecord` for any other folder and for a record of another schema.
+    Raises `UnreadableRecord` for any other folder and for a record of another schema, `ValueError` for what is no path.
     """
     from runner.app import swept
     from runner.reports.record import folders
     from runner.reports.record import record as records
 
-    path = Path(folder)
+    path = given.path(folder, "folder", "the path of a run folder, or of a sweep's")
     if path.name in (swept.TABLE, folders.RECORD) and path.is_file():
         path = path.parent
     if (path / folders.RECORD).is_file():

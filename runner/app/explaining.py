@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.app import given
 from runner.base.printable import Page
+from runner.base.untyped import is_mapping
 from runner.compiled.explanation import differences, expecting, files, meshes, model, profiles
 from runner.compiled.explanation.files import Wanted
 from runner.compiled.explanation.modules import Known
@@ -98,17 +101,22 @@ def explain(
     compiles.
     """
     axes = _axes(mesh)
+    if profile is not None:
+        profile = given.path(profile, "profile", "the path of what jax.profiler.trace wrote")
     if isinstance(step, str | Path):
+        step = given.path(step, "step", "the path of a module")
         if arguments:
             raise TypeError("a file has no arguments: runner.explain(path)")
-        wanted = Wanted(Known(mesh=axes), module, hardware, profile=None if profile is None else Path(profile))
-        report = Explained.of(files.explain(Path(step), wanted))
+        wanted = Wanted(Known(mesh=axes), module, hardware, profile=profile)
+        report = Explained.of(files.explain(step, wanted))
     else:
+        if module is not None:
+            raise TypeError(f"module={module!r} chooses one of a folder's; a step is compiled to one module")
         from runner.worker import explained
 
-        recording = None if profile is None else profiles.read(Path(profile))
+        recording = None if profile is None else profiles.read(profile)
         report = Explained.of(explained.explained(step, arguments, axes, hardware, recording))
-    unmet = expecting.unmet(report, expect or {})
+    unmet = expecting.unmet(report, {} if expect is None else expect)
     if unmet:
         raise AssertionError("\n".join([*unmet, "", str(report)]))
     return report
@@ -128,6 +136,7 @@ def _axes(mesh: Any) -> dict[str, int] | None:
     if mesh is None:
         return None
     shape: Any = getattr(mesh, "shape", mesh)
-    if not isinstance(shape, Mapping):
+    sizes: list[Any] = [*shape.values()] if is_mapping(shape) else [None]
+    if not all(hasattr(size, "__index__") and operator.index(size) > 0 for size in sizes):
         raise meshes.InvalidMesh(f"{mesh!r} is no mesh; write its axes and their sizes: {{'data': 4, 'model': 2}}")
-    return {str(axis): int(size) for axis, size in dict(shape).items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return {str(axis): operator.index(size) for axis, size in shape.items()}

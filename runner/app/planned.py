@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from runner.app.called.auto import experiment_of
 from runner.app.flow.planned import FinishedPlan
+from runner.base.chosen import AUTO
 from runner.base.layout import Spec
+from runner.experiment import remat
 from runner.graph.language.wrapping import around_products
 from runner.graph.source import Frame
 from runner.programs.planning.plan import Alternative
@@ -51,6 +53,8 @@ class Plan:
     - `next_best`: for each path of a leaf that was open the second best layout, what it costs more, and why.
     - `parallelism`: its kinds of parallelism, in words; `cost`, in the unit of `least`; `bytes_sent`, `held`,
       `needed`: bytes of a device, by the model; `proved`: whether no other plan is better, by the model.
+    - `saved`, `policy`: with `remat="auto"` the names of the values that the policy `runner.AUTO` of the function's
+      checkpoints saves, or `everything`; and the policy of `jax.checkpoint` that does so, to paste.
     - `status`: `passed`, or that of the best candidate's run; `folder`: of its files; `page`: of its report.
 
     `str()` gives what the command prints; a notebook shows the same.
@@ -71,6 +75,8 @@ class Plan:
     status: str
     folder: Path
     text: str
+    saved: tuple[str, ...] | str | None = None
+    policy: str | None = None
 
     @property
     def page(self) -> Path:
@@ -124,6 +130,8 @@ def of_finished(
         held=best.held,
         needed=best.needed,
         proved=plan.proved,
+        saved=best.saved,
+        policy=None if best.saved is None else remat.policy(best.saved),
         status=finished.status,
         folder=folder,
         text=text,
@@ -137,6 +145,7 @@ class _Specs:
         self._jax: Any = sys.modules["jax"]
         self._experiment = finished.planning.experiment
         self._layouts = finished.best.layouts
+        self._saved = finished.best.saved
         self._paths = self._experiment.imports.paths
 
     def of_operands(self, operands: Sequence[Any], called: CalledExperiment) -> tuple[Any, ...]:
@@ -164,7 +173,7 @@ class _Specs:
         # Names of mesh axes in the function mean those of the plan's mesh, as where it was planned.
         mesh = self._experiment.mesh
         abstract = self._jax.sharding.AbstractMesh(tuple(mesh.sizes.values()), tuple(mesh.sizes))
-        with self._jax.sharding.use_abstract_mesh(abstract):
+        with self._jax.sharding.use_abstract_mesh(abstract), AUTO.saving(self._saved):
             shapes = self._jax.eval_shape(function, *operands)
         leaves, structure = self._jax.tree.flatten(shapes)
         return self._jax.tree.unflatten(structure, outputs.values()) if len(leaves) == len(outputs) else outputs

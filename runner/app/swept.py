@@ -10,14 +10,14 @@ import importlib
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from runner.app import given
 from runner.base import plain, regular
-from runner.base.untyped import is_dict, is_mapping, is_tuple
+from runner.base.untyped import is_dict, is_tuple
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.experiment.config.folders import InvalidName, folder_name, located
 from runner.experiment.config.quoting import for_hydra
@@ -89,17 +89,16 @@ def texts(overrides: Overrides, keys: Mapping[str, Any] | None = None) -> list[s
     """
     if keys:
         return [*texts(overrides), *texts(keys)]
-    if isinstance(overrides, str):
-        return [overrides]
-    if isinstance(overrides, Mapping):
-        return [f"{_plus(name, value)}{name}={for_hydra(_several(value))}" for name, value in overrides.items()]
-    return list(overrides)
+    several = given.overrides(overrides)
+    if isinstance(several, Mapping):
+        return [f"{_plus(name, value)}{name}={for_hydra(_several(name, value))}" for name, value in several.items()]
+    return several
 
 
-def _several(value: Any) -> Any:
-    """Return a value without PartitionSpecs; a tuple stays one."""
-    plain = _plain(value)
-    return tuple(plain) if is_tuple(value) and not _is_spec(value) else plain
+def _several(name: str, value: Any) -> Any:
+    """Return a value as a file has it; a tuple stays one."""
+    plain_value = given.plain(value, name)
+    return tuple(plain_value) if is_tuple(value) and not given.is_spec(value) else plain_value
 
 
 def _plus(name: str, value: Any) -> str:
@@ -122,12 +121,18 @@ def sweep(
     - `overrides`, `keys`: those with several values are swept over: `["dims.J=4,8"]`, `{"dims.J": (4, 8)}`, or
       `program=("auto", "derived")`.
 
-    An error in a point is in its row. Raises `InvalidConfiguration` if there is no point to run.
+    An error in a point is in its row. Raises `InvalidConfiguration` if there is no point to run, and `ValueError` for
+    an argument that is none of these.
     """
-    where = Path(folder) if folder is not None else dated(name_of(experiment))
+    name = name_of(experiment)
+    where = dated(name) if folder is None else given.path(folder, "folder", "the path of a folder, or None")
+    if config_dir is not None:
+        config_dir = given.path(config_dir, "config_dir", "the path of a folder")
     arguments = [*texts(overrides, keys), f"hydra.sweep.dir={for_hydra(str(where))}"]
+    unsaid = next((each for each in arguments if "\0" in each), None)
+    if unsaid is not None:
+        raise InvalidConfiguration(f"{given.shown(unsaid)} has a NUL character, which no command line has")
     if isinstance(experiment, Mapping):
-        name = name_of(experiment)
         request = {"name": name, "text": text_of(experiment, name), "config_dir": config_dir and str(config_dir)}
     else:
         arguments, request = [*_named(experiment, config_dir), *arguments], None
@@ -172,7 +177,7 @@ def dated(name: str) -> Path:
 
 def content(experiment: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the content of the file of an experiment that was given as a mapping."""
-    return _plain({"name": name, **experiment})
+    return given.plain({"name": name, **experiment})
 
 
 def written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
@@ -195,23 +200,9 @@ def text_of(experiment: Mapping[str, Any], name: str) -> str:
     return f"# @package _global_\n{text}"
 
 
-def _plain(value: Any) -> Any:
-    """Replace PartitionSpecs in a value by lists, as a file has them."""
-    if is_mapping(value):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple) or _is_spec(value):
-        return [_plain(part) for part in cast("Iterable[Any]", value)]
-    return value
-
-
-def _is_spec(value: object) -> bool:
-    # A caller with a PartitionSpec has imported JAX.
-    jax: Any = sys.modules.get("jax")
-    return jax is not None and isinstance(value, jax.sharding.PartitionSpec)
-
-
 def name_of(experiment: str | Path | Mapping[str, Any]) -> str:
     """Return the name of an experiment's files, where it is given by its name, its file, or as a mapping."""
+    experiment = given.experiment(experiment)
     if isinstance(experiment, Mapping):
         return folder_name(experiment.get("name"))
     if callable(experiment):

@@ -18,10 +18,18 @@ class NotRegular(OSError):
 def read(path: Path, largest: int = LARGEST) -> bytes:
     """Return the content of a file. Raises `OSError`, `NotRegular` for a folder, a pipe, a device and a huge file."""
     with open(path, "rb", opener=_opened) as file:
-        content = file.read(largest + 1)
-    if len(content) > largest:
+        # A file may grow while it is read.
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(largest + 1) if size <= largest else b""
+    if size > largest or len(content) > largest:
         raise NotRegular(errno.EFBIG, f"it has more than {largest >> 20} MiB", str(path))
     return content
+
+
+def beginning(path: Path, count: int) -> bytes:
+    """Return the first bytes of a file of any size. Raises as `read` does."""
+    with open(path, "rb", opener=_opened) as file:
+        return file.read(count)
 
 
 def _opened(path: str, flags: int) -> int:
@@ -33,6 +41,6 @@ def _opened(path: str, flags: int) -> int:
     return handle
 
 
-def read_text(path: Path, errors: str = "strict") -> str:
+def read_text(path: Path, errors: str = "strict", largest: int = LARGEST) -> str:
     """Return the content of a UTF-8 file. Raises `OSError`, and `UnicodeDecodeError` unless `errors` is another."""
-    return read(path).decode("utf-8", errors).replace("\r\n", "\n")
+    return read(path, largest).decode("utf-8", errors).replace("\r\n", "\n")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_MOST = 10**30
+"""The most bytes that are said; only the text of a module that no machine runs has more."""
+
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -23,6 +27,8 @@ def bytes_text(count: int | None) -> str:
     """Format bytes in powers of 1000, with one decimal below 100: `64 B`, `2.1 MB`, `170 GB`."""
     if count is None:
         return "an unknown number of bytes"
+    if count > _MOST:
+        return f"more than {_MOST:.0e} B"
     size, units = float(count), list(_UNITS)
     while abs(size) >= 999.5 and len(units) > 1:
         size /= 1000
@@ -77,6 +83,9 @@ def varying(value: str, axes: Sequence[str]) -> str:
 
 def of_system(error: OSError, where: Path | None) -> str:
     """Format an error of the system with its file, or else `where`: `/full/a: No space left on device`."""
+    if error.errno == errno.ENAMETOOLONG:
+        name = str(error.filename or where)
+        return f"{name[:60]}…: a path of {len(name):,} characters, or a name in it, is too long for files"
     return f"{error.filename or where}: {error.strerror or error}"
 
 

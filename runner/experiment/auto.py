@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from runner.base.faults import Key, invalid
 from runner.base.invocation import invocation
 from runner.base.untyped import is_list, is_mapping, leaves
-from runner.experiment import enumeration, topology
+from runner.experiment import enumeration, remat, topology
 from runner.experiment.config import schema
 from runner.experiment.forms import AUTO, check
 from runner.experiment.patterns import fits, flattened, is_pattern
@@ -50,7 +50,7 @@ def shape_is_open(config: Mapping[str, Any]) -> bool:
 
 def is_open(config: Mapping[str, Any]) -> bool:
     """Whether the planner must choose anything."""
-    return shape_is_open(config) or next(keys(config), None) is not None
+    return shape_is_open(config) or remat.is_open(config) or next(keys(config), None) is not None
 
 
 def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
@@ -136,10 +136,10 @@ def of_traced(config: Mapping[str, Any], paths: Mapping[str, str], inside: Itera
 
 
 def without(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with replicated arrays where the planner must choose a layout."""
+    """The configuration with replicated arrays, and nothing saved, where the planner must choose."""
     specs = flattened(config.get("specs") or {})
     changed: dict[str, Any] = {
-        **config,
+        **(remat.saving(config, ()) if remat.is_open(config) else config),
         "specs": {pattern: [] if spec == AUTO else spec for pattern, spec in specs.items()},
     }
     for section in ("arrays", "constraints", "outputs"):
@@ -153,6 +153,7 @@ def without(config: Mapping[str, Any]) -> dict[str, Any]:
 def refuse(config: Mapping[str, Any]) -> None:
     """Raise `InvalidExperiment` for the first layout that is `auto`, for commands that need all layouts."""
     key = ("mesh", "shape") if shape_is_open(config) else next(keys(config), None)
+    key = ("remat",) if key is None and remat.is_open(config) else key
     if key is not None:
         message = f"no layout yet: {invocation()} plan with the same arguments finds it, and writes a file that runs"
         raise invalid(key, message)

@@ -23,6 +23,24 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
+class Subject:
+    """What an expectation is about.
+
+    - `collectives`: those of the compiled module decide it, so a list of them that may be incomplete does not.
+    - `lines`: it names lines or values of the experiment.
+    - `one_device`: it is checked for a program on one device too.
+    """
+
+    collectives: bool = False
+    lines: bool = False
+    one_device: bool = False
+
+
+def _about(default: Any = None, *, collectives: bool = False, lines: bool = False, one_device: bool = False) -> Any:
+    return field(default=default, metadata={Subject: Subject(collectives, lines, one_device)})
+
+
+@dataclass(frozen=True)
 class Expectations:
     """The expectations of one program; None and empty if there are none.
 
@@ -31,15 +49,15 @@ class Expectations:
     `planned_…` about Shardy's plan, the others about the compiled module.
     """
 
-    collectives: Mapping[str, int | Range] | None = None
-    no_collectives: bool = False
-    max_bytes_per_device: int | None = None
-    max_memory_bytes: int | None = None
-    state_layout: str | None = None
-    accuracy: float | None = None
-    overlapped: tuple[str, ...] = ()
-    not_overlapped: tuple[str, ...] = ()
-    layouts: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
+    collectives: Mapping[str, int | Range] | None = _about(collectives=True)
+    no_collectives: bool = _about(default=False, collectives=True)
+    max_bytes_per_device: int | None = _about(collectives=True)
+    max_memory_bytes: int | None = _about(one_device=True)
+    state_layout: str | None = _about()
+    accuracy: float | None = _about(one_device=True)
+    overlapped: tuple[str, ...] = _about(default=(), collectives=True, lines=True)
+    not_overlapped: tuple[str, ...] = _about(default=(), collectives=True, lines=True)
+    layouts: Mapping[str, Spec] = field(default_factory=dict[str, Spec], metadata={Subject: Subject(lines=True)})
     lowered_collectives: Mapping[str, int | Range] | None = None
     lowered_no_collectives: bool = False
     lowered_max_bytes_per_device: int | None = None
@@ -55,6 +73,13 @@ class Expectations:
 
 CHECKED = tuple(expectation.name for expectation in fields(Expectations))
 """The expectations of evidence, in the order in which they are checked and shown."""
+
+SUBJECTS = {
+    expectation.name: expectation.metadata[Subject]
+    for expectation in fields(Expectations)
+    if Subject in expectation.metadata
+}
+"""What each key of `expect` is about; `lowered_…` and `planned_…` are about what their last words are about."""
 
 _NOTHING = Expectations()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from runner.base import dtypes
+from runner.base.chosen import EVERYTHING
 from runner.base.faults import Fault, InvalidExperiment, Key, nearest
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.config import shape
@@ -261,6 +262,12 @@ FORMS: Mapping[str, Form] = {
         _TEXT,
         optional=True,
     ),
+    "remat": _any(
+        f"{{value!r}} does not say what is saved; write {AUTO}, {EVERYTHING}, or names: [hidden]",
+        Form("text", choices=(AUTO, EVERYTHING)),
+        Form("list", of=_TEXT),
+        optional=True,
+    ),
     "specs-of-leaves": Form("mapping", of=_any(SPEC.refusal, _LAYOUT, "specs-of-leaves", optional=True)),
     "imports": Form(
         "mapping", of=Form("text", "{value!r} is neither a file, such as my_models/llama.py, nor a module{hint}")
@@ -356,7 +363,7 @@ FORMS: Mapping[str, Form] = {
     "checkpoint": _any(
         "",
         Form("flag"),
-        Form("text", choices=POLICIES),
+        Form("text", choices=(AUTO, *POLICIES)),
         Form("mapping", keys=dict.fromkeys(BY_NAMES, _one_or_more(_TEXT)), fewest=1, most=1),
         optional=True,
     ),

@@ -18,6 +18,7 @@ from runner.base.faults import Key
 from runner.base.untyped import is_mapping, is_sequence
 from runner.experiment.config import schema
 from runner.experiment.config.sources import one_by_one
+from runner.experiment.expect import SUBJECTS
 from runner.experiment.functions import DefinedFunction
 from runner.experiment.lines import Invocation, Line, Statement, enclosed
 from runner.experiment.source_text import NO_SOURCE, NamedByReader, SourceText, names_of_values
@@ -66,7 +67,7 @@ _OF_LINES = ("imports", "references", "specs", BOTH, "functions", "constraints")
 _WITH_LINES = (BOTH, "graph", "per_device", "functions")
 """The keys whose values are lines."""
 
-_OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes", "state_layout", "accuracy")
+_OF_NO_LINE = tuple(name for name, subject in SUBJECTS.items() if not subject.lines)
 """The keys of `expect` that name neither lines nor outputs."""
 
 
@@ -123,7 +124,6 @@ class Imports:
     - `functions`: by the names of the experiment's functions that have their lines.
     - `preamble`: the lines of a program that import what it calls, and say how its trees are built; `names`: the names
       that they give.
-    - `modules`: what is imported of the user's own files.
     - `paths`: of the leaves of trees, by the names of the arrays and outputs that they are.
     - `written`: the calls of references in lines of `graph`, each with one of the function itself in its place, where
       that contains a `shard_map`.
@@ -139,7 +139,6 @@ class Imports:
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
     preamble: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     written: Mapping[str, str] = field(default_factory=dict[str, str])
     referred: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import Any
 from runner.base.faults import InvalidExperiment, invalid, nearest
 from runner.base.layout import Mesh, Spec
 from runner.base.untyped import is_list
-from runner.experiment import auto, divergence, expect, extent, hardware, topology
+from runner.experiment import auto, divergence, expect, extent, hardware, remat, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.config import schema
 from runner.experiment.config.folders import misnamed
@@ -74,6 +74,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     config = schema.whole(config) | {"program": named}
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
     auto.refuse(config)
+    check(config["remat"], ("remat",))
+    config = remat.resolved(config)
     name = config["name"]
     if name is None:
         message = "no experiment is chosen: write its name or file first, such as case3_allreduce, or give name=…"

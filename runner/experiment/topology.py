@@ -69,6 +69,11 @@ class Topology:
         slices = {"num_slices": self.slices} if self.slices > 1 else {}
         return {"platform": self.platform, "topology_name": self.of_slice, **self.options, **slices}
 
+    @property
+    def compiler_options(self) -> dict[str, int]:
+        """The options of XLA with which to compile for it: to measure each product on a GPU takes minutes."""
+        return {"xla_gpu_autotune_level": 0} if self.platform == "gpu" else {}
+
     def over_network(self, shape: Sequence[int]) -> tuple[int, ...] | None:
         """The number of slices along each axis of a mesh of that shape, first axes first; None if indivisible."""
         left, counts = self.slices, list[int]()

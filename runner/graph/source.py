@@ -43,23 +43,25 @@ class Frame:
     """A line of the user's Python: its file, its number and its text.
 
     - `caller`: the line that calls the function around it, as it is printed; empty in the outermost function.
-    - `path`: the calls, outermost first, that tell what the line computes from what it computes in other calls.
+    - `path`: the places of the calls, outermost first, that tell what the line computes from what it computes in other
+      calls; `call`: the text of the first.
     """
 
     file: str
     line: int
     text: str
     caller: str = field(default="", compare=False)
-    path: tuple[Frame, ...] = field(default=(), compare=False)
+    path: tuple[str, ...] = field(default=(), compare=False)
+    call: str = field(default="", compare=False)
 
     @property
     def place(self) -> str:
         """The file's name and the line's number, behind those of callers: `llama.py:12`, `llama.py:88 → ops.py:44`."""
-        return " → ".join(f"{frame.file.rpartition('/')[2]}:{frame.line}" for frame in (*self.path, self))
+        return " → ".join((*self.path, f"{self.file.rpartition('/')[2]}:{self.line}"))
 
     def __str__(self) -> str:
         """The first line as it is written, and the places of those that it calls."""
-        outer = (*self.path, self)[0].text
+        outer = self.call if self.path else self.text
         text = outer if len(outer) <= _MOST else f"{outer[: _MOST - 1]}…"
         first, arrow, rest = self.place.partition(" → ")
         return f"{first} {text}{arrow}{rest}"

@@ -95,9 +95,12 @@ def devices(experiment: Experiment) -> str:
 
 def main(experiment: Experiment, program: Program) -> str:
     """Write `main`, which compiles the program and prints the compiler's memory and cost analysis."""
-    lines = ["device = topology()[0]", "compiled = program().lower(*abstract_inputs(device)).compile()"]
+    assert experiment.target.topology is not None
+    options = experiment.target.topology.compiler_options
+    compiling = f"compile(compiler_options={options!r})" if options else "compile()"
+    lines = ["device = topology()[0]", f"compiled = program().lower(*abstract_inputs(device)).{compiling}"]
     if program.on_mesh:
-        lines = ["mesh = make_mesh()", "compiled = program(mesh).lower(*abstract_inputs(mesh)).compile()"]
+        lines = ["mesh = make_mesh()", f"compiled = program(mesh).lower(*abstract_inputs(mesh)).{compiling}"]
     if not experiment.arrays:
         # Without arguments, the devices to compile for are not determined.
         lines[1:] = [

@@ -86,7 +86,8 @@ class AbsentDevices:
             if wanted.platform == "tpu":
                 coordinates = [_place(device, len(wanted.shape)) for device in mesh.devices.flat]
         with self._without_arguments(experiment, mesh):
-            compiled = compile_program(program, function, operands, of_user=bool(experiment.imports.functions))
+            of_user = bool(experiment.imports.functions)
+            compiled = compile_program(program, function, operands, of_user=of_user, options=wanted.compiler_options)
         compiled.leave(program, folder)
         outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
         return Ran(

@@ -44,6 +44,7 @@ unflatten: Callable[..., Any] = _jax.tree.unflatten
 device_put: Callable[..., Any] = _jax.device_put
 block_until_ready: Callable[[Any], Any] = _jax.block_until_ready
 checkpoint_name: Callable[[Any, str], Any] = _ad_checkpoint.checkpoint_name
+clear_caches: Callable[[], None] = _jax.clear_caches
 reshard: Callable[..., Any] = _jax.reshard
 with_sharding_constraint: Callable[..., Any] = _jax.lax.with_sharding_constraint
 

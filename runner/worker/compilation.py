@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,8 +94,17 @@ def _cost(executable: Any, text: str) -> Cost | None:
     return None if total == Cost() else with_loops(total, text)
 
 
-def compile_program(program: Program, function: Any, operands: Any, *, of_user: bool = False) -> CompiledModule:
-    """Lower and compile a program; `of_user`: whether it calls functions of the user's own.
+def compile_program(
+    program: Program,
+    function: Any,
+    operands: Any,
+    *,
+    of_user: bool = False,
+    options: Mapping[str, int] = types.MappingProxyType({}),
+) -> CompiledModule:
+    """Lower and compile a program.
+
+    - `of_user`: whether it calls functions of the user's own; `options`: of XLA.
 
     Raises `Deadlock` for a collective of these that not all devices may reach.
     """
@@ -101,7 +112,7 @@ def compile_program(program: Program, function: Any, operands: Any, *, of_user: 
     captured = CapturedStderr()
     start = time.perf_counter()
     module = _lower(program, function, operands, of_user=of_user)
-    executable = module.compile()
+    executable = module.compile(compiler_options=dict(options) or None)
     seconds = time.perf_counter() - start
     heard = captured.text()
     text, unreadable = _text(executable)

@@ -23,7 +23,7 @@ from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph
 from runner.graph.sharding.repairs import Repair, candidates
-from runner.graph.sharding.results import OperandLayout
+from runner.graph.sharding.results import OperandLayout, of_lookup
 from runner.graph.source import FunctionCall
 from runner.programs.types import Repairs
 from runner.worker import calls, setting
@@ -148,6 +148,15 @@ def _wanted(experiment: Experiment, spec: Spec, value: Any) -> Spec:
     return spec.over(experiment.mesh.explicit).padded(len(value.shape))
 
 
+def _index(equation: Equation, operands: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The index of a lookup, `x[:, rows]`; None for any other call."""
+    if equation.operation != "take" or len(equation.operands) != 2:
+        return None
+    named = zip((name for name, _ in equation.named), operands[2:], strict=True)
+    axis = next((value for name, value in named if name == "axis"), None)
+    return (*[slice(None)] * axis, operands[1]) if isinstance(axis, int) and axis >= 0 else None
+
+
 def _held(operand: Any) -> Any:
     """An array as plain data; any other operand unchanged."""
     if not hasattr(operand, "shape"):
@@ -253,7 +262,10 @@ class _Explicit(Walker):
         except REFUSALS as refusal:
             promised = self._promised(path) if equation.source.whole else None
             held = [_held(operand) for operand in operands]
-            for repair in candidates(equation, held, self.experiment.mesh, promised):
+            for repair in [
+                *self._lookups(equation, operands),
+                *candidates(equation, held, self.experiment.mesh, promised),
+            ]:
                 try:
                     result = self._attempt(equation, call, operands, repair)
                 except REFUSALS:
@@ -262,6 +274,15 @@ class _Explicit(Walker):
                 return result
             message = "no resharding of its operands makes its sharding types agree"
             return self.refuse(f"{message}. {describe(refusal, operands)}", equation.source)
+
+    def _lookups(self, equation: Equation, operands: list[Any]) -> list[Repair]:
+        """The repair of a lookup in the user's function, which takes an `out_sharding` as `.at[…].get`."""
+        index = _index(equation, operands) if self.through else None
+        held = [_held(operand) for operand in operands[:2]]
+        if index is None or not all(isinstance(operand, OperandLayout) for operand in held):
+            return []
+        spec = of_lookup(held[0], len(index) - 1, held[1])
+        return [] if spec is None else [Repair(out_sharding=spec)]
 
     def _attempt(self, equation: Equation, call: Callable[..., Any], operands: list[Any], repair: Repair) -> Any:
         moved = [
@@ -273,4 +294,7 @@ class _Explicit(Walker):
         out = self._sharding(repair.out_sharding)
         if equation.spelled == "operator":
             return jax.numpy.matmul(*moved, out_sharding=out)
+        index = _index(equation, operands)
+        if index is not None:
+            return operands[0].at[index].get(out_sharding=out)
         return call(*moved, out_sharding=out)

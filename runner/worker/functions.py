@@ -10,12 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import linecache
 import math
-import os
 import re
 import string
-import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +26,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.base import codec, dtypes
+from runner.base.chosen import AUTO
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.base.layout import Spec
 from runner.base.untyped import is_mapping
@@ -51,7 +49,6 @@ from runner.graph.source import SECTIONS, Section
 from runner.worker import (
     calls,
     explicit,
-    imported,
     jaxprs,
     own_files,
     phases,
@@ -195,6 +192,10 @@ def traced(
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
     versions.keep_lines_of_backward_rules()
+    if AUTO.saved != definition["remat"]:
+        # A function that another module has jitted would not ask the policy again.
+        calls.clear_caches()
+        AUTO.saved = definition["remat"]
     return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
 
 
@@ -250,6 +251,8 @@ class _FunctionReader:
         self.probe = read(skeleton(self.definition))
         self.taken = {*self.probe.dims, *OPERATIONS, *CONSTANTS, *_KEYS}
         self.taken |= {*self.definition["imports"], *self.definition["arrays"]}
+        if self.definition["remat"] is not None:
+            self.preamble += ["import runner", f"runner.AUTO.saved = {self.definition['remat']!r}"]
         wide = calls.x64()
         for name, source in self.definition["imports"].items():
             phases.tell(f"{source} was imported")
@@ -294,7 +297,7 @@ class _FunctionReader:
         referred = () if self.written else tuple(self.references)
         changed[KEY] = codec.plain(
             Imports(
-                self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written, referred, x64,
+                self.imported, tuple(self.preamble), names, paths, self.written, referred, x64,
                 self.within, tuple(self.held), tuple(self.open), self._donated(), self.state,
             )
         )  # fmt: skip
@@ -399,7 +402,6 @@ class _FunctionReader:
             message = f"{source!r} is neither FILE.py, FILE.py:NAME, nor a module by its name: my_models.mlp:loss"
             raise invalid(key, message)
         where, _, attribute = source.partition(":")
-        lines: list[str] = []
         name = where
         if where.endswith(".py"):
             file = (self.folder / where).resolve()
@@ -412,13 +414,9 @@ class _FunctionReader:
                 lines = own_files.add(file)
             except own_files.NameTaken as taken:
                 raise invalid(key, str(taken)) from None
-            if name not in self.modules:
-                forget([name])
-                self.modules.append(name)
         else:
-            own_files.beside(os.getcwd())
+            lines = own_files.add_module(name)
         try:
-            importlib.invalidate_caches()
             with setting.unset():
                 return importlib.import_module(name), attribute or None, lines
         except _RAISED as error:
@@ -1072,10 +1070,13 @@ class _FunctionReader:
         return setting.within(self._mesh(how.explicit)) if how.within else contextlib.nullcontext()
 
     def _typed(self, structs: Mapping[str, Any], layouts: Mapping[str, Spec], how: Setting) -> dict[str, Any]:
-        """The types of operands: with their layouts, if the axes are Explicit."""
-        if not how.explicit:
+        """The types of operands: with their layouts, if the axes are Explicit.
+
+        On Auto axes in place of the caller's Explicit ones they have the mesh too: JAX refuses there what needs types.
+        """
+        if not how.explicit and not self.probe.mesh.explicit:
             return {**structs}
-        mesh = self._mesh(True)
+        mesh = self._mesh(how.explicit)
         return {
             name: setting.typed(struct, mesh, layouts[name]) if name in layouts else struct
             for name, struct in structs.items()
@@ -1427,15 +1428,6 @@ class _Standing:
             return getattr(self._module, name)
         inner = getattr(self._module, name)
         return _Standing(inner, self._rest, self._reference) if self._rest else self._reference
-
-
-def forget(modules: Iterable[str]) -> None:
-    """Drop the user's modules and all caches of their files, so that changed files are imported again."""
-    for name in modules:
-        sys.modules.pop(name, None)
-    imported.forget()
-    versions.forget_frames()
-    linecache.checkcache()
 
 
 def _calling(functions: Mapping[str, DefinedFunction], imports: Collection[str]) -> dict[str, DefinedFunction]:

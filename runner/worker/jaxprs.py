@@ -232,10 +232,12 @@ def _with_callers(
     lines = {name: SourceLine((frame.file, frame.line), paths.get(name, ())) for name, frame in frames.items()}
     callers = distinguishing(lines.values())
     of_lines = {name: callers[line] for name, line in lines.items()}
-    apart = {
-        name: replace(frame, path=tuple(map(frame_at, reversed(of_lines[name])))) if of_lines[name] else frame
-        for name, frame in frames.items()
-    }
+
+    def called(frame: Frame, calls: Sequence[Location]) -> Frame:
+        path = [frame_at(call) for call in reversed(calls)]
+        return replace(frame, path=tuple(call.place for call in path), call=path[0].text) if path else frame
+
+    apart = {name: called(frame, of_lines[name]) for name, frame in frames.items()}
     several = {frames[name] for name, calls in of_lines.items() if calls}
     return apart, {name: paths[name] for name, frame in frames.items() if frame in several and name in paths}
 

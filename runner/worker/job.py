@@ -46,7 +46,7 @@ from runner.programs.derivation.section import as_data
 from runner.programs.types import Floats, InferredTypes
 from runner.programs.writers import WRITERS
 from runner.reports.record.files import write_text
-from runner.worker import calls, gradient, phases, processes, warm
+from runner.worker import calls, gradient, own_files, phases, processes, warm
 from runner.worker.compilation import NotLowered
 from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
@@ -75,10 +75,11 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     `without`, the parts that ended an earlier process of the job, with how.
     """
     phases.report_to(emit, job.get("without", {}))
-    if job.get("trace"):
-        emit(_traced(job))
-    else:
-        _run(job, emit)
+    with own_files.of_a_job():
+        if job.get("trace"):
+            emit(_traced(job))
+        else:
+            _run(job, emit)
     emit(warm.done())
 
 
@@ -142,10 +143,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         written.add(_twin(program), lambda program=program: _twin_source(experiment, program, data_folder, types))
     for name, source in written.sources.items():
         write_text(folder / _file(name), source)
-    if experiment.imports.modules:
-        from runner.worker import functions
-
-        functions.forget(experiment.imports.modules)
+    own_files.forget()
     # Every module is imported before a backend exists: each sets the number of simulated devices.
     modules = {name: _load(folder / _file(name)) for name in written.sources}
     try:

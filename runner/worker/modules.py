@@ -32,8 +32,9 @@ _HANDING = frozenset({f"sdy.{name}" for name in CLAUSES})
 class Walk:
     """Visits a module's operations from `main` on; subclasses override the hooks.
 
-    `inside` is the name stack of the calls around an operation, `branches` the branches around it, `times` its number
-    of executions per execution of the innermost branch: None in a loop whose trip count is not constant.
+    `inside` is the name stack of the calls around an operation, `callers` are the lines of these calls, the innermost
+    first, `branches` the branches around it, `times` its number of executions per execution of the innermost branch:
+    None in a loop whose trip count is not constant.
     """
 
     def __init__(self, module: Any) -> None:
@@ -42,6 +43,7 @@ class Walk:
         ]
         self._functions = {_symbol(function.attributes["sym_name"]): function for function in functions}
         self.inside: tuple[str, ...] = ()
+        self.callers: tuple[Location, ...] = ()
         self.times: int | None = 1
         self.branches: tuple[InBranch, ...] = ()
         self._choices = 0
@@ -80,19 +82,22 @@ class Walk:
         return self._stack(name_of(operation))
 
     def metadata(self, operation: Any) -> Metadata:
-        """Where JAX traced an operation: its whole name stack, and the user's frames."""
+        """Where JAX traced an operation: its whole name stack, and the user's frames.
+
+        In a function its own location has the frames inside of that.
+        """
         name, frames = located(operation)
-        return Metadata(self._stack(name), frames)
+        return Metadata(self._stack(name), (*frames, *self.callers))
 
     def _stack(self, name: str) -> str:
         return "/".join([*self.inside, name] if name else self.inside)
 
-    def consumer(self, value: Any) -> tuple[Any, list[str]]:
-        """The operation that finally consumes a value, and the name stacks of the calls around it; None without one.
+    def consumer(self, value: Any) -> tuple[Any, Metadata]:
+        """The operation that finally consumes a value, None without one, and where JAX traced it.
 
         Follows Shardy's collectives, called functions and loop bodies.
         """
-        calls: list[str] = []
+        calls, callers = self.inside, self.callers
         while True:
             uses = list(value.uses)
             # A value that a loop passes through unchanged is also returned.
@@ -101,18 +106,20 @@ class Walk:
                 uses[0] if uses else None,
             )
             if use is None:
-                return None, calls
+                return None, Metadata("/".join(calls), callers)
             owner, at = use.owner.operation, use.operand_number
             if owner.name in _HANDING:
                 value = owner.results[0]
             elif owner.name == "func.call":
                 called = self._functions[_symbol(owner.attributes["callee"])]
-                calls += [name for name in (name_of(owner),) if name]
+                name, frames = located(owner)
+                calls, callers = (*calls, name) if name else calls, (*frames, *callers)
                 value = called.regions[0].blocks[0].arguments[at]
             elif owner.name == "stablehlo.while" and unchanged(owner, at):
                 value = owner.regions[-1].blocks[0].arguments[at]
             else:
-                return owner, calls
+                name, frames = located(owner)
+                return owner, Metadata("/".join((*calls, name)), (*frames, *callers))
 
     def _blocks(self, region: Any) -> None:
         for block in region.blocks:
@@ -122,13 +129,14 @@ class Walk:
     def _operation(self, operation: Any) -> None:
         if not self.operation(operation):
             return
-        before, inside, branches = self.times, self.inside, self.branches
+        before, inside, callers, branches = self.times, self.inside, self.callers, self.branches
         called = None
         if operation.name == "func.call":
             called = self._functions.get(_symbol(operation.attributes["callee"]))
         if operation.name in _NAMING:
-            name = name_of(operation)
+            name, frames = located(operation)
             self.inside = (*inside, name) if name else inside
+            self.callers = callers if called is None else (*frames, *callers)
         if operation.name == "stablehlo.while":
             steps = trip_count(operation)
             self.times = None if before is None or steps is None else before * steps
@@ -148,7 +156,7 @@ class Walk:
                 taken = InBranch(choice=choice, branch=number, of=cases, times=before)
                 self.times, self.branches = 1, (*branches, taken)
             self._blocks(region)
-        self.times, self.inside, self.branches = before, inside, branches
+        self.times, self.inside, self.callers, self.branches = before, inside, callers, branches
         if called is not None or operation.name == "sdy.named_computation":
             self.returned(operation)
 

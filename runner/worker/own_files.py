@@ -1,27 +1,37 @@
 """Makes the user's own Python files importable: a file by its place, what lies beside it after all libraries.
 
-So a `types.py` in a user's folder replaces no module of Python or of a library, whatever is imported later.
+So a `types.py` in a user's folder replaces no module of Python or of a library, whatever is imported later; and no job
+sees what another has imported.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import linecache
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+from runner.compiled.evidence.source_lines import is_library
+from runner.worker import imported, versions
+
 _LIBRARIES = tuple(sys.path)
 """Where Python's own modules and installed packages are."""
 
+_before = frozenset(sys.modules)
+"""What was imported before the job: in a copy of a user's process, the user's own modules too."""
+
 _FILES: dict[str, Path] = {}
-"""The files that experiments have imported, by the names of their modules."""
+"""The files that the experiment of this job imports, by the names of their modules."""
 
 
 class NameTaken(Exception):
-    """A file has the name of a module that Python, JAX or a program needs; the message says so."""
+    """A file has the name of another module, which Python, JAX or this program needs; the message says so."""
 
 
 class _Named:
@@ -31,6 +41,41 @@ class _Named:
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The file of a module that has one."""
         return spec_from_file_location(name, _FILES[name]) if name in _FILES else None
+
+
+@contextlib.contextmanager
+def of_a_job() -> Generator[None]:
+    """Find and import the user's files as a new process does, and leave none of them to the next job."""
+    global _before
+    _before = frozenset(sys.modules)
+    path = [*sys.path]
+    forget()
+    try:
+        yield
+    finally:
+        forget()
+        _FILES.clear()
+        sys.path[:] = path
+
+
+def forget() -> None:
+    """Drop the user's modules that the job has imported, and all caches of their files, which may have changed."""
+    for name in [name for name, module in sys.modules.items() if name not in _before and _is_users(module)]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    imported.forget()
+    versions.forget_frames()
+    linecache.checkcache()
+
+
+def _is_users(module: ModuleType) -> bool:
+    """Whether a module is the user's own Python, or a package without a file of which a folder is the user's."""
+    spec = getattr(module, "__spec__", None)
+    if spec is None:
+        return False
+    if spec.origin is None:
+        return not all(map(is_library, spec.submodule_search_locations or ()))
+    return spec.origin.endswith(".py") and not is_library(spec.origin)
 
 
 def add(file: Path) -> list[str]:
@@ -43,15 +88,29 @@ def add(file: Path) -> list[str]:
     if name in sys.stdlib_module_names or (not at_end and loaded == other):
         whose = "Python" if name in sys.stdlib_module_names else "a library"
         raise NameTaken(f"'{file.name}' has the name of a module of {whose}, which programs may need: rename the file")
-    _FILES[name] = file
+    if _FILES.setdefault(name, file) != file:
+        both = f"'{_FILES[name]}' and '{file}'"
+        raise NameTaken(f"{both} have one name, and Python imports one module of a name: rename one of them")
     if _Named not in sys.meta_path:
         sys.meta_path.insert(0, _Named)
-    beside(folder)
+    _beside(folder)
     # Where a program runs alone nothing else finds the file before an installed module of its name.
-    return ["import sys", "", f"sys.path.{'append(' if at_end else 'insert(1, '}{folder!r})", ""]
+    return _lines(folder, "append(" if at_end else "insert(1, ")
 
 
-def beside(folder: str) -> None:
+def add_module(name: str) -> list[str]:
+    """Make a module of the current folder importable by its name, unless a library has it; return as `add` does."""
+    folder = os.getcwd()
+    _beside(folder)
+    inherited = folder in _LIBRARIES or PathFinder.find_spec(name.partition(".")[0], list(_LIBRARIES)) is not None
+    return [] if inherited else _lines(folder, "append(")
+
+
+def _lines(folder: str, put: str) -> list[str]:
+    return ["import sys", "", f"sys.path.{put}{folder!r})", ""]
+
+
+def _beside(folder: str) -> None:
     """Let modules in a folder be imported: after all libraries, before other folders."""
     if folder in _LIBRARIES:
         return

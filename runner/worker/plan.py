@@ -27,7 +27,7 @@ from runner.graph.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective
 from runner.link.steps import Spare
 from runner.reports.record.files import write_text
 from runner.worker import sharding_origins, shardy
-from runner.worker.modules import bytes_of, dtype_of, located, producer, shape_of, unchanged
+from runner.worker.modules import bytes_of, dtype_of, producer, shape_of, unchanged
 from runner.worker.phases import spared
 from runner.worker.regions import RegionNodes, Regions
 from runner.worker.sharding_origins import Places, ShardingOrigins, automatic, computes, has_plan
@@ -312,6 +312,7 @@ class _PlanReader(Places):
             planned = PlannedOperation(
                 name=name, line=line, number=at, gradient=gradient, operands=operands, results=results, rule=rule.text,
                 factors=rule.sizes, names=named.names, reduced=rule.reduced, whole=rule.whole, permuted=rule.permuted,
+                computes=shardy.computes(operation),
             )  # fmt: skip
             self._planned.append((planned, operand_nodes, result_nodes))
 
@@ -430,15 +431,11 @@ class _PlanReader(Places):
         self._layouts[result] = after
         self._numbers[result] = self._regions.number()
         self._regions.move(taken, self._nodes(result))
-        owner, calls = self.consumer(result)
+        owner, user = self.consumer(result)
         traced = self.metadata(operation)
         own = self._names.where(traced)
         asks = own[0] is not None and self._origins.asks(traced.op_name, after)
-        user = traced
-        if owner is not None:
-            consumer, frames = located(owner)
-            user = Metadata("/".join([*self.inside, *calls, consumer]), frames)
-        line, _, gradient = self._names.where(user)
+        line, _, gradient = self._names.where(traced if owner is None else user)
         reduces = name in ("all_reduce", "reduce_scatter")
         maker = producer(operand)
         if owner is not None and owner.name.endswith(".return") and maker is not None:

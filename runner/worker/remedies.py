@@ -23,9 +23,10 @@ from runner.worker.versions import is_own
 _IN_SPECS = re.compile(
     r"in_specs passed to shard_map: (P\(.*?\)) does not match the specs of the input: (P\(.*?\)) for arg: (\S+?)\. "
 )
-_TAKE_OUT_SHARDING = re.compile(
-    r"(?:^|\.)(?:matmul|dot|einsum|tensordot|dot_general|get|take|zeros|ones|full|reshape)$"
-)
+_TAKE_OUT_SHARDING = re.compile(r"(?:^|\.)(?:matmul|dot|einsum|tensordot|dot_general|get|zeros|ones|full|reshape)$")
+
+
+_AXIS = re.compile(r"\baxis=(\d+)\b")
 
 
 _CAPTURED = re.compile(
@@ -108,7 +109,11 @@ def _with_out_sharding(part: PythonPart, spec: Spec) -> str | None:
         case PythonPart(kind="arithmetic", words=("MatMult",), inside=(left, right)):
             return f"jnp.matmul({left.text}, {right.text}, {out})"
         case PythonPart(kind="item", inside=(value, index)):
-            return f"{value.text}.at[{index.text}].get({out})"
+            parts = index.inside if index.kind == "sequence" else (index,)
+            return f"{value.text}.at[{', '.join(each.text for each in parts)}].get({out})"
+        case PythonPart(kind="call", words=(function, *_), inside=(value, index, *_)) if function.endswith("take"):
+            axis = _AXIS.search(part.text)
+            return None if axis is None else f"{value.text}.at[{':, ' * int(axis[1])}{index.text}].get({out})"
         case PythonPart(kind="call", words=(function, *_)) if _TAKE_OUT_SHARDING.search(function):
             inside = part.text[len(function) + 1 : -1]
             return f"{function}({f'{inside}, ' if inside else ''}{out})"

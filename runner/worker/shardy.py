@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner.base.layout import Spec
 from runner.compiled.evidence.opcodes import REDUCTIONS
 from runner.graph.sharding.plan import parsed_rule
+from runner.worker.modules import shape_of
 
 _DIMENSION = re.compile(r"\{([^}]*)\}")
 _AXIS = re.compile(r'"([^"]+)"(?::(\(\d+\)\d+))?')
@@ -131,10 +132,36 @@ def reduction(operation: Any, operand: Any) -> str | None:
         owner = getattr(owner.operands[0].owner, "operation", None)
     if owner is None or not hasattr(owner, "regions"):
         return None
-    for region in owner.regions:
+    return next(_combining(owner), "sum")
+
+
+def _combining(operation: Any) -> Iterator[str]:
+    """The ways in which the body of an operation may combine two values: `sum`, `max`, …."""
+    for region in operation.regions:
         for block in region.blocks:
-            for inner in block.operations:
-                kind = inner.operation.name.partition(".")[2]
-                if kind in REDUCTIONS:
-                    return REDUCTIONS[kind]
-    return "sum"
+            kinds = (inner.operation.name.partition(".")[2] for inner in block.operations)
+            yield from (REDUCTIONS[kind] for kind in kinds if kind in REDUCTIONS)
+
+
+_CUMULATIVE = {
+    "sum": "cumulative sum",
+    "prod": "cumulative product",
+    "max": "running maximum",
+    "min": "running minimum",
+}
+
+
+def computes(operation: Any) -> str | None:
+    """What an operation computes, if its name does not say it: a window over all before or behind it is cumulative."""
+    if operation.name != "stablehlo.reduce_window" or len(operation.results) != 1:
+        return None
+    windows = [int(size) for size in operation.attributes["window_dimensions"]]
+    edges = [int(edge) for edge in operation.attributes["padding"]] if "padding" in operation.attributes else []
+    along = [at for at, size in enumerate(windows) if size > 1]
+    shapes = [shape_of(value) for value in (operation.operands[0], operation.results[0])]
+    if len(along) != 1 or shapes[0] != shapes[1] or windows[along[0]] != shapes[0][along[0]]:
+        return None
+    if 0 not in edges[2 * along[0] : 2 * along[0] + 2]:
+        return None
+    kinds = list(_combining(operation))
+    return _CUMULATIVE.get(kinds[0], "cumulative reduction") if len(kinds) == 1 else "cumulative reduction"

@@ -48,6 +48,9 @@ class LoweredModule:
     shapes: dict[str, tuple[int, ...]]
 
 
+_MAIN = re.compile(r'@main\b|sym_name = "main"')
+
+
 def read(path: Path) -> LoweredModule:
     """Read a file of StableHLO, or of HLO before XLA's passes. Raises `UnreadableModule`."""
     text = _text(path)
@@ -60,6 +63,9 @@ def read(path: Path) -> LoweredModule:
         module = versions.stablehlo(text)
     if isinstance(module, str):
         raise UnreadableModule(f"{path}: this is no StableHLO that JAX reads: {module}")
+    if not _MAIN.search(text):
+        # Shardy would end this process.
+        raise UnreadableModule(f"{path}: the module has no function called main, where JAX's begin")
     axes = meshes.of_lowered(text)
     partitions = _PARTITIONS.search(text)
     devices = int(partitions[1]) if partitions else 1

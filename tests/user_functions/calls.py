@@ -21,6 +21,21 @@ def resharded(x: Any) -> Any:
     return reshard(x * 2, P(None, "b"))
 
 
+def indexed(x: Any) -> Any:
+    rows = jnp.argmax(x, axis=1)
+    return x[rows]
+
+
+def taken(x: Any) -> Any:
+    columns = jnp.argmax(x, axis=1)
+    return jnp.take(x, columns, axis=1)
+
+
+def indexed_to(x: Any) -> Any:
+    rows = jnp.argmax(x, axis=1)
+    return x.at[rows].get(out_sharding=P("a", "b"))
+
+
 def gram(x: Any) -> Any:
     return x.T @ x
 

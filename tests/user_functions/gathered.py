@@ -37,3 +37,27 @@ def padded(x: Any) -> Any:
 
 def largest(x: Any) -> Any:
     return jax.lax.top_k(x, 3)
+
+
+def across(sums: Any, scores: Any, logits: Any, labels: Any, joined: Any, parts: Any) -> Any:
+    """Everything goes along the dimension that is sharded."""
+    return (
+        jnp.cumsum(sums, 0),
+        jnp.argmax(scores, 0),
+        jax.nn.log_softmax(logits, 0),
+        jnp.take_along_axis(labels, jnp.zeros((1, 8), int), 0),
+        joined.T.reshape(-1),
+        parts.reshape(2, 4, 8),
+    )
+
+
+def within(sums: Any, scores: Any, logits: Any, labels: Any, joined: Any, parts: Any) -> Any:
+    """The same along the other dimension."""
+    return (
+        jnp.cumsum(sums, 1),
+        jnp.argmax(scores, 1),
+        jax.nn.log_softmax(logits, 1),
+        jnp.take_along_axis(labels, jnp.zeros((8, 1), int), 1),
+        joined.reshape(-1),
+        parts.reshape(8, 4, 2),
+    )

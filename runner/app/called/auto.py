@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.app.called.chosen import is_auto
-from runner.app.called.experiment import CalledExperiment, experiment
+from runner.app.called.experiment import CalledExperiment, experiment, is_deeper
 from runner.app.called.module import MODULE
 from runner.app.called.specs import WrongSpecs, is_spec, per_operand, spread
+from runner.base.untyped import is_mapping
 from runner.base.words import listed
 from runner.experiment.forms import AUTO as WRITTEN
+from runner.experiment.imported import DEEPEST
 from runner.experiment.patterns import fits
 
 
@@ -123,6 +125,16 @@ def experiment_of(
     `chosen`: whether the layouts of results that `out_specs` leaves open are the planner's, not the compiler's;
     `hold`: layouts by patterns of leaves' paths, or by operations inside of the function.
     """
+    unlike = next((name for name in ("specs", "constraints") if not is_mapping(arguments.get(name) or {})), None)
+    if unlike is not None:
+        raise WrongSpecs(unlike, f"{arguments[unlike]!r} is no mapping of paths to specs")
+    made = next((key for key in _MADE if key in arguments), None)
+    if made is not None:
+        raise WrongSpecs(made, f"it is made of the call; leave {made} out")
+    for name, tree in (("in_specs", in_specs), ("out_specs", out_specs)):
+        # JAX would end with a RecursionError, and with another one at each later call.
+        if is_deeper(tree, DEEPEST + 1):
+            raise WrongSpecs(name, f"it is a tree of more than {DEEPEST} levels, or contains itself")
     open_specs = opened(in_specs, operands)
     planned_outputs = chosen or _has_auto(sys.modules.get("jax"), out_specs)
     called = experiment(
@@ -151,11 +163,17 @@ def experiment_of(
     return replace(called, keys={**keys, "arrays": arrays})
 
 
+_MADE = ("arrays", "graph", "imports", "outputs")
+"""The keys of an experiment that are made of the call."""
+
+
 def _held(
     hold: Mapping[str, Any], layouts: Mapping[str, Any], keys: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The layouts to hold: of leaves, and of operations inside of the function. Raises `WrongSpecs`."""
     leaves, inside = dict[str, Any](), dict[str, Any]()
+    if not is_mapping(hold):
+        raise WrongSpecs("hold", f"{hold!r} is no mapping of paths to specs, {{'params/**/embed': P('model')}}")
     for name, spec in hold.items():
         if not is_spec(spec):
             raise WrongSpecs(f"hold[{name!r}]", f"{spec!r} is not a PartitionSpec")

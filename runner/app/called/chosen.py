@@ -1,24 +1,13 @@
-"""The spec that stands for what the planner chooses: AUTO, or the text `auto`."""
+"""Recognizes the spec that stands for what the planner chooses: AUTO, or the text `auto`."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
+from runner.base.chosen import AUTO, Auto
 from runner.experiment.forms import AUTO as WRITTEN
 
-
-class Auto:
-    """The spec of an array whose layout the planner chooses."""
-
-    def __repr__(self) -> str:
-        return "AUTO"
-
-    def __reduce__(self) -> str:
-        return "AUTO"
-
-
-AUTO: Final = Auto()
-"""The spec of an array whose layout the planner chooses; so is the text `auto`."""
+__all__ = ["AUTO", "is_auto"]
 
 
 def is_auto(value: Any) -> bool:

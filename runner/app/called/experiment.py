@@ -67,12 +67,14 @@ def experiment(
         raise ValueError(
             f"the operands are a tuple, runner.check({_name(function)}, (x, w)), not {_described(operands)}"
         )
+    if kwargs is not None and not (is_mapping(kwargs) and all(isinstance(name, str) for name in kwargs)):
+        raise ValueError(f"kwargs is {kwargs!r}; give a mapping of the names of keyword arguments, {{'train': True}}")
     given = (*operands, *(kwargs or {}).values())
     keywords = tuple(kwargs or {})
     own = _name(function)
     names = _names(function, len(operands), keywords, {own, "result", MODULE})
     for name, operand in zip(names, given, strict=True):
-        if _is_deeper(operand, DEEPEST):
+        if is_deeper(operand, DEEPEST):
             raise ValueError(
                 f"{_name(function)}: the operand {name} is a tree of more than {DEEPEST} levels, for which no program "
                 "can be written; pass its leaves in a list, and build the tree in the function"
@@ -145,7 +147,7 @@ def _arguments(
     return arguments
 
 
-def _is_deeper(tree: Any, levels: int) -> bool:
+def is_deeper(tree: Any, levels: int) -> bool:
     """Whether dicts, lists and tuples are nested in more than so many levels, as one that contains itself is."""
     pending: list[tuple[Any, int]] = [(tree, 1)]
     while pending:

@@ -62,7 +62,7 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
             "jax.set_mesh(mesh)"
         )
     sizes: object = cast("object", mesh) if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
-    if not is_mapping(sizes) or not all(hasattr(size, "__index__") for size in sizes.values()):
+    if not is_mapping(sizes) or not all(map(_is_size, sizes.values())):
         raise ValueError(f'{mesh!r} is not a mesh; give names with sizes, such as {{"data": 2, "model": 2}}, or a Mesh')
     # A NumPy integer is a size too.
     axes = {str(name): operator.index(size) for name, size in sizes.items()}
@@ -71,6 +71,10 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
         mesh = next(alike, None)
     ambient = ambient and context is not None and dict(context.shape) == axes
     return CallMesh(axes, _explicit(mesh), _devices(mesh), ambient)
+
+
+def _is_size(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def _explicit(mesh: Any) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ Every command begins here: `python -m runner`, its subcommands, and the console 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -20,6 +21,12 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 _YOUNG = (300_000, 2, 2)
 """High thresholds for the garbage collector: a command loads hundreds of modules, which leave no garbage."""
+
+_BAD_INPUT = 2
+"""The exit status for what a user has to write otherwise."""
+
+_OF_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR)
+"""The errors of the system that are those of a path that was given: a long name, a folder below a file."""
 
 _MACHINE = 3
 """The exit status for a failure of the machine: a full disk, no permission, a library that is not installed."""
@@ -48,8 +55,10 @@ def main(module: str | None = None) -> None:
         )
         status = _MACHINE
     except OSError as error:
-        _say(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
-        status = _MACHINE
+        from runner.base.words import of_system
+
+        _say(of_system(error, None) if error.filename else error.strerror or str(error))
+        status = _BAD_INPUT if error.errno in _OF_NAMES else _MACHINE
     _let_go()
     # Spares Python a last garbage collection over all objects at exit.
     gc.freeze()

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.app.cli import resume
 from runner.app.cli.arguments import folders, parsed
@@ -178,6 +178,10 @@ def _run_by_hydra(command: CommandLine, arguments: list[str], known: argparse.Na
         sys.argv = before
 
 
+_NUMBERED = "${hydra.job.num}"
+"""Hydra's name for the folder of a point."""
+
+
 def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bool) -> None:
     """Check what Hydra is about to compose and run; raise `Untrusted`, or what Hydra raises.
 
@@ -187,11 +191,16 @@ def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bo
     with beforehand(overrides, folder, home, known.config_name) as config:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
+        from omegaconf import OmegaConf
 
         if known.asks or resumed:
             return
         HydraConfig.instance().set_config(config)
         many = known.multirun or config.hydra.mode == RunMode.MULTIRUN
+        sweep: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
+        if many and sweep["subdir"] != _NUMBERED:
+            message = "the points of a sweep are in folders by their numbers, of which its table is made; leave it out"
+            raise InvalidConfiguration(f"command line: hydra.sweep.subdir\n  {message}")
         why = manifest.refusal(Path(config.hydra.sweep.dir if many else config.hydra.run.dir))
         if why is not None:
             raise InvalidConfiguration(f"command line: hydra.{'sweep' if many else 'run'}.dir\n  {why}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from runner.app.cli import subcommands
+from runner.base import regular
 from runner.base.faults import nearest
 from runner.experiment.config import composition, shape
 from runner.experiment.config.folders import conf_folder
@@ -65,7 +66,11 @@ def files(group: str, folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def says(file: Path) -> str:
-    """Return the first comment of a file; if it has none, its keys."""
-    lines = [line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    """Return the first comment of a file; if it has none, its keys; or why it cannot be read."""
+    try:
+        text = regular.read_text(file, "replace")
+    except OSError as error:
+        return error.strerror or str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     comments = [line.removeprefix("#").strip() for line in lines if line.startswith("#") and "@package" not in line]
     return comments[0] if comments else ", ".join(lines)

@@ -16,13 +16,14 @@ from runner.app.cli.jobs import Job
 from runner.base import codec
 from runner.base.invocation import invocation
 from runner.base.words import bytes_text, of_system
+from runner.experiment import remat
 from runner.experiment.config.compose import Configuration
 from runner.experiment.config.sources import shown
 from runner.link.workers import Workers
 from runner.reports.record.folders import PAGE, PLAN
 from runner.reports.record.planned import UnreadablePlan
 from runner.reports.show import planned as showing
-from runner.reports.show.plan import ROUNDS, amount, differing, round_cells
+from runner.reports.show.plan import CHOICES, ROUNDS, amount, choice_cells, differing, round_cells
 from runner.reports.show.table import Table
 
 if TYPE_CHECKING:
@@ -140,6 +141,10 @@ def _of_limit(memory: float, ranked: Ranked) -> str | None:
 
 def _show_plan(planning: Planning) -> None:
     showing.show(planning.plan, planning.labels, planning.request)
+    if len(planning.choices) > 1:
+        rows = [choice_cells(codec.plain(each), planning.plan.least) for each in planning.choices]
+        showing.show_table(Table(CHOICES, rows))
+        print()
     if not planning.shapes:
         return
     least, rows = planning.plan.least, list[tuple[str, str, str, str]]()
@@ -148,6 +153,12 @@ def _show_plan(planning: Planning) -> None:
         rows.append((showing.list_text(mesh.shape), mesh.error or amount(mesh.cost, least), sent, held))
     showing.show_table(Table(("mesh.shape", least, "sent", "held"), rows))
     print()
+
+
+def _saves(tried: Tried, planning: Planning) -> str:
+    """What a candidate saves for the backward pass, in words, if that was to be chosen and a choice was made."""
+    saved = tried.candidate.saved
+    return "" if saved is None or len(planning.choices) < 2 else f"saving {remat.words(saved)}"
 
 
 def _texts(layouts: Mapping[str, Spec]) -> dict[str, str]:
@@ -161,7 +172,9 @@ def _show_tried(planning: Planning, tried: Sequence[Tried]) -> None:
 
     least = planning.plan.least
     layouts = differing([_texts(each.candidate.layouts) for each in tried], planning.labels)
-    layouts = [" ".join(filter(None, (text, each.written))) for each, text in zip(tried, layouts, strict=True)]
+    saves = [_saves(each, planning) for each in tried]
+    parts = zip(layouts, tried, saves, strict=True)
+    layouts = [" ".join(filter(None, (text, each.written, mine))) for text, each, mine in parts]
     rows = [
         (
             *(("", "", "") if number else (each.by_hand or each.folder, text, amount(each.candidate.cost, least))),

@@ -6,6 +6,7 @@ It neither imports JAX nor runs anything, and needs no devices.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise
         print(of_system(error, options.output), file=sys.stderr)
         return 3
     print(shown(page))

@@ -46,10 +46,13 @@ def fitting(experiment: Experiment) -> Fitting:
 def names(fitting: Fitting, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> Names:
     """The names of the dimensions of outputs with these `shapes`, None for one without.
 
-    `dims` are the sizes at which the outputs have these shapes. Outputs without any name are left out.
+    `dims` are the sizes at which the outputs have these shapes. Outputs without any name are left out. An expression of
+    dims, such as `4 * B`, is the name in an array, and so it is that of the array's gradient.
     """
     return {
-        name: tuple(_only({dim for dim in each if dims[dim] == size}) for each, size in zip(there, shape, strict=True))
+        name: tuple(
+            _only({dim for dim in each if dims.get(dim, size) == size}) for each, size in zip(there, shape, strict=True)
+        )
         for name, shape in shapes.items()
         if len(there := fitting.get(name, ())) == len(shape)
     }

@@ -9,17 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.app.flow import functions
+from runner.app.flow import functions, saving
+from runner.app.flow.saving import OfSaved
 from runner.base import codec
+from runner.base.chosen import EVERYTHING
 from runner.base.faults import InvalidExperiment, Key, invalid, key_text
 from runner.base.layout import Parts, Typed
-from runner.experiment import auto, data
+from runner.experiment import auto, data, remat
 from runner.experiment.auto import PlanRequest
 from runner.experiment.config import schema
 from runner.experiment.imported import TREES
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
+from runner.experiment.remat import Saved
 from runner.experiment.written import BOTH, all_names
 from runner.graph.model import walk
 from runner.link.order import kind
@@ -55,7 +58,8 @@ class Planning:
     - `definition`: its source, replicated where a layout is to be found; what it imports is not read.
     - `left_open`: the patterns of `specs` and `constraints` that say `auto`; `keys`: the layouts to find.
     - `graph`: the experiment as its graph alone; `types`: the types of the graph's values.
-    - `shapes`: the results for each mesh shape, the best first, if the shape is to be found.
+    - `shapes`: the results for each mesh shape, the best first, if the shape is to be found; `choices`: those for each
+      choice of what is saved for the backward pass, if that is to be found, and `chosen`: makes that choice again.
     """
 
     experiment: Experiment
@@ -67,6 +71,8 @@ class Planning:
     request: PlanRequest
     plan: LayoutPlan
     shapes: tuple[OfShape, ...] = ()
+    choices: tuple[OfSaved, ...] = ()
+    chosen: Callable[[float | None], Planning] | None = None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -88,8 +94,16 @@ class Planning:
 
     def again(self, memory: float | None) -> Planning:
         """Return a plan that needs at most `memory` bytes of a device, None for no limit. Raises `NoPlan`."""
+        if self.chosen is not None:
+            return self.chosen(memory)
         wanted = _wanted(self.request, self.keys, self.request.seconds)
         return replace(self, plan=plan(self.graph, self.types, replace(wanted, memory=memory)))
+
+    def saving(self, saved: Saved) -> Planning:
+        """Return the same plan, whose candidates say what is saved."""
+        of, best = self.plan, replace(self.plan.best, saved=saved)
+        others, front = (tuple(replace(each, saved=saved) for each in some) for some in (of.others, of.front))
+        return replace(self, plan=replace(of, best=best, others=others, front=front))
 
 
 def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers) -> Planning:
@@ -150,23 +164,105 @@ def _planned(
     seconds: float,
 ) -> Planning:
     """Return the plan on one mesh."""
+    try:
+        if not remat.is_open(config):
+            return _solved(_read(config, folder, sources, workers, request), request.memory, seconds)
+        return _saving(config, folder, sources, workers, request, seconds)
+    except NoPlan as error:
+        by_time = "time" in (request.least, *request.beside) and error.least is None
+        raise invalid(("plan", "least" if by_time else "memory"), str(error)) from None
+
+
+def _saving(
+    config: Mapping[str, Any],
+    folder: Path,
+    sources: Callable[[], Sources],
+    workers: Workers,
+    request: PlanRequest,
+    seconds: float,
+) -> Planning:
+    """Return the plan with the best choice of what is saved for the backward pass."""
+    opened = dict[Saved, _Open]()
+
+    def of(saved: Saved) -> _Open:
+        if saved not in opened:
+            own = folder / f"saved_{len(opened)}"
+            opened[saved] = _read(remat.saving(config, saved), own, sources, workers, request)
+        return opened[saved]
+
+    if not config.get("imports") and not remat.reads(config):
+        raise invalid(("remat",), "nothing reads it: write checkpoint: auto in a function or a repeat")
+    names = remat.names(of(()).graph.computed("graph"))
+    if not names:
+        raise invalid(("remat",), "no value has a name to save it by: give it one, checkpoint_name(x, 'hidden')")
+    many = saving.number_of_choices(names)
+
+    def chosen(memory: float | None) -> Planning:
+        def plan_of(saved: Saved) -> Planning:
+            share = seconds if saved == EVERYTHING else max(1.0, seconds / _CHOICES)
+            return _solved(of(saved), memory, share).saving(saved)
+
+        _, best, choices = saving.best(names, plan_of)
+        plan_ = best.plan
+        if len(choices) < many and not remat.are_few(names):
+            note = f"{len(choices)} of {many:,} choices of what is saved were planned, names added one by one"
+            plan_ = replace(plan_, unknown=(*plan_.unknown, note))
+        return replace(best, plan=plan_, choices=choices, chosen=chosen)
+
+    return chosen(request.memory)
+
+
+_CHOICES = 8
+"""The share of the time for a plan that each choice of what is saved gets is one of so many."""
+
+
+@dataclass(frozen=True)
+class _Open:
+    """What is read of a configuration, without a plan: the fields of `Planning`."""
+
+    experiment: Experiment
+    graph: Experiment
+    definition: Mapping[str, Any]
+    left_open: frozenset[str]
+    keys: tuple[Key, ...]
+    types: Parts
+    request: PlanRequest
+
+
+def _read(
+    config: Mapping[str, Any],
+    folder: Path,
+    sources: Callable[[], Sources],
+    workers: Workers,
+    request: PlanRequest,
+) -> _Open:
+    """Read what is to be planned on one mesh."""
     definition = auto.without(config)
     apart = auto.apart(config)
     experiment = read(functions.traced(definition, folder / TREES, sources, workers, values=False, apart=apart))
     left_open = frozenset([*apart, *(str(key[1]) for key in auto.keys(config) if key[0] == "specs")])
     inside = dict.fromkeys(experiment.patterned.values())
     keys = tuple(auto.of_traced(config, experiment.imports.paths, inside))
-    key = keys[0] if keys else ("mesh", "shape")
-    _require_possible(experiment, key)
+    _require_possible(experiment, _key(keys), saving=config.get("remat") is not None)
     graph, types = typed(experiment, folder, sources, workers)
+    return _Open(experiment, graph, definition, left_open, keys, types, request)
+
+
+def _key(keys: Sequence[Key]) -> Key:
+    """The key at which a fault of a plan is reported."""
+    return keys[0] if keys else ("mesh", "shape")
+
+
+def _solved(read: _Open, memory: float | None, seconds: float) -> Planning:
+    """Return the plan of what was read. Raises `NoPlan`."""
+    wanted = replace(_wanted(read.request, read.keys, seconds), memory=memory)
     try:
-        solution = plan(graph, types, _wanted(request, keys, seconds))
-    except NoPlan as error:
-        by_time = "time" in (request.least, *request.beside) and experiment.hardware is None
-        raise invalid(("plan", "least" if by_time else "memory"), str(error)) from None
+        solution = plan(read.graph, read.types, wanted)
     except NotDerived as error:
-        raise invalid(key, f"the graph cannot be planned: {error}") from None
-    return Planning(experiment, graph, definition, left_open, keys, types, request, solution)
+        raise invalid(_key(read.keys), f"the graph cannot be planned: {error}") from None
+    return Planning(
+        read.experiment, read.graph, read.definition, read.left_open, read.keys, read.types, read.request, solution
+    )
 
 
 def typed(
@@ -189,14 +285,18 @@ def leave(folder: Path, planning: Planning, **more: Any) -> None:
         "limit": planning.request.memory,
         "plan": codec.plain(planning.plan),
         "shapes": codec.plain(planning.shapes),
+        "choices": codec.plain(planning.choices),
         "labels": planning.labels,
     }
     files.write_text(folder / PLAN, json.dumps({**written, **more}, indent=1) + "\n")
 
 
-def _require_possible(experiment: Experiment, key: Key) -> None:
-    """Raise `InvalidExperiment` if layouts make no difference, or `per_device` fixes them already."""
-    if experiment.mesh.size == 1:
+def _require_possible(experiment: Experiment, key: Key, *, saving: bool) -> None:
+    """Raise `InvalidExperiment` if layouts make no difference, or `per_device` fixes them already.
+
+    `saving`: whether it is also chosen what is saved for the backward pass.
+    """
+    if experiment.mesh.size == 1 and not saving:
         raise invalid(key, f"the mesh {experiment.mesh} has one device: there is nothing to lay out")
     if "per_device" in experiment.sections:
         message = (
@@ -235,6 +335,8 @@ def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
             sections["constraints"].setdefault(name, spec.json())
     sizes = _verified_sizes(planning, candidate)
     # The first pattern that matches a path counts.
+    if candidate.saved is not None:
+        definition = remat.saving(definition, candidate.saved)
     return {
         **definition, **sections, "arrays": arrays, "specs": paths | patterns, "verify_dims": sizes, "plan": defaults
     }  # fmt: skip

@@ -236,7 +236,7 @@ def _candidates(planning: Planning) -> list[Candidate]:
 def _same_programs(planning: Planning, a: Candidate, b: Candidate) -> bool:
     """Return whether the programs of two candidates are the same: `auto` has no layouts of lines."""
     lines = any(program is not Program.AUTO for program in _programs(planning))
-    same = dict(a.layouts) == dict(b.layouts)
+    same = dict(a.layouts) == dict(b.layouts) and a.saved == b.saved
     return same and (not lines or dict(a.constraints) == dict(b.constraints))
 
 

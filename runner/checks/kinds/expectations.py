@@ -13,7 +13,7 @@ from runner.checks.kind import CheckKind, Needs
 from runner.checks.states import moved
 from runner.compiled.evidence.model import Collective
 from runner.compiled.evidence.words import described
-from runner.experiment.expect import CHECKED, Expectations
+from runner.experiment.expect import CHECKED, SUBJECTS, Expectations
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.reports.record.model import CompiledProgram
@@ -29,7 +29,7 @@ def check(experiment: Experiment, program: Program, compiled: CompiledProgram) -
 def _verdict(name: str, experiment: Experiment, program: Program, compiled: CompiledProgram) -> Verdict:
     """The verdict on one expectation."""
     expected, of, what = experiment.expected[program], _of(name), name.removeprefix(f"{_of(name)}_")
-    if not program.on_mesh and name not in ("max_memory_bytes", "accuracy"):
+    if not program.on_mesh and not SUBJECTS[what].one_device:
         return NotRun(reason=f"{program} runs on one device, which communicates with none")
     lines = {line: str(frame) for line, frame in experiment.frames[program.section].items()}
     places = {**experiment.imports.paths, **lines}
@@ -44,8 +44,7 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
         return Judged(status="failed", reason=unread[0], details=unread[1:])
     else:
         verdict = _OTHERS[what](expected, compiled, experiment)
-    reads = of == "compiled" and what not in ("max_memory_bytes", "layouts", "state_layout", "accuracy")
-    return _incomplete(verdict, compiled) if reads else verdict
+    return _incomplete(verdict, compiled) if of == "compiled" and SUBJECTS[what].collectives else verdict
 
 
 def _of(name: str) -> str:

@@ -15,7 +15,7 @@ from runner.compiled.evidence import custom_calls, groups, megascale, merged
 from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.flow import MOVES, Flow
-from runner.compiled.evidence.hlo import Computation, Instruction, Metadata, Module, size_of
+from runner.compiled.evidence.hlo import SILENT, STARTED, Computation, Instruction, Metadata, Module, size_of
 from runner.compiled.evidence.model import Between, Collective
 from runner.compiled.evidence.nodes import OperationOrigin, again, asked, backward, stacks
 from runner.compiled.evidence.opcodes import (
@@ -31,6 +31,9 @@ from runner.compiled.evidence.opcodes import (
     target_of,
 )
 from runner.graph.sharding import ring
+
+_CALLING = ("call", "call-start")
+"""Opcodes that run what they apply once, not for each element."""
 
 _LISTED = 64
 """The largest number of devices for which groups are listed although the axes determine them."""
@@ -114,7 +117,7 @@ class _CollectiveReader:
 
     def _find_chains(self, computation: Computation) -> None:
         for instruction in computation.instructions.values():
-            if self._contains(instruction, START):
+            if instruction.opcode == "fusion" and self._contains(instruction, START):
                 for later in self._carried_on(computation, instruction):
                     self._continued.update(name for _, name in later.called)
 
@@ -146,6 +149,8 @@ class _CollectiveReader:
             return
         visited.add(computation.name)
         for instruction in computation.instructions.values():
+            if instruction.opcode in SILENT:
+                continue
             kind = kind_of(instruction)
             between_slices = megascale.kind(instruction)
             if between_slices is not None:
@@ -164,7 +169,7 @@ class _CollectiveReader:
                     self._may_lack(f"{instruction.name} calls {name}, which the module does not have")
                 elif name in self._continued:
                     visited.add(name)
-                elif role not in ("to_apply", "comparator", "select", "scatter") or instruction.opcode == "call":
+                elif role not in ("to_apply", "comparator", "select", "scatter") or instruction.opcode in _CALLING:
                     yield from self._walk(inner, visited)
 
     def _place(self, kind: str, computation: Computation, instruction: Instruction) -> _Scheduled:
@@ -176,8 +181,8 @@ class _CollectiveReader:
         caller = self._caller(computation)
         if caller is not None:
             outer, by = caller
-            if by.opcode == "async-start":
-                return _Scheduled(kind, computation, instruction, caller, done_with(outer, by), True)
+            if by.opcode in STARTED:
+                return self._started(kind, computation, instruction, outer, by)
             if self._contains(by, START):
                 return _Scheduled(kind, computation, instruction, caller, self._carried_on(outer, by), True)
             if kind == "all-reduce" and keeps_a_part(computation, instruction):
@@ -186,6 +191,14 @@ class _CollectiveReader:
             done = done_with(computation, instruction)
             return _Scheduled(kind, computation, instruction, (computation, instruction), done, True)
         return _Scheduled(kind, computation, instruction, (computation, instruction))
+
+    def _started(
+        self, kind: str, computation: Computation, instruction: Instruction, outer: Computation, by: Instruction
+    ) -> _Scheduled:
+        """A collective in a computation that `by` starts, perhaps in one that another instruction started."""
+        while (around := self._caller(outer)) is not None and around[1].opcode in STARTED:
+            outer, by = around
+        return _Scheduled(kind, computation, instruction, (outer, by), done_with(outer, by), True)
 
     def _between_slices(self, kind: str, computation: Computation, send: Instruction) -> _Scheduled:
         there = megascale.received(computation, send)
@@ -267,7 +280,7 @@ class _CollectiveReader:
     def _result_of(self, place: _Scheduled) -> tuple[Computation, Instruction]:
         """Where its result is first complete."""
         started_in, start = place.start
-        if start.opcode == "async-start":
+        if start.opcode in STARTED:
             # The instruction that completes the start may hold the results of a group.
             return place.computation, place.instruction
         return (started_in, place.chain[-1]) if place.chain else place.start

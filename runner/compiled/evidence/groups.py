@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -129,6 +130,19 @@ def along(mesh: Mesh, axes: tuple[str, ...]) -> Groups:
     rest = [i for i in range(len(mesh.axes)) if i not in last]
     grid = np.arange(mesh.size).reshape(mesh.shape).transpose([*rest, *last])
     return grid.reshape(-1, math.prod(mesh.shape[i] for i in last))
+
+
+def along_parts(mesh: Mesh, axes: Sequence[str]) -> Groups | None:
+    """The groups along mesh axes and parts of axes, as Shardy writes them, `x:(2)4`. None without such parts."""
+    try:
+        return _of_mesh(",".join(f"{axis}={size}" for axis, size in mesh.sizes.items()), None, ",".join(axes))
+    except (KeyError, ValueError, ZeroDivisionError):
+        return None
+
+
+def are_equal(groups: Groups, others: Groups) -> bool:
+    """Whether these are the same groups, in any order."""
+    return groups.shape == others.shape and np.array_equal(_sorted(groups), _sorted(others))
 
 
 def _sorted(groups: Groups) -> Groups:

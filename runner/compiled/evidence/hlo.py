@@ -31,6 +31,11 @@ _SPACE = re.compile(r"S\((\d+)\)")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _NAME = re.compile(r"%([^\s,(){}=]+)")
 _DEFINITION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
+_PLAIN = re.compile(
+    r"^\s+(ROOT )?%?([^\s=]+) = ([a-z][a-z0-9]*\[[0-9,]*\](?:\{[^{}]*\})?) ([a-z][a-z0-9\-]*)\(([^()\[\]{}\"]*)\)"
+)
+"""A definition whose result is one array, and whose operands are without brackets, as most are."""
+
 _OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _STACK_FRAME = re.compile(r"\bstack_frame_id=(\d+)")
@@ -39,13 +44,26 @@ _CALLED = re.compile(
     r"\b(to_apply|calls|body|condition|true_computation|false_computation|branch_computations|called_computations"
     r"|select|scatter|comparator)=(?:%?([\w.\-]+)|\{([^}]*)\})"
 )
-_CALLING_NOTHING = frozenset(
+SILENT = frozenset(
     {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "broadcast", "reshape", "transpose"}
-    | {"add", "subtract", "multiply", "divide", "maximum", "minimum", "negate", "convert", "select", "compare", "dot"}
-    # They name the computation that their start runs.
-    | {"async-update", "async-done"}
+    | {"add", "subtract", "multiply", "divide", "maximum", "minimum", "negate", "abs", "sign", "power", "remainder"}
+    | {"and", "or", "xor", "not", "compare", "select", "clamp", "convert", "bitcast-convert", "is-finite", "iota"}
+    | {"exponential", "exponential-minus-one", "log", "log-plus-one", "logistic", "tanh", "sqrt", "rsqrt", "cbrt"}
+    | {"sine", "cosine", "tan", "atan2", "erf", "floor", "ceil", "round-nearest-even", "round-nearest-afz"}
+    | {"shift-left", "shift-right-logical", "shift-right-arithmetic", "popcnt", "count-leading-zeros"}
+    | {"concatenate", "slice", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "reverse", "dot"}
+    | {"convolution", "real", "imag", "complex", "reduce-precision"}
 )
-"""Opcodes that run no computation; among them the most frequent ones."""
+"""Opcodes that neither communicate nor run a computation: those of most instructions."""
+
+STARTED = ("async-start", "call-start", "custom-call-start")
+"""Opcodes that start a computation which runs beside the instructions after it: on a TPU's SparseCore, for example."""
+
+GOING_ON = {f"{start.removesuffix('-start')}-{end}" for start in STARTED for end in ("update", "done")}
+"""Opcodes of what was started: it goes on, it is done."""
+
+_CALLING_NOTHING = SILENT | GOING_ON
+"""Opcodes that run no computation; some name the one that their start runs."""
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
 
@@ -156,6 +174,12 @@ def size_of(shapes: Iterable[Shape] | None) -> int | None:
     return None if shapes is None or not all(shape.bits for shape in shapes) else sum(s.bytes for s in shapes)
 
 
+@lru_cache(maxsize=1 << 10)
+def _attribute(name: str) -> re.Pattern[str]:
+    """How an attribute with this name begins."""
+    return re.compile(rf"(?:^|[\s,]){re.escape(name)}=")
+
+
 @dataclass
 class Instruction:
     """One line of a computation. `operands` are names of instructions of the same computation."""
@@ -168,6 +192,14 @@ class Instruction:
     root: bool
     position: int
     stack_frames: StackFrames = field(default_factory=StackFrames, repr=False)
+    shape_text: str = field(default="", repr=False)
+
+    @property
+    def elements(self) -> tuple[str, ...]:
+        """The shapes of a tuple's elements, as text; none of an array."""
+        if not self.shape_text.startswith("("):
+            return ()
+        return tuple(part.strip() for part in _parts(_COMMENT.sub("", self.shape_text)[1:-1]))
 
     @cached_property
     def metadata(self) -> Metadata:
@@ -198,7 +230,7 @@ class Instruction:
 
     def attribute(self, name: str) -> str | None:
         """The text of one attribute, up to the comma that ends it."""
-        match = re.search(rf"(?:^|[\s,]){re.escape(name)}=", self.attributes)
+        match = _attribute(name).search(self.attributes)
         if match is None:
             return None
         return self.attributes[match.end() : _end(self.attributes, match.end(), ",")].strip()
@@ -311,6 +343,8 @@ def read(text: str) -> Module:
             computation = None
         elif line.strip():
             instruction = _instruction(line, len(computation.instructions), module.stack_frames)
+            if instruction is not None and "#" in line and any("#" in name for name in instruction.operands):
+                _take_elements(computation, instruction)
             if instruction is None or instruction.name in computation.instructions:
                 module.unread.append(line.strip())
             else:
@@ -318,6 +352,28 @@ def read(text: str) -> Module:
     if computation is not None:
         module.unread.append(f"the text ends inside of {computation.name}")
     return module
+
+
+def _take_elements(computation: Computation, reading: Instruction) -> None:
+    """Add the elements of tuples that an instruction reads as `%tuple#1`; most texts have instructions for them."""
+    for name in reading.operands:
+        _take_element(computation, name, reading.stack_frames)
+    reading.position = len(computation.instructions)
+
+
+def _take_element(computation: Computation, name: str, stack_frames: StackFrames) -> None:
+    of, mark, index = name.rpartition("#")
+    if not mark or not index.isdecimal() or name in computation.instructions:
+        return
+    _take_element(computation, of, stack_frames)
+    source = computation.instructions.get(of)
+    elements = source.elements if source is not None else ()
+    if int(index) < len(elements):
+        text = elements[int(index)]
+        computation.instructions[name] = Instruction(
+            name, "get-tuple-element", shapes(text), (of,), f", index={index}", False, len(computation.instructions),
+            stack_frames, text,
+        )  # fmt: skip
 
 
 def _header(module: Module, line: str) -> None:
@@ -331,6 +387,12 @@ def _header(module: Module, line: str) -> None:
 
 
 def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruction | None:
+    plain = _PLAIN.match(line)
+    if plain is not None:
+        root, name, shape, kind, inside = plain.groups()
+        operands, rest = _operands(kind, inside), line[plain.end() :]
+        instruction = Instruction(name, kind, shapes(shape), operands, rest, bool(root), position, stack_frames)
+        return instruction if _complete(instruction) else None
     match = _DEFINITION.match(line)
     if match is None:
         return None
@@ -351,13 +413,14 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
         root=bool(match.group(1)),
         position=position,
         stack_frames=stack_frames,
+        shape_text=line[start:end],
     )
     return instruction if _complete(instruction) else None
 
 
 _WITHOUT_OPERANDS = frozenset(
     {"parameter", "constant", "iota", "partition-id", "replica-id", "after-all", "tuple", "infeed", "rng", "fusion"}
-    | {"rng-get-and-update-state", "custom-call", "call", "async-start", "recv", "create-token", "conditional"}
+    | {"rng-get-and-update-state", "custom-call", "call", *STARTED, "recv", "create-token", "conditional"}
     | {"get-dimension-size", "map", "rng-bit-generator", "all-reduce", "all-gather", "all-to-all", "reduce-scatter"}
 )
 """Opcodes whose instructions may have no operands."""

@@ -42,12 +42,17 @@ _SHIPPED = str(conf_folder())
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def is_users(file: str) -> bool:
     """Whether a file is a user's own, rather than a library's, Shardproof's, or evaluated text."""
+    return not file.endswith(f"/{CALLED}") and not is_library(file)
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is an installed package's, Python's, Shardproof's apart from its experiments, or evaluated."""
     if file.startswith(_SHIPPED):
-        return True
-    ours = file.startswith(_HOUSE) or file.endswith(f"/{CALLED}")
-    return not ours and not file.startswith(_INSTALLED) and not installed(file)
+        return False
+    return file.startswith(_HOUSE) or file.startswith(_INSTALLED) or installed(file)
 
 
 @dataclass(frozen=True)

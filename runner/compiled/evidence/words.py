@@ -104,8 +104,13 @@ def asked_at_length(entry: AskedCollective) -> str:
 
 def planned(entry: PlannedCollective) -> str:
     """`all-gather of w1 for hidden over data`."""
+    return f"{entry.kind} of {planned_subject(entry)}{_over(entry.axes)}"
+
+
+def planned_subject(entry: PlannedCollective) -> str:
+    """The value that a planned collective communicates: `w1 for hidden`."""
     of = entry.of if entry.line in (None, entry.of) else f"{entry.of} for {entry.line}"
-    return f"{entry.kind} of {of}{' (backward)' if entry.gradient else ''}{_over(entry.axes)}"
+    return f"{of}{' (backward)' if entry.gradient else ''}"
 
 
 def planned_at_length(entry: PlannedCollective) -> str:

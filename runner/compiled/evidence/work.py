@@ -18,7 +18,7 @@ from runner.base.executions import Range
 from runner.compiled.evidence import custom_calls, library_products
 from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.counts import Counts
-from runner.compiled.evidence.hlo import Computation, Instruction, Module, Shape
+from runner.compiled.evidence.hlo import STARTED, Computation, Instruction, Module, Shape
 from runner.compiled.evidence.narrow import WIDE, NarrowFloats, product, share
 from runner.compiled.evidence.opcodes import IDLE, kind_of, target_of
 
@@ -27,7 +27,7 @@ Kind = tuple[str, str]
 
 IN_BRANCHES = "the lines of a branch count as if it were always taken: a run may take less"
 
-_CALLING = ("while", "conditional", "call", "async-start")
+_CALLING = ("while", "conditional", "call", *STARTED)
 """Instructions that only do the work of the computations that they run."""
 
 _PASSED = IDLE - {"copy", "iota"}
@@ -149,12 +149,12 @@ class _WorkReader:
 
     def _count(self, computation: Computation, instruction: Instruction, flops: dict[Kind, float]) -> None:
         """Add the products and convolutions of one instruction."""
+        if instruction.opcode not in ("dot", "convolution", "custom-call"):
+            return
         shapes = self._operands(computation, instruction)
         target = target_of(instruction)
         if target is not None:
             self._count_library(instruction, target, shapes, flops)
-            return
-        if instruction.opcode not in ("dot", "convolution"):
             return
         number = None if len(shapes) < 2 else _multiplied(instruction, *shapes[:2])
         if number is None:

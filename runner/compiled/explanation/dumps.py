@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.base import regular
 from runner.link.events import Memory
 
-_MODULE = re.compile(r"^(module_\d+\.(?P<name>.+?))\.(?P<stage>[^/]*?)(?P<suffix>\.txt|\.hlo\.pb|\.hlo)$")
+_MODULE = re.compile(r"^(module_\d+\.(?P<name>.+?)(?:\.cl_\d+)?)\.(?P<stage>[^/]*?)(?P<suffix>\.txt|\.hlo\.pb|\.hlo)$")
+"""The name of a dumped file; libtpu's has the number of its build behind the module's name."""
+
 _STAGES = (
     re.compile(r"^(?:[a-z]+_|sm_[\d.a-z]+_gpu_|gfx\w+_gpu_|gpu_|tpu_)?after_optimizations$"),
     re.compile(r"^(?:.*_)?after_optimizations_after_buffer_assignment$|^after_codegen$|^.*after_spmd_partitioning.*$"),
@@ -80,7 +83,7 @@ def memory(file: Path) -> Memory | None:
     """The compiler's figures for the module of a dumped file; None if it did not write them beside it."""
     beside = file.with_name(file.name.removesuffix(".txt") + "-buffer-assignment.txt")
     try:
-        text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
+        text = regular.read_text(beside, "replace") if beside.is_file() else ""
     except OSError:
         return None
     sizes: dict[str, int] = {"parameter": 0, "output": 0, "aliased": 0, "temporary": 0}

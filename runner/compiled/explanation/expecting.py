@@ -11,6 +11,7 @@ from runner.base.faults import nearest
 from runner.base.untyped import is_mapping
 from runner.base.words import bytes_text
 from runner.compiled.explanation.model import Explanation
+from runner.experiment.forms import KINDS
 
 
 class InvalidExpectation(ValueError):
@@ -24,6 +25,8 @@ def unmet(explanation: Explanation, expected: Mapping[str, Any]) -> list[str]:
 
     Raises `InvalidExpectation`.
     """
+    if not is_mapping(expected):
+        raise InvalidExpectation(f"expect is a mapping, {{'max_bytes_per_device': 4096}}, not {expected!r}")
     sentences: list[str] = []
     for name, value in expected.items():
         if name not in _EXPECTATIONS:
@@ -39,6 +42,9 @@ def _collectives(explanation: Explanation, value: Any) -> str | None:
     """How often each kind runs, with the steps of loops; zero for kinds that are not named."""
     if not is_mapping(value) or not all(isinstance(count, int) or is_mapping(count) for count in value.values()):
         raise InvalidExpectation(f"collectives is a mapping of kinds to counts, {{'all-reduce': 2}}, not {value!r}")
+    unknown = next((kind for kind in value if kind not in KINDS), None)
+    if unknown is not None:
+        raise InvalidExpectation(f"no collective is called {unknown!r}; there are {', '.join(KINDS)}")
     if explanation.missing:
         return explanation.missing[0]
     runs = {
@@ -81,7 +87,7 @@ def _needed(explanation: Explanation, value: Any) -> str | None:
 
 
 def _at_most(explanation: Explanation, size: int | None, limit: Any, does: str, missing: list[str]) -> str | None:
-    if isinstance(limit, bool) or not isinstance(limit, int):
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
         raise InvalidExpectation(f"a limit is a number of bytes, not {limit!r}")
     if missing or size is None:
         return missing[0] if missing else f"how much {does} is not known"

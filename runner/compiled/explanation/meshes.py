@@ -76,14 +76,19 @@ def devices_of(text: str) -> int:
     return max([1, *meshes, *(row.size for row in rows if row is not None)])
 
 
+_DIGITS = 20
+"""A number has fewer digits where it is the size of an axis."""
+
+
 def parsed(text: str) -> dict[str, int]:
     """The axes of a mesh as a command line has it: `data=4,model=2`. Raises `InvalidMesh`."""
     axes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.strip().partition("=")
-        if not name.isidentifier() or not size.isdecimal() or not 0 < int(size) < 1 << 31 or name in axes:
+        number = int(size) if size.isdecimal() and len(size) < _DIGITS else 0
+        if not name.isidentifier() or not 0 < number < 1 << 31 or name in axes:
             raise InvalidMesh(f"{text!r} is no mesh; write its axes and their sizes: data=4,model=2")
-        axes[name] = int(size)
+        axes[name] = number
     return axes
 
 

@@ -52,7 +52,7 @@ def of_plan(
     placed: Sequence[Collective], plan: Planned, arrays: Mapping[str, KeyedArray], mesh: Mesh
 ) -> Callable[[Collective], Reason]:
     """Gives the reasons of collectives that the compiler inserts; the plan has collectives."""
-    return of_inserted(placed, plan, _keys(arrays), mesh)
+    return of_inserted(placed, plan, _keys(arrays, mesh), mesh)
 
 
 def constraint(names: Sequence[str], layout: Spec | None) -> str | None:
@@ -60,7 +60,7 @@ def constraint(names: Sequence[str], layout: Spec | None) -> str | None:
     return f"the layout asked for at {names[0]}" if names and layout is not None else None
 
 
-def _keys(arrays: Mapping[str, KeyedArray]) -> Keys:
+def _keys(arrays: Mapping[str, KeyedArray], mesh: Mesh) -> Keys:
     specs = {name: array.spec or Spec() for name, array in arrays.items()}
     values = {
         name: PlannedValue(
@@ -73,7 +73,7 @@ def _keys(arrays: Mapping[str, KeyedArray]) -> Keys:
         for name, spec in specs.items()
     }
     by_axis = {name: {axis: tuple[str | None, ...]() for axis in spec.axes} for name, spec in specs.items()}
-    return Keys(lines={}, arrays=by_axis, places={}, values=values)
+    return Keys(lines={}, arrays=by_axis, places={}, values=values, sizes=mesh.sizes)
 
 
 def _written(entry: Collective, instruction: Instruction) -> Reason:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.compiled.explanation.modules import UnreadableModule
+from runner.link.process import ISOLATED
 
 _LONGEST = 300
 """The seconds after which the process is ended."""
@@ -43,9 +43,7 @@ _MODULE = "this is no serialized module that jaxlib reads: "
 
 def _printed(command: Sequence[str], source: str, content: bytes = b"", what: str = _MODULE) -> str:
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", *command], input=content, capture_output=True, timeout=_LONGEST, check=False
-        )
+        done = subprocess.run([*ISOLATED, *command], input=content, capture_output=True, timeout=_LONGEST, check=False)
     except subprocess.TimeoutExpired:
         raise UnreadableModule(f"{source}: it was not read within {_LONGEST} s") from None
     heard = done.stderr.decode("utf-8", "replace").strip().splitlines()

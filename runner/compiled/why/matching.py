@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from runner.base.layout import Mesh
+from runner.compiled.evidence import groups
 from runner.compiled.evidence.model import Collective, MergedPart
 from runner.compiled.why import needs
 from runner.graph.sharding.plan import Planned, PlannedCollective
@@ -25,11 +30,11 @@ class Matching:
 
     A compiled collective matches a planned one of the same kind, axes, line, direction, value and bytes. An all-reduce
     may match several whose bytes add up, or be one of several, axis by axis, that replace a planned one over several
-    axes.
+    axes. Over parts of axes it is the groups that match.
     """
 
-    def __init__(self, collectives: Sequence[Collective], plan: Planned) -> None:
-        self._planned = plan.collectives or []
+    def __init__(self, collectives: Sequence[Collective], plan: Planned, mesh: Mesh) -> None:
+        self._planned, self._mesh = plan.collectives or [], mesh
         self._inserted = [compiled for compiled in collectives if compiled.inserted]
         self._matches = [self._match(compiled, compiled.nodes) for compiled in self._inserted]
         self._taken = [planned for match in self._matches for planned in match.planned]
@@ -70,7 +75,7 @@ class Matching:
 
     def _match(self, compiled: Collective, lines: Sequence[str]) -> Match:
         if compiled.axes is None:
-            return Match()
+            return Match(self._along_parts(compiled, lines))
         if compiled.parts:
             return self._merged(compiled)
         sizes = (compiled.bytes_in, compiled.bytes_out)
@@ -93,6 +98,32 @@ class Matching:
             alike = [planned for planned in alike if (planned.operation in needs.NOBODY) == returned] or alike
             alike = [planned for planned in alike if planned.of in compiled.between.source] or alike
         return Match(tuple(_distinct(alike)))
+
+    def _along_parts(self, compiled: Collective, lines: Sequence[str]) -> tuple[PlannedCollective, ...]:
+        """The planned collective over parts of axes of which a compiled one has the groups, or a step of it."""
+        there = [
+            planned
+            for planned in self._planned
+            if planned.kind == compiled.kind
+            and planned.gradient == compiled.gradient
+            and self._has_groups(planned, compiled)
+            and planned.bytes_in <= (compiled.bytes_in or 0)
+            and (compiled.bytes_out or 0) <= planned.bytes_out
+        ]
+        here = [planned for planned in there if concerns(planned, compiled, lines)] or there
+        return tuple(here) if len(here) == 1 else ()
+
+    def _has_groups(self, planned: PlannedCollective, compiled: Collective) -> bool:
+        """Whether the groups of a compiled collective are those of some of a planned one's parts of axes."""
+        if compiled.groups is None or not any(":" in axis for axis in planned.axes):
+            return False
+        of_some = (
+            groups.along_parts(self._mesh, axes)
+            for count in range(1, len(planned.axes) + 1)
+            for axes in itertools.combinations(planned.axes, count)
+        )
+        own = np.array(compiled.groups)
+        return any(other is not None and groups.are_equal(own, other) for other in of_some)
 
     def _merged(self, compiled: Collective) -> Match:
         """The matches of a merged all-reduce's parts; each planned sum matches one part at most."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.base.layout import Spec
@@ -54,6 +54,11 @@ def word(operation: str, reduction: str | None = None) -> str:
     return f"the {_WORDS.get(operation, operation)}"
 
 
+def _computing(operation: PlannedOperation) -> str:
+    """What an operation computes, for sentences."""
+    return word(operation.name) if operation.computes is None else f"the {operation.computes}"
+
+
 def axes_of(planned: PlannedCollective) -> set[str]:
     """The mesh axes of a planned collective; a part of an axis counts as that axis."""
     return {axis.partition(":")[0] for axis in planned.axes}
@@ -67,6 +72,7 @@ class Keys:
     - `arrays`: for each key of an array the mesh axes that it names, with the dimensions that each shards.
     - `places`: the users' names of lines that have no key in the file; see `Experiment.places`.
     - `values`: the arrays as the program gets them, by name, with the keys that shard them.
+    - `sizes`: the sizes of the mesh axes.
     - `batched`: the lines of operations of which XLA may compute all batches on each device, with the operation, the
       name of its operand, and the number of that one's last dimensions that it needs whole.
     """
@@ -75,6 +81,7 @@ class Keys:
     arrays: Mapping[str, Mapping[str, tuple[str | None, ...]]]
     places: Mapping[str, str]
     values: Mapping[str, PlannedValue]
+    sizes: Mapping[str, int]
     batched: Mapping[str, tuple[str, str | None, int]] = field(default_factory=dict[str, "tuple[str, str | None, int]"])
 
     def named(self, line: str) -> str:
@@ -99,7 +106,8 @@ def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
     arrays = {experiment.key_of_layout(array.name): _sharded(array) for array in experiment.given}
     values = {array.name: _array(array, experiment) for array in experiment.arrays}
     section = "graph" if program is None else program.section
-    return Keys(lines, arrays, experiment.places(section), values, _batched(experiment, section))
+    sizes = experiment.mesh.sizes
+    return Keys(lines, arrays, experiment.places(section), values, sizes, _batched(experiment, section))
 
 
 _NEEDED_WHOLE = {"top_k": 1}
@@ -166,7 +174,7 @@ def of_operation(
             keys = _keys(operation, sharded, axes)
             over = sorted({axis for factor in sharded for axis in _over(operation, factor, axes)})
             words_of = (
-                f"{word(operation.name)} in {_line(operation.line, operation.gradient, known)} "
+                f"{_computing(operation)} in {_line(operation.line, operation.gradient, known)} "
                 f"{says.format(dims=listed(dims))}, {_by(keys, over, dims, known)}"
             )
             return Need(words_of, operation.name, operation.line, dims, keys)
@@ -204,17 +212,27 @@ def of_batches(compiled: Collective, lines: Sequence[str], plan: Planned, known:
     return None
 
 
-def of_slice(operation: PlannedOperation, axes: Iterable[str], known: Keys, sizes: Mapping[str, int]) -> Need | None:
-    """Why the operand of a slice is gathered of which devices cannot have equal parts; None for any other operation.
+def of_joint_reduction(operation: PlannedOperation, axes: Iterable[str] | None, known: Keys) -> Need | None:
+    """Why the parts of a reduction of several values at once are gathered; None for any other operation.
 
-    `sizes` are those of the mesh axes.
+    An all-reduce has one value: XLA's partitioner gathers what each device has of a value and its index.
     """
+    if operation.name != "reduce" or len(operation.results) < 2:
+        return None
+    need = of_operation(operation, axes, known, reducing=True)
+    return need and replace(
+        need, text=f"{need.text}; it reduces {len(operation.results)} values at once, which no all-reduce does"
+    )
+
+
+def of_slice(operation: PlannedOperation, axes: Iterable[str], known: Keys) -> Need | None:
+    """Why the operand of a slice is gathered of which devices cannot have equal parts; None for any other operation."""
     if operation.name != "slice":
         return None
     (value,), (result,) = operation.operands, operation.results
     for at in _sharded_dims(value, axes):
         over = {axis.partition(":")[0] for axis in value.spec[at]}
-        kept, count = result.shape[at], math.prod(sizes[axis] for axis in over)
+        kept, count = result.shape[at], math.prod(known.sizes[axis] for axis in over)
         if kept == value.shape[at] or kept % count == 0:
             continue
         keys = tuple(dict.fromkeys(key for axis in sorted(over) for key in value.origins.get(axis, ())))
@@ -309,7 +327,8 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     by = _by(keys, sorted(lost), dims, known)
     asking = planned.asked_by or (_promise(planned, known) if planned.operation in NOBODY else None)
     returned, of = planned.operation in NOBODY and asking is None, known.named(planned.of)
-    who = f"{word(planned.operation)} in {_at(planned, known)} needs"
+    needing = word(planned.operation) if there is None or there.name != planned.operation else _computing(there)
+    who = f"{needing} in {_at(planned, known)} needs"
     if asking is None and planned.stated_by is not None:
         who, returned = f"{planned.stated_by} wants", False
     elif asking:
@@ -317,6 +336,9 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
         keys = tuple(dict.fromkeys([asking, *keys]))
     elif returned:
         who = f"what returns {f'a gradient from {_at(planned, known)}' if planned.gradient else of} needs"
+    split = None if asking or planned.stated_by or there is None else _reshaped(planned, there, gone, by, known)
+    if split is not None:
+        return Need(f"the reshape in {_at(planned, known)} {split}", planned.operation, planned.line, dims, keys)
     own = planned.of == planned.line or planned.of == planned.stated_in
     of_value = "" if own or returned else f" of {of}"
     if planned.kind == "all-to-all" and come and gone:
@@ -334,6 +356,47 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
         since = "" if asking or planned.stated_by or there is None else _since(there, lost, dims)
         text = f"{who} all of {listed(dims)}{of_value}, {by}{since}"
     return Need(text, planned.operation, planned.line, dims, keys)
+
+
+def _reshaped(
+    planned: PlannedCollective, there: PlannedOperation, gone: Sequence[int], by: str, known: Keys
+) -> str | None:
+    """What a reshape does to a dimension that is gathered for it, which `by` shards; None for any other operation."""
+    if there.name != "reshape" or planned.operation != "reshape" or not gone:
+        return None
+    at = gone[0]
+    value = "" if planned.of == planned.line else f" of {known.named(planned.of)}"
+    dim = f"{_dim_names(planned, [at])[0]}{value}, {by}"
+    given, made = next(
+        (group for group in _regrouped(planned.shape, there.results[0].shape) if at in group[0]), ((), ())
+    )
+    count = math.prod(_size(axis, known) for axis in planned.before[at])
+    into = [there.results[0].shape[each] for each in made]
+    if len(given) == 1 and len(into) > 1 and into[0] % count:
+        return f"makes {' × '.join(map(str, into))} of {dim}: {count} devices do not divide {into[0]}"
+    if len(given) > 1 and at > given[0]:
+        before = listed(list(_dim_names(planned, [each for each in given if each < at])))
+        return f"joins {dim}, to {before}: a device's part is not in one piece there"
+    return None
+
+
+def _regrouped(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The dimensions before and after a reshape of more than one element, in the smallest groups of equal size."""
+    given, made = ([(at, size) for at, size in enumerate(shape) if size > 1] for shape in (before, after))
+    while given and made:
+        own, others = [given.pop(0)], [made.pop(0)]
+        while (sizes := [math.prod(size for _, size in side) for side in (own, others)])[0] != sizes[1]:
+            shorter, rest = (own, given) if sizes[0] < sizes[1] else (others, made)
+            if not rest:
+                return
+            shorter.append(rest.pop(0))
+        yield tuple(at for at, _ in own), tuple(at for at, _ in others)
+
+
+def _size(axis: str, known: Keys) -> int:
+    """The size of a mesh axis, or of a part of one."""
+    name, _, part = axis.partition(":")
+    return int(part.partition(")")[2]) if part else known.sizes[name]
 
 
 def _promise(planned: PlannedCollective, known: Keys) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from runner.base import dtypes, executions
@@ -76,7 +76,7 @@ class _Inserted:
 
     def __init__(self, collectives: Sequence[Collective], plan: Planned, known: Keys, mesh: Mesh) -> None:
         self._plan, self._known, self._mesh = plan, known, mesh
-        self._matching = Matching(collectives, plan)
+        self._matching = Matching(collectives, plan, mesh)
         self._unmoved = needs.before_moves(plan.operations, plan.collectives or ())
 
     def reason(self, compiled: Collective) -> Reason:
@@ -102,8 +102,11 @@ class _Inserted:
         left = self._left(compiled, lines)
         if instead:
             # The value that is moved explains more than the plan.
-            needs_of = [moved] if moved else left or [self._need(collective, compiled) for collective in instead]
-            return self._in_place(needs_of, instead)
+            largest = max(instead, key=lambda planned: planned.bytes_sent or 0)
+            return self._in_place([moved] if moved else left or [self._need(largest, compiled)], instead)
+        joint = [] if left or moved else self._joint(compiled, lines)
+        if joint:
+            return reason_of(joint, planned=False)
         if left or moved:
             more = "; the plan leaves that to the partitioner" if left else ""
             return reason_of(left or [need for need in (moved,) if need], planned=False, more=more)
@@ -122,9 +125,7 @@ class _Inserted:
     def _in_place(self, needs_of: Sequence[Need], instead: Sequence[PlannedCollective]) -> Reason:
         sent = executions.most(ring.total(instead))
         renamed = [needs.renamed(collective, self._known.places) for collective in instead]
-        asked = listed(
-            list(dict.fromkeys(_article(words.planned(collective)) + _asking(collective) for collective in renamed))
-        )
+        asked = listed(_together(renamed))
         would = f"for which a device would send {bytes_text(sent)}"
         return replace(
             reason_of(needs_of, planned=False, more=f"; instead Shardy planned {asked}, {would}"),
@@ -148,26 +149,46 @@ class _Inserted:
         # The partitioner may extract a device's part of a value by a sum to which the other devices add zeros.
         tries = [(among, kind) for kind in ([True, False] if reducing else [False]) for among in (reading, there)]
         for among, kind in tries:
-            own = (needs.of_operation(operation, compiled.axes, self._known, reducing=kind) for operation in among)
-            needs_of = [need for need in own if need is not None]
+            own = [(operation, self._own_need(operation, compiled.axes, reducing=kind)) for operation in among]
+            needs_of = {need.text: need for _, need in own if need is not None}
             if needs_of:
-                return list({need.text: need for need in needs_of}.values())[:2]
+                # What reads a value of the moved one's size needs it, rather than what made that.
+                sized = any(self._takes(operation, compiled) for operation, need in own if need is not None)
+                read = None if sized else self._read_by(compiled)
+                return [read] if read else list(needs_of.values())[:2]
         return []
+
+    def _joint(self, compiled: Collective, lines: Sequence[str]) -> list[Need]:
+        """The need of a reduction of several values at once in these lines, whose parts XLA gathers."""
+        there = self._plan.operations if compiled.kind == "all-gather" else ()
+        own = (
+            needs.of_joint_reduction(operation, compiled.axes, self._known)
+            for operation in there
+            if operation.line in lines and operation.gradient == compiled.gradient
+        )
+        return [need for need in own if need is not None][:1]
 
     def _read_by(self, compiled: Collective) -> Need | None:
         """The need of the one operation that reads a value of the moved one's size, which another line may make."""
         axes = frozenset(compiled.axes or ())
         needs_of: dict[str, Need] = {}
         for operation in self._plan.operations if compiled.kind not in ("all-reduce", "reduce-scatter") else ():
-            if operation.gradient != compiled.gradient:
-                continue
-            for value in operation.operands:
-                if not self._is_moved(value, compiled, axes):
-                    continue
-                need = needs.of_slice(operation, axes, self._known, self._mesh.sizes)
-                need = need or needs.of_operation(operation, axes, self._known)
+            if operation.gradient == compiled.gradient and self._takes(operation, compiled):
+                need = self._own_need(operation, axes)
                 needs_of |= {} if need is None else {need.text: need}
         return next(iter(needs_of.values())) if len(needs_of) == 1 else None
+
+    def _own_need(
+        self, operation: PlannedOperation, axes: Iterable[str] | None, *, reducing: bool = False
+    ) -> Need | None:
+        """The need of an operation that the plan leaves to the partitioner."""
+        uneven = None if reducing else needs.of_slice(operation, axes or (), self._known)
+        return uneven or needs.of_operation(operation, axes, self._known, reducing=reducing)
+
+    def _takes(self, operation: PlannedOperation, compiled: Collective) -> bool:
+        """Whether an operand has the sizes that a collective has before and after it."""
+        axes = frozenset(compiled.axes or ())
+        return any(self._is_moved(value, compiled, axes) for value in operation.operands)
 
     def _is_moved(self, value: PlannedValue, compiled: Collective, axes: frozenset[str]) -> bool:
         """Whether a value has the sizes that a collective has before and after it, over its axes."""
@@ -208,6 +229,19 @@ class _Inserted:
             needs.word(operation.name) for operation in self._plan.operations if _ruleless(operation, lines)
         )
         return f", and it has no rule for {listed(list(names))} there" if names else ""
+
+
+def _together(planned: Sequence[PlannedCollective]) -> list[str]:
+    """Planned collectives in words; of several of one value the kinds, without the axes of each."""
+    of_values: dict[str, list[PlannedCollective]] = {}
+    for collective in planned:
+        of_values.setdefault(words.planned_subject(collective) + _asking(collective), []).append(collective)
+    return [
+        f"{listed(list(dict.fromkeys(_article(collective.kind) for collective in alike)))} of {value}"
+        if len(alike) > 1
+        else _article(words.planned(alike[0])) + _asking(alike[0])
+        for value, alike in of_values.items()
+    ]
 
 
 def _asking(planned: PlannedCollective) -> str:

@@ -124,7 +124,7 @@ class ProgramLines:
         assert self._derived_by is not None
         lines = list(dict.fromkeys(line for node in compiled.nodes for line in self._readers(node)))
         plan = self._derived_by
-        matching = Matching([], plan)
+        matching = Matching([], plan, self._experiment.mesh)
         exact = matching.of(replace(compiled, gradient=False, nodes=lines), lines)
         planned = [] if exact.left else list(exact.planned)
         planned = [

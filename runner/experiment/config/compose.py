@@ -143,11 +143,12 @@ def beforehand(
 
 
 def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
-    """Raise `InvalidConfiguration` for a number or an experiment file beyond the limits; expands no aliases."""
+    """Raise `InvalidConfiguration` for a number, a value or an experiment file beyond the limits; aliases stay."""
     from runner.experiment.config import files, limits
 
     for override in overrides:
-        if (reason := limits.digits(override.partition("=")[2].strip())) is not None:
+        value = override.partition("=")[2].strip()
+        if (reason := limits.digits(value) or limits.levels(value)) is not None:
             raise InvalidConfiguration(f"command line: {override[:60]}…\n  {reason}")
     message = files.too_much(overrides, folders)
     if message is not None:

@@ -53,6 +53,15 @@ def refusal(text: str) -> tuple[int, int, str] | None:
         return None
 
 
+def levels(text: str) -> str | None:
+    """The message for a value with too many brackets in one another; None for any other text."""
+    level = deepest = 0
+    for character in text:
+        level += (character in "[{(") - (character in "]})")
+        deepest = max(deepest, level)
+    return None if deepest <= _LEVELS else f"nested more than {_LEVELS} levels deep"
+
+
 def digits(text: str) -> str | None:
     """The message for a number with too many digits; None for a shorter one or any other text."""
     if not _NUMBER.match(text):

@@ -282,6 +282,10 @@ class ExperimentConfig:
     outputs: Annotated[dict[str, Any] | None, "specs"] = field(default_factory=dict[str, Any])
     grad: GradConfig | None = field(default_factory=GradConfig)
     expect: ExpectConfig | None = field(default_factory=ExpectConfig)
+    remat: Annotated[Any, "remat"] = None
+    """What each `checkpoint: auto`, and a function's `policy=runner.AUTO`, saves: the values of these names,
+    `everything`, or `auto`: the planner chooses.
+    """
     plan: PlanConfig | None = field(default_factory=PlanConfig)
     derive: DeriveConfig | None = field(default_factory=DeriveConfig)
     test: TestConfig | None = field(default_factory=TestConfig)

@@ -50,6 +50,7 @@ class PlannedOperation:
       `names`: the experiment's names for them.
     - `reduced`: the reduction factors; `whole`: the factors that need replication; `permuted`: the permutation factors,
       along which it does not work block by block and which the plan leaves to the partitioner.
+    - `computes`: what it computes, if its name does not say it: `cumulative sum`, for a window over all that is before.
     """
 
     name: str
@@ -64,6 +65,7 @@ class PlannedOperation:
     reduced: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     permuted: tuple[str, ...] = ()
+    computes: str | None = None
 
     @property
     def sharded(self) -> bool:
@@ -217,7 +219,9 @@ class Plan:
         return summary | {"operations": codec.plain(self.operations)}
 
     def summary(self) -> Planned:
-        """The communicating collectives, and the operations beside them or that reduce, permute or need replication."""
+        """The communicating collectives, the operations that need them, and of sharded ones those beside them or that
+        reduce, permute or need replication.
+        """
         if self.missing is not None:
             return Planned(missing=self.missing)
         moving = [
@@ -225,12 +229,16 @@ class Plan:
             for collective, at in zip(self.collectives, self.following, strict=True)
             if collective.kind not in SILENT
         ]
-        beside = {number for collective, at in moving for number in (at - 1, at, collective.needed_by)}
+        needing = {collective.needed_by for collective, _ in moving}
+        beside = {number for _, at in moving for number in (at - 1, at)}
         telling = tuple(
             operation
             for operation in self.operations
-            if operation.sharded
-            and (operation.number in beside or operation.reduced or operation.permuted or operation.whole)
+            if operation.number in needing
+            or (
+                operation.sharded
+                and (operation.number in beside or operation.reduced or operation.permuted or operation.whole)
+            )
         )
         collectives = tuple(collective for collective, _ in moving)
         return Planned(unknown=self.unknown, collectives=collectives, operations=telling)

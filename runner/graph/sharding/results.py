@@ -39,6 +39,11 @@ def of_result(equation: Equation, operands: Sequence[Any]) -> Spec | None:
     return _contracted(equation, operands)
 
 
+def of_lookup(values: OperandLayout, axis: int, indices: OperandLayout) -> Spec | None:
+    """The spec of `values[:, indices]`, here for the axis 1."""
+    return _gathered([values, *[slice(None)] * axis, indices])
+
+
 def _gathered(operands: Sequence[Any]) -> Spec | None:
     """The spec of `x[rows]`: indexed dimensions take the specs of the index arrays, the others keep those of `x`."""
     lying = specs(operands)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.graph.language.operations import OPERATIONS
-from runner.programs.planning.model import Layable, RuledOperation, Transfer
+from runner.programs.planning.model import Layable, Transfer
 from runner.programs.planning.network import Choice, Costs, Numbers, Table
+from runner.programs.planning.rematerialising import is_linear
 from runner.programs.planning.spaces import Space
 from runner.programs.planning.tables import Tables, by_tensor
 
@@ -140,7 +141,7 @@ class Memory:
                 yield _Buffer((transfer.before, transfer.after), self._resliced(transfer), first, last)
         for number, operation in enumerate(self._layable.operations):
             forward, back = self._steps.forward(number), self._steps.backward(number)
-            keeps = operation.differentiated and operation.steps == 1 and not _is_linear(operation)
+            keeps = operation.differentiated and operation.steps == 1 and not is_linear(operation)
             for place in range(len(operation.operands)):
                 pair, table = self._pair(number, place), self._operand(number, place)
                 yield _Buffer(pair, table, forward, back if keeps else forward)
@@ -324,7 +325,7 @@ class _Schedule:
         """
         read: dict[int, tuple[int, int]] = {}
         for number, operation in enumerate(self._layable.operations):
-            keeps = operation.differentiated and not _is_linear(operation)
+            keeps = operation.differentiated and not is_linear(operation)
             last = self.backward(number) if keeps else self.forward(number)
             for operand in operation.operands:
                 first, until = read.get(operand.tensor, (self.forward(number), 0))
@@ -362,16 +363,10 @@ class _Schedule:
             for at in operation.results:
                 if at not in self.stored:
                     last = max(last, until.get(at, last), until.get(passed.get(at, -1), last))
-            if backward and operation.differentiated and not _is_linear(operation):
+            if backward and operation.differentiated and not is_linear(operation):
                 last = max(last, self.backward(number))
             for operand in operation.operands:
                 until[operand.tensor] = max(until.get(operand.tensor, 0), last)
         for at, step in self.made.items():
             until[at] = max(until.get(at, step), until.get(passed.get(at, -1), step), step)
         return until
-
-
-def _is_linear(operation: RuledOperation) -> bool:
-    """Whether the backward pass of an operation reads none of its operands."""
-    row = OPERATIONS.get(operation.called)
-    return row is not None and (row.linear == "together" or (row.over is not None and row.over.linear))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from runner.base.layout import Spec
 from runner.compiled.estimate.prices import Work
-from runner.graph.source import Frame
+from runner.graph.source import Checkpoint, Frame
 from runner.programs.derivation.rules import Rule
 
 
@@ -59,8 +59,8 @@ class RuledOperation:
     - `results`: the numbers of its tensors; `steps`: how often it runs.
     - `differentiated`: whether the backward pass runs through it.
     - `inside`: the bytes of a value between its products, such as an attention's weights, on all devices together.
-    - `recomputed`: the number of the last operation of the repeat whose body is recomputed for the backward pass, by
-      `checkpoint`; None if its results are kept.
+    - `region`: the number of the `checkpoint` around it; `names_result`: the name that `checkpoint_name` gives.
+    - `recomputed`: the number of the last operation of this checkpoint, if the backward pass computes it again.
     """
 
     called: str
@@ -74,6 +74,8 @@ class RuledOperation:
     stored: bool = False
     differentiated: bool = False
     inside: float = 0.0
+    region: int | None = None
+    names_result: str = ""
     recomputed: int | None = None
 
 
@@ -104,6 +106,7 @@ class Layable:
     - `paths`: the paths of the leaves of trees, by the names of their arrays and outputs; `frames`: the lines of the
       user's Python, by the paths of the graph's lines.
     - `forward`: the number of operations before the first one that reads a gradient; None if none does.
+    - `checkpoints`: the policies that save values for the backward pass.
     - `gradients`: the operations that read the gradient of an array, by the number of the array's tensor.
     - `notes`: what is unknown, and therefore taken as whole or free of cost.
     """
@@ -119,6 +122,7 @@ class Layable:
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
     forward: int | None = None
+    checkpoints: Sequence[Checkpoint] = ()
     gradients: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     notes: list[str] = field(default_factory=list[str])
 

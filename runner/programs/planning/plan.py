@@ -87,6 +87,7 @@ class Candidate:
       otherwise than the line, its layout; `sent`: the bytes that a device sends; `held`: the bytes that it holds of
       arrays and outputs; `needed`: the most bytes that it needs at a time, values in between included.
     - `costs`: on a front, each of the costs that are to be small.
+    - `saved`: what checkpoints that are `auto` save: names, or `everything`; None if that was not to be chosen.
     """
 
     layouts: Mapping[str, Spec]
@@ -97,6 +98,7 @@ class Candidate:
     needed: float
     costs: Mapping[str, float] = field(default_factory=dict[str, float])
     products: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
+    saved: tuple[str, ...] | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,7 @@ class LayoutPlan:
     - `bound`: a lower bound on the cost of the best plan; `proved`: whether this plan is proved to be the best.
     - `solver`, `variables`, `largest`: the method, the number of variables, and the entries of the largest table.
     - `memory`: the limit on the bytes that a device holds; `unlimited`: the cost of the best plan without it.
+    - `recomputed`: the flops of products that a device computes again for the backward pass.
     - `others`: the next best candidates, the best first; `front`: plans that no other one beats in all costs.
     - `parallelism`: the kinds of parallelism over each mesh axis, in words.
     - `unknown`: what is taken as free of cost or as whole.
@@ -143,6 +146,7 @@ class LayoutPlan:
     front: tuple[Candidate, ...] = ()
     parallelism: tuple[str, ...] = ()
     unknown: tuple[str, ...] = field(default=())
+    recomputed: float = 0.0
 
     @property
     def unfinished(self) -> bool:
@@ -238,6 +242,7 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
         front=tuple(points),
         parallelism=tuple(parallelism(tables, solution.choice)),
         unknown=tuple(dict.fromkeys(unknown)),
+        recomputed=tables.recomputed(solution.choice),
     )
 
 

@@ -25,6 +25,7 @@ from runner.programs.derivation.work import between, work_of
 from runner.programs.derivation.writer import below
 from runner.programs.planning.model import Layable, Passing, RuledOperation, Tensor, Transfer
 from runner.programs.planning.model import Operand as Read
+from runner.programs.planning.rematerialising import regions, rematerialise
 
 _Tensors: TypeAlias = tuple[int, ...] | None
 """The tensors of a value, several for a tuple; None if it is no array, and so the same on every device."""
@@ -46,6 +47,7 @@ def layable(experiment: Experiment, types: Parts, free: Collection[str]) -> Laya
     reader = _LayableReader(experiment, types, free)
     reader.read()
     _differentiate(experiment, reader.layable)
+    rematerialise(reader.layable)
     return reader.layable
 
 
@@ -60,6 +62,7 @@ class _LayableReader:
         self._types = types
         self._names = Names(experiment, types)
         self._rulings = Rulings()
+        self._regions, self.layable.checkpoints = regions(experiment.graph)
         self._tensors = self.layable.values
         self._gradients: dict[int, int] = {}
         """The tensors of the arrays whose gradients are values, by the numbers of these."""
@@ -271,6 +274,8 @@ class _LayableReader:
                 work,
                 bool(work.flops),
                 inside=between(call),
+                region=self._regions.get(line),
+                names_result=str(call.static("name")) if call.name == "checkpoint_name" else "",
             )
         )
         return results or None
@@ -305,13 +310,8 @@ class _LayableReader:
             self._tensors[index.number] = None
             if form.unroll:
                 self._names.index = outer | {index.name}
-        began = len(self.layable.operations)
         if form.counted:
             self._run(body, many, inside=True)
-        if form.checkpoint is not None and form.checkpoint.policy in _KEEPS_NOTHING:
-            for operation in self.layable.operations[began:]:
-                if operation.recomputed is None:
-                    operation.recomputed = len(self.layable.operations) - 1
         self._names.index = outer
         for at, number in zip(carried, body.outputs, strict=False):
             end = self._tensors.get(number)
@@ -345,10 +345,6 @@ class _LayableReader:
         return (at,)
 
 
-_KEEPS_NOTHING = (None, "nothing_saveable")
-"""The policies of `jax.checkpoint` that keep nothing for the backward pass."""
-
-
 def _differentiate(experiment: Experiment, layable: Layable) -> None:
     """Mark the tensors and operations that the backward pass runs through."""
     if experiment.grad is None:
@@ -375,7 +371,8 @@ def _differentiate(experiment: Experiment, layable: Layable) -> None:
             layable.tensors[operand.tensor].differentiated for operand in operation.operands
         )
     if any(operation.differentiated for operation in layable.operations):
-        layable.note("the backward pass is assumed to be sharded like the forward pass, and to keep all that it reads")
+        kept = "what checkpoints save" if layable.checkpoints else "all that it reads"
+        layable.note(f"the backward pass is assumed to be sharded like the forward pass, and to keep {kept}")
 
 
 def _is_constant(operation: RuledOperation) -> bool:

@@ -201,7 +201,8 @@ class Tables:
         ]
         results = [(self.lying[at], tensors[at].copies > 0, tensors[at].differentiated) for at in operation.results]
         named = all(tensors[at].name for at in operation.results) and operation.line not in self.layable.frames
-        flags = operation.steps, operation.work, operation.stored, operation.differentiated, named
+        again = operation.region is not None, operation.recomputed is not None
+        flags = operation.steps, operation.work, operation.stored, operation.differentiated, named, again
         return repr(operation.rule), tuple(operands), tuple(results), flags
 
     def _ways(self, kind: int, operation: RuledOperation) -> tuple[NumberedAssignment, ...]:
@@ -402,10 +403,13 @@ class Tables:
         """Yield the costs of an operation, for each of its ways and each layout of its operands and results."""
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
-        costs = np.array([sum(each.cost for each in sendings) for sendings in sent]) * self._times(operation)
+        costs = np.array([sum(each.cost for each in sendings) for sendings in sent]) * operation.steps
         yield _Cost("collectives inside {operation}", None, Table(costs))
         costs = np.array([self._computing(operation, way) for way in ways]) * operation.steps
         yield _Cost("computing {operation}", None, Table(costs))
+        if operation.recomputed is not None:
+            costs = np.array([self._forward(operation, way) for way in ways]) * operation.steps
+            yield _Cost("computing {operation} again", None, Table(costs))
         for place, operand in enumerate(operation.operands):
             lying = self.lying[operand.tensor]
             needed = np.array([way.needed[place] for way in ways])
@@ -423,7 +427,7 @@ class Tables:
             yield _Cost(
                 "partial sums of {operation}",
                 ("result", place),
-                Table(self._resulting(number, place) * operation.steps),
+                Table(self._resulting(number, place) * _runs(operation)),
             )
             if operation.differentiated and tensors[result].differentiated:
                 partial = np.array([way.partial[place] for way in ways])
@@ -597,30 +601,40 @@ class Tables:
         return bool(operation.work.flops) and all(named) and operation.line not in self.layable.frames
 
     def _times(self, operation: RuledOperation) -> int:
-        """How often operands are resharded in a run: in a loop the backward pass does it again."""
-        again = operation.differentiated and operation.steps > 1
+        """How often operands are resharded in a run: in a loop or a checkpoint the backward pass does it again."""
+        again = operation.differentiated and (operation.steps > 1 or operation.region is not None)
         return operation.steps * (2 if again else 1)
 
     def _inside(self, operation: RuledOperation, way: NumberedAssignment) -> list[Sending]:
-        passes = (False, True) if operation.differentiated and operation.steps == 1 else (False,)
+        """The collectives inside an operation in one step, of all times that it is computed."""
+        backward = [operation.steps == 1] if operation.differentiated else []
         return [
             each
-            for backward in passes
-            for each in operation.rule.sendings(self.mesh, way.assignment, self.prices, backward=backward)
+            for back in (False, *backward, *([False] if operation.recomputed is not None else []))
+            for each in operation.rule.sendings(self.mesh, way.assignment, self.prices, backward=back)
         ]
 
-    def _computing(self, operation: RuledOperation, way: NumberedAssignment) -> float:
-        """The cost of one device's computation, forward and for each gradient of the backward pass."""
+    def _traffic(self, operation: RuledOperation, way: NumberedAssignment) -> tuple[list[float], float]:
+        """The bytes that an operation reads of each operand from memory, and those that it writes."""
 
         def stored(place: int, operand: Operand) -> float:
             return float(self.lying[operand.tensor].space.held[way.needed[place]]) if operand.stored else 0.0
 
-        read = [stored(place, operand) for place, operand in enumerate(operation.operands)]
         written = 0.0
         for place, result in enumerate(operation.results):
             if operation.stored or self.layable.tensors[result].copies:
                 written += float(self.lying[result].space.held[way.partial[place]])
-        cost = self.prices.computing(operation.work, way.shards, sum(read) + written)
+        return [stored(place, operand) for place, operand in enumerate(operation.operands)], written
+
+    def _forward(self, operation: RuledOperation, way: NumberedAssignment) -> float:
+        """The cost of one device's computation of the result."""
+        read, written = self._traffic(operation, way)
+        return self.prices.computing(operation.work, way.shards, sum(read) + written)
+
+    def _computing(self, operation: RuledOperation, way: NumberedAssignment) -> float:
+        """The cost of one device's computation, forward and for each gradient of the backward pass."""
+        read, written = self._traffic(operation, way)
+        cost = self._forward(operation, way)
         if operation.differentiated:
             for place, operand in enumerate(operation.operands):
                 # A gradient is computed from the cotangent and the other operands.
@@ -663,6 +677,14 @@ class Tables:
             if cost:
                 yield Item(term.line, term.what, cost)
 
+    def recomputed(self, choice: Choice) -> float:
+        """The flops of products that a device computes again for the backward pass."""
+        return math.fsum(
+            operation.steps * operation.work.flops / self.ways[at][choice[self.variable(at)]].shards
+            for at, operation in enumerate(self.layable.operations)
+            if operation.recomputed is not None
+        )
+
     def sendings(self, choice: Choice) -> Iterator[Transmission]:
         """Yield the collectives of a choice."""
         tensors = self.layable.tensors
@@ -699,7 +721,7 @@ class Tables:
         tensors, chosen = self.layable.tensors, choice[self.variable(index)]
         way = self.ways[index][chosen]
         for each in self._inside(operation, way):
-            yield Transmission(None, self._times(operation), each)
+            yield Transmission(None, operation.steps, each)
         for place, operand in enumerate(operation.operands):
             at, lying, number = operand.tensor, self.lying[operand.tensor], choice[operand.tensor]
             needed, own, held = way.needed[place], int(lying.own[number]), int(lying.held[number])
@@ -723,10 +745,15 @@ class Tables:
                 undivided = self._divided and computed.shards < way.shards
                 sendings = max(compiled, sendings, key=_cost_of) if undivided else compiled
             for tensor, each in sendings:
-                yield Transmission(tensor, operation.steps, each)
+                yield Transmission(tensor, _runs(operation), each)
             if operation.differentiated and tensors[result].differentiated:
                 for each in lying.space.path(own, way.partial[place]):
                     yield Transmission(result, operation.steps, each, backward=True)
+
+
+def _runs(operation: RuledOperation) -> int:
+    """How often an operation's result is computed in a run."""
+    return operation.steps * (1 if operation.recomputed is None else 2)
 
 
 def _cost_of(sendings: Sequence[tuple[int, Sending]]) -> float:

@@ -39,6 +39,7 @@ class _Best(_Candidate):
     sent: float
     held: float
     needed: float | None = None
+    saved: tuple[str, ...] | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +147,17 @@ class _Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """The plan with one choice of what checkpoints save."""
+
+    saved: tuple[str, ...] | str
+    cost: float
+    needed: float
+    recomputed: float
+    exceeds: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanFile:
     """A `plan.json`, as far as it is shown."""
 
@@ -157,6 +169,7 @@ class PlanFile:
     shapes: tuple[_Shape, ...] = ()
     tried: tuple[_Tried, ...] = ()
     rounds: tuple[_Round, ...] = ()
+    choices: tuple[_Choice, ...] = ()
     without_gain: str | None = None
 
 

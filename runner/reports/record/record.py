@@ -179,7 +179,9 @@ def schema_text() -> str:
 
 def git() -> Git | None:
     """Return the commit of the working directory, if it is in a git checkout."""
-    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    # A folder's own .git/config may name a program to watch its files, which git would start.
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    command += ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         status = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -28,12 +28,12 @@ class ExplainedRow:
     """A row of the table of collectives, with the reasons for its collectives and what each program sends for them.
 
     - `cells`: the texts under `HEAD`; `reasons`: each once.
-    - `sent`: by program, the bytes that a device sends, all executions together; None if unknown.
+    - `parts`: by program, how often each collective runs, in which branches, and the bytes that a device sends for it.
     """
 
     cells: tuple[str, ...]
     reasons: tuple[str, ...]
-    sent: Mapping[str, Count | None]
+    parts: Mapping[str, Sequence[Part]]
 
     @property
     def way(self) -> str:
@@ -88,7 +88,7 @@ def explained(record: Record, named: Callable[[Collective], Collective] = lambda
         ExplainedRow(
             (*row, _all_or([*by_program], programs)),
             tuple(dict.fromkeys(because(e.why) for each in by_program.values() for e in each if e.why is not None)),
-            {program: executions.total(_parts(entries)) for program, entries in by_program.items()},
+            {program: _parts(entries) for program, entries in by_program.items()},
         )
         for row, by_program in grouped.items()
     ]
@@ -96,25 +96,28 @@ def explained(record: Record, named: Callable[[Collective], Collective] = lambda
 
 def together(group: Sequence[ExplainedRow]) -> str:
     """Return what a device sends for all of a group of rows; what the programs send at least and at most if unequal."""
-    if any(sent is None for row in group for sent in row.sent.values()):
+    totals = [executions.total(parts) for parts in _by_program(group).values()]
+    if None in totals:
         return "an unknown number of bytes"
-    sums = _sums(group)
-    least, most = min(sums.values()), max(sums.values())
-    return bytes_text(least) if least == most else f"{bytes_text(least)} to {bytes_text(most)}"
+    texts = [_bytes_text(total) for total in sorted(totals, key=_most)]
+    if any(isinstance(total, Range) for total in totals):
+        return texts[-1]
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
 
 
 def sent(group: Sequence[ExplainedRow]) -> int:
     """Return the bytes that a device sends at most for a group of rows, as far as they are known."""
-    return max(_sums(group).values())
+    known = ([part for part in parts if None not in (part[0], part[2])] for parts in _by_program(group).values())
+    return max(_most(executions.total(parts)) for parts in known)
 
 
-def _sums(group: Sequence[ExplainedRow]) -> dict[str, int]:
-    """By program, what a device sends for a group of rows; of alternative branches the largest counts."""
-    sums: dict[str, int] = {}
+def _by_program(group: Sequence[ExplainedRow]) -> dict[str, list[Part]]:
+    """By program the executions of all rows of a group: branches of several rows may be alternatives."""
+    parts: dict[str, list[Part]] = {}
     for row in group:
-        for program, sent in row.sent.items():
-            sums[program] = sums.get(program, 0) + (sent.max if isinstance(sent, Range) else sent or 0)
-    return sums
+        for program, own in row.parts.items():
+            parts.setdefault(program, []).extend(own)
+    return parts
 
 
 def _parts(entries: Sequence[Collective]) -> list[Part]:
@@ -153,10 +156,17 @@ def totals(record: Record) -> list[str]:
 
 def _sent(parts: list[Part]) -> str:
     """Sum the bytes of collectives over all their executions; of alternative branches the largest counts."""
-    sent = executions.total(parts)
+    return _bytes_text(executions.total(parts))
+
+
+def _bytes_text(sent: Count) -> str:
     if sent is None:
         return "unknown"
     return f"at most {bytes_text(sent.max)}" if isinstance(sent, Range) else bytes_text(sent)
+
+
+def _most(sent: Count) -> int:
+    return sent.max if isinstance(sent, Range) else sent or 0
 
 
 def _all_or(names: list[str], programs: dict[str, list[Collective]]) -> str:

@@ -1,20 +1,22 @@
-"""Makes the HTML fragment of a record for notebooks: verdicts, what failed, collectives, pictures."""
+"""Makes the HTML fragment of a record for notebooks: verdicts, what failed, collectives, source, pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from runner.base.printable import escape
 from runner.reports.record.model import Record, Trace
 from runner.reports.record.readable import readable
 from runner.reports.show import collectives, modes, report, summary, svg, trace
+from runner.reports.show.page import moves
 from runner.reports.show.page.markup import Inside, grid, joined, tag
 from runner.reports.show.status import HUES, look
 from runner.reports.show.table import StatusCell, status_cell
 
 
-def fragment(record: Record) -> str:
-    """Return the fragment, which needs no external resource."""
+def fragment(record: Record, folder: Path | None = None) -> str:
+    """Return the fragment, which needs no external resource; the user's source needs the run's `folder`."""
     record = readable(record)
     outcome = joined(_coloured(status_cell(record.status, summary.line(record, ", "))))
     parts = [f"<p><b>{escape(record.experiment or 'no experiment')}</b>: {outcome}</p>"]
@@ -31,6 +33,8 @@ def fragment(record: Record) -> str:
         parts.append(grid(listed))
     totals = collectives.totals(record) if len(listed.rows) > 1 else []
     parts += [f"<p>{escape(line)}</p>" for line in (*totals, *collectives.lines(record))]
+    if folder is not None and record.programs:
+        parts += [tag("div", part) for part in moves.sources(record, folder)]
     if (compared := modes.compared(record)) is not None:
         parts.append(f"<p>{escape(compared)}</p>")
     if record.trace is not None and record.mesh is not None:

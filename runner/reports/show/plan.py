@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from runner.base.layout import Spec
 from runner.base.printable import printable
 from runner.base.words import bytes_text, listed, time_text
+from runner.experiment import remat
 from runner.experiment.patterns import folded
 from runner.programs.planning.costs import costs_the_same
 from runner.reports.record import planned
@@ -41,6 +42,17 @@ def round_cells(plan: Mapping[str, Any], limit: float | None) -> tuple[str, str,
     planned = amount(plan["planned"], "bytes") + (" (the least)" if plan.get("exceeds") else "")
     candidate = plan.get("candidate")
     return own, planned, compiled, candidate or "arrays and outputs alone exceed the limit"
+
+
+CHOICES = ("saved for the backward pass", "cost", "needs", "flops computed again")
+"""The columns of the table of choices of what checkpoints save."""
+
+
+def choice_cells(choice: Mapping[str, Any], least: str) -> tuple[str, str, str, str]:
+    """Return the row of a choice of what checkpoints save, from the record."""
+    over = " (over the limit)" if choice.get("exceeds") else ""
+    needed = amount(choice["needed"], "bytes") + over
+    return remat.words(choice["saved"]), amount(choice["cost"], least), needed, f"{choice['recomputed']:.3g}"
 
 
 @dataclass(frozen=True)

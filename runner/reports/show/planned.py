@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from runner.base.layout import Spec
 from runner.base.printable import printable
 from runner.base.words import bytes_text, listed
+from runner.experiment import remat
 from runner.experiment.auto import PlanRequest
 from runner.experiment.patterns import folded
 from runner.programs.planning.costs import costs_more
@@ -74,6 +75,8 @@ def figures(plan: LayoutPlan, request: PlanRequest) -> Iterator[str]:
         f"{bytes_text(round(plan.best.held))} of arrays and outputs, and needs {bytes_text(round(plan.best.needed))}"
     )
     yield f"{optimality(plan)} ({plan.solver}, {plan.variables} variables)"
+    if plan.best.saved is not None:
+        yield (f"saved for the backward pass: {remat.words(plan.best.saved)} (policy={remat.policy(plan.best.saved)})")
     if plan.memory is not None:
         more = plan.best.cost - plan.unlimited
         costs = f"costs {amount(more, plan.least)}" if costs_more(plan.best.cost, plan.unlimited) else "costs nothing"

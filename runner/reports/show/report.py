@@ -147,7 +147,9 @@ def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
     devices = f"{count} {simulated}{target.kind or target.platform} device{'s' if count != 1 else ''}"
     if target.topology:
         absent = "which is not here" if count == 1 else "which are not here"
-        say(f"mesh {axes}, compiled for {devices} ({target.topology}), {absent}{jax}\n")
+        # Topology.compiler_options
+        quickly = ", without autotuning its products" if target.platform == "gpu" else ""
+        say(f"mesh {axes}, compiled for {devices} ({target.topology}), {absent}{quickly}{jax}\n")
     else:
         say(f"mesh {axes} on {devices}{jax}\n")
 
@@ -428,6 +430,8 @@ def _profiles(record: Record) -> None:
     if rows:
         say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
         print_report(Table(("program", *profile.HEAD), rows))
+        for sentence in profile.head(taken):
+            say(sentence)
         say()
 
 

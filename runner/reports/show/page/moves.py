@@ -31,9 +31,9 @@ def parts(record: Record, folder: Path) -> Iterator[Part]:
     if inside:
         yield Part("collectives", "Collectives", inside)
     explained = explained_runs.explained(readable(record), folder)
-    sources = list(_sources(explained))
-    if sources:
-        yield Part("source", "Source", sources)
+    annotated_files = list(_sources(explained))
+    if annotated_files:
+        yield Part("source", "Source", annotated_files)
     drawn = list(_graphs(record, {name for group in explained for name in group.names}))
     if drawn:
         yield Part("graph", "Graph", drawn)
@@ -49,6 +49,11 @@ _KEY = (
     ("inserted", "inserted by the compiler"),
     ("backward", "of the backward pass of the line"),
 )
+
+
+def sources(record: Record, folder: Path) -> list[Inside]:
+    """Return the annotated source of a run's Python functions; none for an experiment without functions."""
+    return list(_sources(explained_runs.explained(readable(record), folder)))
 
 
 def _sources(explained: Sequence[ExplainedPrograms]) -> Iterator[Inside]:

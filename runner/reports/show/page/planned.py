@@ -18,9 +18,11 @@ from runner.reports.show.page import fronts
 from runner.reports.show.page.frame import Part, document
 from runner.reports.show.page.markup import Inside, Markup, joined, table, tag
 from runner.reports.show.plan import (
+    CHOICES,
     EXCEEDS,
     ROUNDS,
     amount,
+    choice_cells,
     differing,
     grouped,
     layout_texts,
@@ -114,6 +116,9 @@ def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: b
     if whole.get("rounds"):
         rows = [round_cells(each, whole.get("limit")) for each in whole["rounds"]]
         inside.append(table("Plans within the memory limit, in the order in which they were made", Table(ROUNDS, rows)))
+    if len(whole.get("choices") or ()) > 1:
+        rows = [choice_cells(each, least) for each in whole["choices"]]
+        inside.append(table("Choices of what is saved for the backward pass, the best first", Table(CHOICES, rows)))
     if plan.get("front"):
         inside.append(_front(plan["front"], labels))
     if whole.get("shapes"):

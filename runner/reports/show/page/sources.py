@@ -81,8 +81,12 @@ def _profiles(compiled: dict[str, CompiledProgram]) -> Iterator[Inside]:
     rows = [(name, *row) for name, p in compiled.items() if p.profile for row in profile.rows(p.profile)]
     if rows:
         caption = "The median time of a run on one device; a collective's includes waiting for other devices"
-        shown = [[*row[:-1], _bar(row[-1])] for row in rows]
+        # The program stands in front of the columns of a profile.
+        share = 1 + profile.SHARE
+        shown = [[*row[:share], _bar(row[share]), *row[share + 1 :]] for row in rows]
         yield tag("h3", "Profile")
+        taken = {name: program.profile for name, program in compiled.items() if program.profile}
+        yield from (tag("p", sentence) for sentence in profile.head(taken))
         yield table(caption, Table(("program", *profile.HEAD), shown))
 
 

@@ -1,0 +1,136 @@
+"""Finds the operations that the backward pass computes again, since a `checkpoint` does not save what it reads of them.
+
+JAX saves the inputs of a checkpoint and what its policy names; from these the backward pass computes what it reads
+besides, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from runner.experiment.lines import Invocation, Loop, Node, Statement, inside
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.source import Checkpoint
+from runner.programs.planning.model import Layable, RuledOperation
+
+
+def regions(statements: Iterable[Statement]) -> tuple[Mapping[str, int], tuple[Checkpoint, ...]]:
+    """For the path of each line under a checkpoint the number of this, and the checkpoints: outer ones decide."""
+    of, checkpoints = dict[str, int](), list[Checkpoint]()
+
+    def walk(some: Iterable[Statement], around: int | None) -> None:
+        for statement in some:
+            own = around
+            if own is None and (checkpoint := _checkpoint(statement)) is not None:
+                own = len(checkpoints)
+                checkpoints.append(checkpoint)
+            if isinstance(statement, Node) and own is not None:
+                of[statement.line.path] = own
+            walk(inside(statement), own)
+
+    walk(statements, None)
+    return of, tuple(checkpoints)
+
+
+def _checkpoint(statement: Statement) -> Checkpoint | None:
+    match statement:
+        case Invocation():
+            checkpoint = statement.call.checkpoint
+        case Loop():
+            checkpoint = statement.checkpoint
+        case _:
+            checkpoint = None
+    return None if checkpoint is None or checkpoint.policy == "everything_saveable" else checkpoint
+
+
+def rematerialise(layable: Layable) -> None:
+    """Mark the operations that are computed again with the last operation of their checkpoint."""
+    made = {at: number for number, operation in enumerate(layable.operations) for at in operation.results}
+    for region, checkpoint in enumerate(layable.checkpoints):
+        numbers = [number for number, each in enumerate(layable.operations) if each.region == region]
+        if not numbers:
+            continue
+        own = frozenset(numbers)
+        saves = _SAVES[checkpoint.policy]
+        needed = list(_read_backwards(layable, numbers))
+        again = set[int]()
+        while needed:
+            number = made.get(needed.pop())
+            if number is None or number not in own or number in again:
+                continue
+            operation = layable.operations[number]
+            if not saves(operation, checkpoint.names):
+                again.add(number)
+                needed += [operand.tensor for operand in operation.operands]
+        # What is inside of an operation is computed again with it.
+        again |= {n for n in numbers if layable.operations[n].inside and layable.operations[n].differentiated}
+        for number in again:
+            layable.operations[number].recomputed = max(numbers)
+
+
+def _read_backwards(layable: Layable, numbers: Sequence[int]) -> Iterator[int]:
+    """Yield the tensors that the backward pass of some operations reads."""
+    for number in numbers:
+        operation = layable.operations[number]
+        row = OPERATIONS.get(operation.called)
+        if not operation.differentiated:
+            continue
+        if not is_linear(operation):
+            yield from (operand.tensor for operand in operation.operands)
+        if row is not None and row.exponential:
+            yield from operation.results
+
+
+def is_linear(operation: RuledOperation) -> bool:
+    """Whether the backward pass of an operation reads none of its operands."""
+    row = OPERATIONS.get(operation.called)
+    if row is None:
+        return False
+    return row.key in _LINEAR or row.linear == "together" or (row.over is not None and row.over.linear)
+
+
+_LINEAR = frozenset({
+    "astype", "broadcast_to", "checkpoint_name", "concatenate", "cumsum", "expand_dims", "flip", "mean", "moveaxis",
+    "permute_dims", "ravel", "real", "repeat", "reshape", "roll", "split", "squeeze", "stack", "sum", "swapaxes",
+    "tile", "transpose",
+})  # fmt: skip
+"""Operations that move or add up elements, whose derivative is the same at any elements."""
+
+
+def _is_product(operation: RuledOperation) -> bool:
+    return bool(operation.work.flops) and not operation.inside
+
+
+def _has_no_batch(operation: RuledOperation) -> bool:
+    """Whether no dimension is in all operands of a product and in its result."""
+    of_operands = [{f for d in operation.rule.operands[each.place] for f in d} if each.place else set[int]()
+                   for each in operation.operands]  # fmt: skip
+    shared = set[int].intersection(*of_operands) if of_operands else set[int]()
+    return not shared & {factor for dimension in operation.rule.result for factor in dimension}
+
+
+_Saves = Callable[[RuledOperation, Sequence[str]], bool]
+
+
+def _dots(operation: RuledOperation, _: Sequence[str]) -> bool:
+    return _is_product(operation)
+
+
+def _dots_without_batch(operation: RuledOperation, _: Sequence[str]) -> bool:
+    return _is_product(operation) and _has_no_batch(operation)
+
+
+_SAVES: Mapping[str | None, _Saves] = {
+    None: lambda _operation, _names: False,
+    "nothing_saveable": lambda _operation, _names: False,
+    "dots_saveable": _dots,
+    "checkpoint_dots": _dots,
+    "dots_with_no_batch_dims_saveable": _dots_without_batch,
+    "checkpoint_dots_with_no_batch_dims": _dots_without_batch,
+    "save_only_these_names": lambda operation, names: operation.names_result in names,
+    "save_any_names_but_these": lambda operation, names: (
+        bool(operation.names_result) and operation.names_result not in names
+    ),
+    "save_anything_except_these_names": lambda operation, names: operation.names_result not in names,
+}
+"""Whether a policy of `jax.checkpoint_policies` saves the result of an operation."""

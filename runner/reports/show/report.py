@@ -286,8 +286,10 @@ _LEGEND = {
 
 def legend(record: Record, *, complete: bool = True) -> str:
     """Return a line that explains the technical words of the table, `complete` or in brief."""
-    seen = complete or any(each.status == "weak" for each in record.programs.values())
-    there = {"notices": True} if seen and any(_compared(each.checks) for each in record.programs.values()) else {}
+    has_notices = complete or any(each.status == "weak" for each in record.programs.values())
+    there = (
+        {"notices": True} if has_notices and any(_compared(each.checks) for each in record.programs.values()) else {}
+    )
     names = {name for each in record.programs.values() for name, _ in each.checks.named()}
     known = any(each.status == "known" for each in record.programs.values())
     sections = record.checks.sections

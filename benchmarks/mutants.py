@@ -3,6 +3,7 @@
 Prints for each experiment how many mutants were noticed, refused and equivalent and which survived; and for a sample of
 those with wrong values, how many the diagnosis located at the right line, at another one, or not at all. `--dtypes`
 gives the floats of every array another dtype, or integers in their place; what JAX or NumPy refuses then is left out.
+`--compiled N` compiles N of each experiment's mutants, and prints what becomes of them with each value of `verify`.
 """
 
 from __future__ import annotations
@@ -18,19 +19,25 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
-import jax
-
+from benchmarks.fuzz import judge
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
 from runner.checks import diagnosis, oracles
 from runner.checks.context import Context
-from runner.checks.mutants import Mutant, mutants
+from runner.checks.mutants import Mutant, broken, mutants
 from runner.checks.reference import interpret
 from runner.checks.reference.arithmetic import Arithmetic
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.worker import job
 from tests.command import REFUSED
 from tests.harness import consulted, shipped
+
+DEVICES = 16
+VERIFY = ("rounding", "auto", "twin")
 
 
 def main() -> None:
@@ -41,12 +48,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(__file__).resolve().parents[1] / "conf")
     parser.add_argument("--verbose", action="store_true", help="say what was not named at the right line")
     parser.add_argument("--dtypes", nargs="*", default=[""], help="dtypes of the arrays in place of the file's")
+    parser.add_argument(
+        "--compiled", type=int, help="how many of each are compiled in place of shard_map, and verified"
+    )
     given = parser.parse_args()
-    jax.config.update("jax_platforms", "cpu")
+    judge.prepare(optimized=False, devices=DEVICES)
     files = (given.folder / "experiment").glob("*.yaml")
     names = given.names or sorted(file.stem for file in files if file.stem not in REFUSED)
     outcomes: Counter[str] = Counter()
     named: Counter[str] = Counter()
+    verified: Counter[tuple[str, ...]] = Counter()
     for name, dtype in itertools.product(names, given.dtypes):
         start = time.perf_counter()
         experiment, released = shipped(name, given.folder)
@@ -64,6 +75,12 @@ def main() -> None:
         for mutant in mutated:
             if mutant.outcome == "survived":
                 print(f"    survived: {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}")
+        if given.compiled and broken(experiment) == "per_device":
+            judged = [mutant for mutant in mutated if mutant.outcome in ("noticed", "equivalent")]
+            for mutant in random.Random(name).sample(judged, min(given.compiled, len(judged))):
+                statuses = (mutant.outcome, *(compiled(experiment, mutant, verify) for verify in VERIFY))
+                verified[statuses] += 1
+                print(f"    {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}: {statuses}", flush=True)
         wrong = [mutant for mutant in mutated if "sections" in mutant.noticed]
         for mutant in random.Random(name).sample(wrong, min(given.diagnosed, len(wrong))):
             start = time.perf_counter()
@@ -75,7 +92,26 @@ def main() -> None:
                 print(f"        {sentence}", flush=True)
     print(f"{sum(outcomes.values())} mutants: {dict(outcomes)}")
     print(f"{sum(named.values())} diagnosed: {dict(named)}")
+    for statuses, count in sorted(verified.items()):
+        print(f"{count} {statuses[0]} ones, compiled: {dict(zip(VERIFY, statuses[1:], strict=True))}")
     sys.exit(bool(outcomes["survived"]))
+
+
+def compiled(experiment: Experiment, mutant: Mutant, verify: str) -> str:
+    """Return the status of `shard_map` with the mutant's lines, compiled, beside the oracle of the file as it is.
+
+    The outcome is that of its checks; the words of JAX's refusal if there is one.
+    """
+    write = job.WRITERS[Program.SHARD_MAP]
+
+    def mutated(own: Experiment, *given: Any) -> str:
+        return write(replace(own, per_device=mutant.edit.statements), *given)
+
+    config = {**experiment.definition, "verify": verify, "program": ["shard_map"], "check_vma": False}
+    config["expect"] = {}
+    with mock.patch.dict(job.WRITERS, {Program.SHARD_MAP: mutated}):
+        judged = judge.judge(config)
+    return judged["status"]
 
 
 def in_dtype(experiment: Experiment, dtype: str) -> tuple[Experiment, Mapping[str, str]]:

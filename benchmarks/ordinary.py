@@ -300,12 +300,12 @@ def main() -> None:
     judge.prepare(optimized=True)
     counts: Counter[str] = Counter()
     twins, start = 0, time.process_time()
-    cases = itertools.product(
-        given.names or PROGRAMS, given.dtypes, MISTAKES if given.planted else [None], range(given.seeds)
-    )
+    mistakes: list[str | None] = [*MISTAKES] if given.planted else [None]
+    names: list[str] = given.names or [*PROGRAMS]
+    cases = itertools.product(itertools.product(names, given.dtypes), mistakes, range(given.seeds))
     expected = {"failed"} if given.planted else {"passed"}
     with compiled_once():
-        for name, dtype, mistake, seed in cases:
+        for (name, dtype), mistake, seed in cases:
             with planted(name, mistake):
                 judged = judge.judge(config(name, dtype, seed))
             counts[judged["status"]] += 1

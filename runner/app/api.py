@@ -21,6 +21,7 @@ from runner.app.called.chosen import AUTO
 from runner.app.swept import Overrides, content, dated, name_of, sweep, texts, written
 from runner.base.faults import InvalidExperiment, Key
 from runner.base.printable import Page
+from runner.base.words import shortened
 from runner.experiment.config import direct, python_files
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
 from runner.experiment.config.compose import compose as _compose
@@ -431,7 +432,7 @@ def _planned(
         refuse(arguments)
         called = experiment_of(function, operands, where, chosen=True, **arguments)
     except specs.WrongSpecs as error:
-        raise InvalidPlan(f"{error.argument}: {error}") from None
+        raise InvalidPlan(shortened(f"{error.argument}: {error}")) from None
     with _kept_objects():
         workers = Workers(copied.worker())
         try:
@@ -484,7 +485,7 @@ def checked(
         refuse(arguments)
         called = experiment_of(function, operands, where, **arguments)
     except specs.WrongSpecs as error:
-        record = records.ended(where, "invalid", f"{error.argument}\n  {error}", (), [])
+        record = records.ended(where, "invalid", shortened(f"{error.argument}\n  {error}"), (), [])
         manifest.end(where)
         return Record.of(record, where)
     return _run({"name": name, **called.keys}, (), None, where, workers, called.arguments)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from runner.base.dataclass import dataclass
 from runner.base.layout import Mesh
 from runner.compiled.evidence import custom_calls, groups, megascale, merged
 from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.flow import MOVES, Flow
-from runner.compiled.evidence.hlo import SILENT, Computation, Instruction, Metadata, Module, size_of
+from runner.compiled.evidence.hlo import SILENT, STARTED, Computation, Instruction, Metadata, Module, size_of
 from runner.compiled.evidence.model import Between, Collective
 from runner.compiled.evidence.nodes import OperationOrigin, again, asked, backward, stacks
 from runner.compiled.evidence.opcodes import (
@@ -31,6 +32,9 @@ from runner.compiled.evidence.opcodes import (
     target_of,
 )
 from runner.graph.sharding import ring
+
+_CALLING = ("call", "call-start")
+"""Opcodes that run what they apply once, not for each element."""
 
 _LISTED = 64
 """The largest number of devices for which groups are listed although the axes determine them."""
@@ -166,7 +170,7 @@ class _CollectiveReader:
                     self._may_lack(f"{instruction.name} calls {name}, which the module does not have")
                 elif name in self._continued:
                     visited.add(name)
-                elif role not in ("to_apply", "comparator", "select", "scatter") or instruction.opcode == "call":
+                elif role not in ("to_apply", "comparator", "select", "scatter") or instruction.opcode in _CALLING:
                     yield from self._walk(inner, visited)
 
     def _place(self, kind: str, computation: Computation, instruction: Instruction) -> _Scheduled:
@@ -178,8 +182,8 @@ class _CollectiveReader:
         caller = self._caller(computation)
         if caller is not None:
             outer, by = caller
-            if by.opcode == "async-start":
-                return _Scheduled(kind, computation, instruction, caller, done_with(outer, by), True)
+            if by.opcode in STARTED:
+                return self._started(kind, computation, instruction, outer, by)
             if self._contains(by, START):
                 return _Scheduled(kind, computation, instruction, caller, self._carried_on(outer, by), True)
             if kind == "all-reduce" and keeps_a_part(computation, instruction):
@@ -188,6 +192,14 @@ class _CollectiveReader:
             done = done_with(computation, instruction)
             return _Scheduled(kind, computation, instruction, (computation, instruction), done, True)
         return _Scheduled(kind, computation, instruction, (computation, instruction))
+
+    def _started(
+        self, kind: str, computation: Computation, instruction: Instruction, outer: Computation, by: Instruction
+    ) -> _Scheduled:
+        """A collective in a computation that `by` starts, perhaps in one that another instruction started."""
+        while (around := self._caller(outer)) is not None and around[1].opcode in STARTED:
+            outer, by = around
+        return _Scheduled(kind, computation, instruction, (outer, by), done_with(outer, by), True)
 
     def _between_slices(self, kind: str, computation: Computation, send: Instruction) -> _Scheduled:
         there = megascale.received(computation, send)
@@ -269,7 +281,7 @@ class _CollectiveReader:
     def _result_of(self, place: _Scheduled) -> tuple[Computation, Instruction]:
         """Where its result is first complete."""
         started_in, start = place.start
-        if start.opcode == "async-start":
+        if start.opcode in STARTED:
             # The instruction that completes the start may hold the results of a group.
             return place.computation, place.instruction
         return (started_in, place.chain[-1]) if place.chain else place.start

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runner.compiled.evidence.attribution import Attribution
-from runner.compiled.evidence.hlo import Computation, Instruction, Module
+from runner.compiled.evidence.hlo import STARTED, Computation, Instruction, Module
 from runner.compiled.evidence.nodes import OperationOrigin
 from runner.experiment.forms import KINDS
 
@@ -123,7 +123,7 @@ class Flow:
 
     def _parameters(self, user: Instruction, giver: Instruction) -> list[tuple[Computation, Instruction]]:
         """The names of an operand in the computations of a fusion, a loop or a call."""
-        if user.opcode not in ("fusion", "while", "call", "async-start"):
+        if user.opcode not in ("fusion", "while", "call", *STARTED):
             return []
         parameters: list[tuple[Computation, Instruction]] = []
         for role, name in user.called:

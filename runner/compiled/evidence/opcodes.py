@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from runner.compiled.evidence import custom_calls
-from runner.compiled.evidence.hlo import Computation, Instruction
+from runner.compiled.evidence.hlo import STARTED, Computation, Instruction
 from runner.experiment.forms import KINDS
 
 _ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective", re.IGNORECASE)
@@ -17,6 +17,8 @@ _CONNECTING = re.compile("channel_id=|replica_groups=|source_target_pairs=")
 
 _LOCAL = ("copy", "slice", "dynamic-slice", "dynamic-update-slice")
 """Operations with a start and a done that stay within a device's memory."""
+
+_STARTED = tuple(start.removesuffix("-start") for start in STARTED)
 
 IDLE = frozenset(
     {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "iota"}
@@ -52,6 +54,8 @@ def doubts(computation: Computation, instruction: Instruction) -> str | None:
         if begins or custom_calls.local(target):
             return None
         return f"{instruction.name} calls {target or 'an unnamed target'}, which may communicate"
+    if opcode == "custom-call-start" and not instruction.called:
+        return f"{instruction.name} starts a call of the compiler's own, which may communicate"
     alike = _communicates(opcode)
     if alike is None:
         alike = _CONNECTING.search(instruction.attributes) is not None
@@ -62,7 +66,7 @@ def doubts(computation: Computation, instruction: Instruction) -> str | None:
 def _communicates(opcode: str) -> bool | None:
     """Whether an opcode that is no known collective seems to be one; None if its attributes decide."""
     if opcode.endswith(("-done", "-update")):
-        return opcode.rsplit("-", 1)[0] not in (*KINDS, "async", *_LOCAL)
+        return opcode.rsplit("-", 1)[0] not in (*KINDS, *_STARTED, *_LOCAL)
     return True if _ALIKE.search(opcode) else None
 
 

@@ -18,7 +18,7 @@ from runner.base.executions import Range
 from runner.compiled.evidence import custom_calls, library_products
 from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.counts import Counts
-from runner.compiled.evidence.hlo import Computation, Instruction, Module, Shape
+from runner.compiled.evidence.hlo import STARTED, Computation, Instruction, Module, Shape
 from runner.compiled.evidence.narrow import WIDE, NarrowFloats, product, share
 from runner.compiled.evidence.opcodes import IDLE, kind_of, target_of
 
@@ -27,7 +27,7 @@ Kind = tuple[str, str]
 
 IN_BRANCHES = "the lines of a branch count as if it were always taken: a run may take less"
 
-_CALLING = ("while", "conditional", "call", "async-start")
+_CALLING = ("while", "conditional", "call", *STARTED)
 """Instructions that only do the work of the computations that they run."""
 
 _PASSED = IDLE - {"copy", "iota"}

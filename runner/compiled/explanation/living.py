@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.compiled.evidence.hlo import Computation, Instruction, Module
+from runner.compiled.evidence.hlo import GOING_ON, STARTED, Computation, Instruction, Module
 
 _PASSED = frozenset(
-    {"bitcast", "tuple", "get-tuple-element", "opt-barrier", "while", "copy-done", "async-done", "async-update"}
+    {"bitcast", "tuple", "get-tuple-element", "opt-barrier", "while", "copy-done"}
+    | GOING_ON
     | {"optimization-barrier", "after-all", "add-dependency", "domain", "all-reduce-done", "all-gather-done"}
     | {"collective-permute-done", "send-done", "recv-done", "parameter", "slice-done", "dynamic-slice-done"}
 )
 """Opcodes whose result lies where an operand lies; a parameter lies where the caller has it."""
 
 _UPDATING = frozenset({"dynamic-update-slice", "scatter"})
-_RUNNING = frozenset({"while", "call", "conditional", "async-start"})
+_RUNNING = frozenset({"while", "call", "conditional", *STARTED})
 
 
 @dataclass

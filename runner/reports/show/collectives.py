@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from runner.base import executions
+from runner.base.dataclass import dataclass
 from runner.base.executions import Count, Part, Range
 from runner.base.words import bytes_text
 from runner.base.words import listed as names_listed

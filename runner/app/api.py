@@ -360,7 +360,7 @@ def plan(
     arguments = {
         "in_specs": (AUTO,) * len(operands) if in_specs is None else in_specs,
         "out_specs": out_specs,
-        "constraints": {"**/{dot_general,conv_general_dilated}.*": "auto"} if lines else {},
+        "constraints": {_PRODUCTS: "auto"} if lines else {},
         "hold": hold or {},
         **({} if hardware is None else {"hardware": hardware}),
         **keys,
@@ -375,6 +375,10 @@ def plan(
     if not quiet:
         print(chosen)
     return chosen
+
+
+_PRODUCTS = "**/{dot_general,conv_general_dilated}.*"
+"""The pattern of the products inside of a function."""
 
 
 def _best_mesh(
@@ -436,7 +440,15 @@ def _planned(
             composed = _composed(mapping, (), None, where)
             sources = replace(composed.sources, arguments=called.arguments)
             try:
-                result = finished(composed.plain, where, lambda: sources, (), workers)
+                try:
+                    result = finished(composed.plain, where, lambda: sources, (), workers)
+                except InvalidExperiment as error:
+                    if error.fault.key != ("constraints", _PRODUCTS):
+                        raise
+                    # The function has no products, so that the layouts of its arrays are the whole plan.
+                    constraints = {key: of for key, of in called.keys["constraints"].items() if key != _PRODUCTS}
+                    plain = {**composed.plain, "constraints": constraints}
+                    result = finished(plain, where, lambda: sources, (), workers)
             except InvalidExperiment as error:
                 raise InvalidPlan(sources.report(error.fault)) from None
         except InvalidConfiguration as error:

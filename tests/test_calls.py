@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from runner.app import api
 from runner.link.workers import Workers
-from tests.user_functions import calls
+from tests.user_functions import calls, closing
 
 X = (np.arange(64, dtype=np.float32).reshape(8, 8) ** 1.5) / 64
 WORKERS = Workers()
@@ -188,6 +188,14 @@ def test_a_shard_map_that_closes_over_a_sharded_array_is_refused_as_by_jax(tmp_p
     record = check(tmp_path, closing, X, mesh=mesh, in_specs=P("a", "b"))
     assert record.status == "invalid", record
     assert "table (float32[8, 8], P('a', 'b')) is captured: pass it as an argument" in str(record.error)
+
+
+def test_an_array_of_an_imported_module_that_a_shard_map_closes_over_is_named(tmp_path: Path) -> None:
+    record = check(tmp_path, closing.mapped, X, mesh=mesh_of(AxisType.Explicit), in_specs=P("a", "b"))
+    assert record.status == "invalid", record
+    assert "TABLE (float32[4, 4], P('a', 'b')) is captured: pass it as an argument of the shard_map" in str(
+        record.error
+    )
 
 
 def test_what_a_step_is_given_to_keep_and_how_its_state_comes_out(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ MODULES = {
     "tpu_collective_matmul": Known(
         flops=2 * 128**3, collectives={"collective-permute": 1}, sent=32768, asynchronous=True
     ),
+    "tpu_elements_by_number": Known(flops=0, collectives={"all-reduce": 1}, sent=5 * 96),
     "tpu_megascale": Known(collectives={"all-reduce": 1}, asynchronous=True),
     "tpu_sparsecore_calls": Known(flops=2 * 64**3, collectives={"all-reduce": 1}, sent=1536, asynchronous=True),
     "tpu_sparsecore": Known(collectives={"all-gather": 1}, sent=1536, asynchronous=True),
@@ -86,6 +87,13 @@ def test_a_started_call_that_names_no_computation_may_communicate() -> None:
     text = text_of("tpu_sparsecore_calls").replace(", called_computations={%offloaded}", "")
     explanation = modules.explain(text, "step.txt")
     assert explanation.missing == ["launch starts a call of the compiler's own, which may communicate"]
+
+
+def test_elements_that_are_read_by_their_numbers_are_elements() -> None:
+    (entry,) = modules.explain(text_of("tpu_elements_by_number"), "step.txt").moving
+    # Five steps of a loop, each with a part of 64 B of which three quarters are sent twice.
+    assert (entry.count, entry.bytes_in, entry.bytes_sent) == (5, 64, 96)
+    assert entry.node == "step.py:9"
 
 
 def test_a_product_of_a_library_moves_its_arrays_and_not_its_workspace() -> None:

@@ -19,7 +19,7 @@ import runner
 from runner.base.layout import Spec
 from runner.compiled.evidence import hlo
 from runner.compiled.evidence.model import Collective
-from runner.compiled.explanation import expecting, files, meshes, modules
+from runner.compiled.explanation import dumps, expecting, files, meshes, modules
 from runner.compiled.explanation.meshes import InvalidMesh
 from runner.compiled.explanation.model import Explanation, MemoryUse, PlacedCollective, SourcePlace
 from runner.compiled.explanation.modules import Known, UnreadableModule
@@ -349,6 +349,13 @@ def test_a_folders_modules_are_listed_the_largest_first(dump: Path) -> None:
     assert [line.split()[0] for line in outcome.stdout.splitlines()[1:3]] == ["jit_step", "jit_small"]
     with pytest.raises(files.SeveralModules, match="it has 2 modules; choose one by its name"):
         files.explain(dump)
+
+
+def test_a_module_that_libtpu_dumps_is_found_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "module_0003.jit_step.cl_1003875606.after_optimizations.txt").write_text(STEP)
+    (tmp_path / "module_0003.jit_step.cl_1003875606.after_optimizations_after_buffer_assignment.txt").write_text(STEP)
+    assert [module.name for module in dumps.modules(tmp_path)] == ["jit_step"]
+    assert runner.explain(tmp_path, module="jit_step").collectives == {"all-gather": 1, "all-reduce": 1}
 
 
 def test_a_module_of_a_folder_is_chosen_by_its_name(dump: Path) -> None:

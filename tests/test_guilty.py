@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_a_rerun_computes_only_what_is_downstream_of_the_edit() -> None:
 def test_removals_leave_out_collectives_updates_and_terms() -> None:
     given = context("A @ B", unrolled(4), TEXT)
     removed = {(edit.line, edit.kind) for edit in removing(Edits(given.experiment, "per_device"))}
-    assert {("chunk1", "collective"), ("C1", "update"), ("C1", "operand")} <= removed
+    assert {("chunk1", "exchange"), ("C1", "update"), ("C1", "operand")} <= removed
 
 
 def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]:
@@ -146,6 +147,8 @@ def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]
         ("R[0:1][0] + bias", "window", "R[1:2]"),
         ("pad(bias, ((1, 1),))[1:9]", "order", "pad(bias, ((2, 0),))"),
         ("0.5 * R[0]", "number", "2.0"),
+        ("bias[:4] + tanh(bias[1:5])", "exchange", "bias[1:5] + tanh(bias[:4])"),
+        ("bias[:4]", "window", "bias[1:5]"),
     ],
 )
 def test_an_oversight_has_an_edit(line: str, kind: str, after: str) -> None:
@@ -187,6 +190,21 @@ def forgotten(x, w, v):
 def reduced(x, w):
     even = x.sum(-1)
     return 0.25 * even @ w
+
+
+def averaged(x, y):
+    rows = x.shape[0]
+    return lax.psum(x.T @ y, "d") / (rows * 1.0)
+
+
+def dropped(x, key):
+    first, second = jax.random.split(key)
+    return x * jax.random.bernoulli(first, 0.5, x.shape)
+
+
+def gated(x, w, v):
+    gate = jax.nn.relu(x @ w)
+    return gate * (x @ v)
 """
 
 
@@ -247,3 +265,33 @@ def test_diagnose_is_a_key_of_check_and_ends_the_search(module: Any) -> None:
     )  # fmt: skip
     assert "no single edit of the function was found within 0 s" in diagnosed
     assert "guilty_functions" not in diagnosed
+
+
+def test_a_number_that_python_computes_is_mended_where_it_is_computed(module: Any) -> None:
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    function = jax.shard_map(module.averaged, mesh=mesh, in_specs=(P("d"), P("d")), out_specs=P())
+    operands = (normal(0, 6, 4), normal(1, 6, 5))
+    diagnosed = named(function, operands, lambda x, y: x.T @ y / x.shape[0], mesh=mesh, in_specs=(P("d"), P("d")))
+    assert "guilty_functions.py:32 rows = x.shape[0]: rows is the wrong number: with 6 for 3 the function" in diagnosed
+    assert "or guilty_functions.py" in diagnosed
+
+
+def test_another_of_several_values_is_meant(module: Any) -> None:
+    def reference(x: Any, key: Any) -> Any:
+        return x * jax.random.bernoulli(jax.random.split(key)[1], 0.5, x.shape)
+
+    diagnosed = named(
+        module.dropped, (normal(0, 8, 4), jax.random.PRNGKey(3)), reference, mesh={"d": 2}, in_specs=(P("d"), P())
+    )
+    assert "guilty_functions.py:38 return x * jax.random.bernoulli" in diagnosed
+    assert re.search(r"used where (value 1 of )?guilty_functions\.py:37 .*is meant", diagnosed)
+
+
+def test_a_function_that_no_edit_mends_is_aligned_with_its_reference(module: Any) -> None:
+    diagnosed = named(
+        module.gated, (normal(0, 8, 4), normal(1, 4, 3), normal(2, 4, 3)),
+        lambda x, w, v: (x @ w) / (1 + jnp.exp(-(x @ w))) * (x @ v), mesh={"d": 2}, in_specs=(P("d"), P(), P()),
+    )  # fmt: skip
+    assert (
+        "but guilty_functions.py:42 gate = jax.nn.relu(x @ w) reads what the reference has and gives what" in diagnosed
+    )

@@ -16,7 +16,7 @@ from runner.base.faults import InvalidExperiment, key_text
 from runner.base.layout import Spec
 from runner.experiment import unread
 from runner.experiment.config.sources import Sources
-from runner.experiment.imported import read_imported
+from runner.experiment.imported import KEY, read_imported
 from runner.experiment.reader import read
 from runner.link.workers import Workers
 from runner.reports.record.model import Record
@@ -26,6 +26,8 @@ from runner.worker import imported as calling
 from tests import harness
 
 MODEL = """
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -144,6 +146,11 @@ def inner(x):
 
 def outer(x):
     return inner(x) + 1
+
+
+@functools.partial(jax.jit, donate_argnames="params")
+def stepped(params, x):
+    return jax.tree.map(lambda w: w * (1 + x.sum()), params)
 
 
 def raises(x):
@@ -639,3 +646,34 @@ def test_an_edited_file_is_imported_again(folder: Path) -> None:
 
     assert value("def f(x):\n    return x * 2\n") == (6.0, "python_edited.py:2 return x * 2")
     assert value("def f(x):\n    return x + 20\n") == (23.0, "python_edited.py:2 return x + 20")
+
+
+STEP: dict[str, Any] = TREE | {
+    "specs": {"params/mlp/*/up": [None, "model"], "params/mlp/*/down": ["model"]},
+    "graph": {"new": "mine.stepped(params, x)"},
+    "outputs": {"new": "mine.specs()"},
+}
+
+
+def test_what_a_line_gives_a_jitted_function_that_donates_it_is_donated(folder: Path, tmp_path: Path) -> None:
+    record = ran(folder, STEP, tmp_path / "once")
+    memory = record.compiled["auto"].memory
+    assert memory is not None
+    # Two leaves of 4 × 8 numbers, of which each device has a half.
+    assert memory.alias_bytes == 2 * 4 * 8 * 4 // 2
+    assert "donate_argnums=(0, 1)" in (tmp_path / "once" / "program_auto.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        {"graph": {"new": "mine.stepped(params, x)", "loss": "mine.loss(params, x)"}, "outputs": {"loss": []}},
+        {"graph": {"new": "mine.stepped(params, x)", "loss": "mine.loss(new, x)"}, "outputs": {"loss": []},
+         "grad": {"of": "loss", "wrt": ["params"]}},
+    ],
+    ids=["another line", "a gradient"],
+)  # fmt: skip
+def test_what_something_else_reads_is_not_donated(reader: dict[str, Any], folder: Path) -> None:
+    imports = {"imports": {"mine": str(folder / "python_model.py")}}
+    assert list(traced(folder, STEP | imports)[KEY]["donated"]) == [UP, DOWN]
+    assert traced(folder, STEP | imports | reader)[KEY].get("donated", []) == []

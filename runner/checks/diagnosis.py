@@ -21,12 +21,13 @@ import numpy as np
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
 from runner.base.words import listed
-from runner.checks import output_differences
+from runner.checks import alignment, output_differences
 from runner.checks.changed import ChangedGraphs
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.kinds import sections
 from runner.checks.mends import inserting
+from runner.checks.numbers import computed
 from runner.checks.oversights import overlooking
 from runner.checks.reference import PerDevice, interpret
 from runner.checks.reference.arithmetic import Arithmetic
@@ -91,6 +92,8 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
         ]
         return [who, mended[0], *(f"or {other}" for other in mended[1:])]
     none = search.nothing("the function", "it equal its reference")
+    if not written.regions and not search.lines and (parting := trial.parting()) is not None:
+        return [who, f"{none}, but {parting}", *trial.differences()]
     return [who, f"the line could not be found: {none}", *trial.differences()]
 
 
@@ -212,7 +215,7 @@ def _proposed(suspect: Suspect, reference: Experiment) -> list[Edit]:
     # A mistake in a line of indices is less likely, and a collective around one may mend the result by accident.
     counting = indices(suspect.experiment, suspect.section)
     put_back = (edit for edit in inserting(edits) if not _around_index(edit, counting))
-    proposed = [*changing(edits), *overlooking(edits), *put_back]
+    proposed = [*changing(edits), *overlooking(edits), *computed(edits), *put_back]
     ranked = [
         replace(edit, rank=edit.rank + _INDICES * (edit.line in counting and edit.kind != "offset"))
         for edit in proposed
@@ -247,8 +250,11 @@ _LITERALS = 4.0
 element: 1 / 96 is rounded in the function, where the reference divides by 96.
 """
 
-_MOVING = ("collective", "update")
+_MOVING = ("collective", "exchange", "update")
 """The kinds of removals of what moves data: an edit that does the work of one is another program."""
+
+_PLACING = ("exchange", "update")
+"""Those of what brings blocks to their places, as a ring does."""
 
 _REMOVED = 32
 """The largest number of parts that are left out of an edited program, to see whether they have an effect there."""
@@ -386,11 +392,23 @@ class Trial:
             if self._is_idle(edit, self._removals[number]) and not self._is_idle_unedited(number)
         ]
         moving = any(self._removals[number].kind in _MOVING for number in idle)
-        if edit.kind == "collective" and (gone.collectives or moving):
+        if edit.kind == "collective" and (gone.collectives or moving or self._stays_idle(edit)):
             return math.inf
-        lines = {self._removals[number].line for number in idle}
+        lines = {self._removals[number].place for number in idle}
         unlikely = edit.rank >= _SPECULATIVE and len(lines) > _MOST_IDLE
         return math.inf if unlikely else gone.penalty
+
+    def _stays_idle(self, edit: Edit) -> bool:
+        """Whether a whole line that exchanges blocks, or that puts them in their places, has no effect once edited.
+
+        A collective that mends a wrong ring by doing its work leaves the ring as idle as the mistake may have made it.
+        """
+        lines: dict[tuple[str, str], Edit] = {}
+        for removal in (self._removals[number] for number in self._near(edit)):
+            line = (removal.place, removal.before)
+            if removal.kind in _PLACING and len(removal.changed.edited) >= len(_edited(lines.get(line))):
+                lines[line] = removal
+        return any(self._is_idle(edit, removal) for removal in lines.values())
 
     def _near(self, edit: Edit) -> list[int]:
         """The numbers of the removals from other lines that are tried: those of the nearest lines."""
@@ -430,7 +448,12 @@ class Trial:
         """Whether the suspect as it is computes the same without the part of a removal."""
         if number not in self._idle:
             case = self._cases[0]
-            self._idle[number] = self._computes(case, case.suspect.values, self._removals[number])
+            try:
+                self._idle[number] = case.suspect.unmoved(
+                    self._changed.of(self._removals[number]), self._context.experiment.results
+                )
+            except MISFITS:
+                self._idle[number] = False
         return self._idle[number]
 
     def same(self, edit: Edit) -> bool:
@@ -449,6 +472,46 @@ class Trial:
             if not self._agree(name, case.values["graph"], case.suspect.values)
         )  # fmt: skip
         return [text for text in shown if text is not None]
+
+    def parting(self) -> str | None:
+        """A sentence on the line at which a function parts from its reference; None where no value of the reference
+        in a line's place mends the function.
+        """
+        experiment = self._context.experiment
+        references = [self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic) for case in self._cases]
+        meant = [reference.every() for reference in references]
+
+        def mends(number: int, other: int) -> bool:
+            in_time = self.work <= experiment.diagnose * RATE
+            return in_time and self._mends_with(number, [values[other] for values in meant])
+
+        suspect = self._cases[0].suspect
+        parting = alignment.parted(suspect.graph, suspect.every(), meant[0], mends)
+        frames = self.suspect.experiment.given_frames[self.suspect.section]
+        frame = None if parting is None else frames.get(str(parting[0].source.line))
+        if parting is None or frame is None:
+            return None
+        at = (line for line in alignment.lines(references[0].graph) if line.results[0].number == parting[1])
+        place = experiment.given_frames["graph"].get(str(next(at).source.line))
+        of_line = "" if place is None else f" in {place.text}"
+        return (
+            f"{frame} reads what the reference has and gives what it has not: with the value that the reference "
+            f"has{of_line} the function equals its reference"
+        )
+
+    def _mends_with(self, number: int, values: Sequence[PerDevice]) -> bool:
+        """Whether the suspect computes the graph if an equation gives these values, one for each of the cases."""
+        self._tried += 1
+        results = self._context.experiment.results
+        try:
+            return all(
+                self._agree(name, case.values["graph"], after)
+                for case, value in zip(self._cases, values, strict=True)
+                for after in [case.suspect.with_value(number, value, results)]
+                for name in results
+            )
+        except MISFITS:
+            return False
 
     def agrees(self, revised: Experiment) -> bool:
         """Whether the suspect's section of another experiment computes the graph on the same arrays, interpreted from
@@ -489,6 +552,10 @@ class Trial:
         except MISFITS:
             return False
         return all(self._agree(name, wanted, after) for name in results if name not in but)
+
+
+def _edited(edit: Edit | None) -> Sequence[object]:
+    return () if edit is None else edit.changed.edited
 
 
 def most(context: Context) -> int:

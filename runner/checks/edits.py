@@ -8,6 +8,7 @@ A program is broken with edits (`runner/app/cli/mutate.py`) and, as most edits u
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -50,6 +51,18 @@ _STEPS = 2
 
 _FEW = 4
 """The largest number of copies of a line of Python that are also edited one by one."""
+
+
+_OF_SEVERAL = ("window", "number")
+"""The kinds of edits by which a line takes another of several values."""
+
+_UNPACKED = re.compile(r"\w+(, *\w+)+ *=[^=]")
+"""A statement that gives several values names."""
+
+
+def gives_several(frame: Frame) -> bool:
+    """Whether a line of the user's file gives several values names."""
+    return _UNPACKED.match(frame.text) is not None
 
 
 @dataclass(frozen=True)
@@ -299,12 +312,42 @@ class Edits:
         """The section with `new` in the place of `old`, in the site and in its copies."""
         rank += site.penalty + 0.25 * (len(site.path) > 1)
         message = site.of_call(old, message)
+        if kind in _OF_SEVERAL and site.frame is not None and gives_several(site.frame):
+            message = partial(self._or_in_reader, site, message)
         return Edit(site.name, site.frame, kind, rank, message, lambda: self._change(site, old, new), self)
 
-    def readers(self, site: EditSite) -> list[str]:
-        """The other lines of the user's file that read the value of a line."""
-        reading = (other for other in self.sites if Name(site.label) in [*within(other.term)])
-        return list(dict.fromkeys(str(other.frame) for other in reading if other.frame not in (None, site.frame)))
+    def of_terms(
+        self,
+        terms: Sequence[tuple[EditSite, Term]],
+        frame: Frame,
+        kind: str,
+        message: Callable[[], str],
+        rank: float,
+    ) -> Edit:
+        """The section with other terms at several sites, which follow from one line of the user's file."""
+        site, term = terms[0]
+
+        def change() -> Change:
+            return self._changed(terms, lambda: site.text(site.term), lambda: site.text(term))
+
+        return Edit(site.name, frame, kind, rank, message, change, self)
+
+    def _or_in_reader(self, site: EditSite, message: Callable[[], str]) -> str:
+        """A message on the wrong one of several values, which is as likely to be wrong where it is read."""
+        readers = self._readers(site)
+        return f"{message()}; or another of its values is meant in {readers[0]}" if len(readers) == 1 else message()
+
+    def _readers(self, site: EditSite) -> list[str]:
+        """The other lines of the user's file that read a value which this line computes from that of a site."""
+        reads, frames = {site.label}, list[str]()
+        for other in self.sites:
+            if reads.isdisjoint(part.name for part in within(other.term) if isinstance(part, Name)):
+                continue
+            if other.frame == site.frame:
+                reads.add(other.label)
+            elif other.frame is not None:
+                frames.append(str(other.frame))
+        return list(dict.fromkeys(frames))
 
     @property
     def another_step(self) -> Iterator[tuple[EditSite, Term]]:
@@ -317,13 +360,19 @@ class Edits:
     def _change(self, site: EditSite, old: Term, new: Term) -> Change:
         copies = ((copy, self._copies.edited(site, copy, old, new)) for copy in site.copies)
         terms = [(site, swapped(site.term, old, new)), *((copy, term) for copy, term in copies if term is not None)]
+        return self._changed(terms, lambda: site.text(old), lambda: site.text(new))
+
+    def _changed(
+        self, terms: Sequence[tuple[EditSite, Term]], before: Callable[[], str], after: Callable[[], str]
+    ) -> Change:
+        """The section with other terms at these sites."""
         edited = (
             (position, Node(node.line, Expression("", term)))
             for edited_site, term in terms
             for position, node in edited_site.places
         )
         in_file = ((self._key(edited_site), partial(_in_file, edited_site, term)) for edited_site, term in terms)
-        return Change(tuple(edited), tuple(in_file), lambda: site.text(old), lambda: site.text(new))
+        return Change(tuple(edited), tuple(in_file), before, after)
 
     def _key(self, site: EditSite) -> Key:
         return site.places[0][1].line.written(self.section)[0]

@@ -17,10 +17,11 @@ from runner.checks.edits import Edit, Edits, EditSite, form, is_collective, is_r
 from runner.checks.oversights import is_mask
 from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.graph.language.operators import COMPARISONS
-from runner.graph.language.parts import argument, axes_of, called, operator, parts, place_of
+from runner.graph.language.parts import argument, at_index, axes_of, called, operator, parts, place_of
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
-from runner.graph.term import Apply, Const, Name, Term, heads, names, swapped, within
+from runner.graph.source import Frame
+from runner.graph.term import Apply, Const, Name, Term, children, heads, names, swapped, within
 
 
 def inserting(edits: Edits) -> Iterator[Edit]:
@@ -32,6 +33,7 @@ def inserting(edits: Edits) -> Iterator[Edit]:
     # If one edit helps at two sites, the mistake is more likely at the site nearer the outputs.
     for site in reversed(edits.sites):
         yield from _collectives_around(edits, site)
+        yield from _exchanged_instead(edits, site)
         yield from _parts_around(edits, site, added, unread)
         yield from _operands_back(edits, site, added)
         yield from _of_this_device(edits, site)
@@ -266,17 +268,21 @@ def _reshaped(term: Term) -> tuple[Term, ...]:
 
 def _addends_scaled(edits: Edits, site: EditSite, added: Sequence[_Added], visible: set[str]) -> Iterator[Edit]:
     """A factor that other lines have, put back at one of the terms of a sum: `total * fix + new`."""
-    term = site.term
-    if not _is_binary(term) or not OPERATIONS[term.operation].adds:
+    sums = [part for part in parts(site.term) if _adds(part)]
+    if not sums:
         return
-    factors = {
+    products = [scaled for scaled in added if scaled.operation == "multiply"]
+    names = {
         text(scaled.right): scaled.right
-        for scaled in added
-        if scaled.operation == "multiply" and isinstance(scaled.right, Name) and scaled.right.name in visible
+        for scaled in products
+        if isinstance(scaled.right, Name) and scaled.right.name in visible
     }
-    for addend in term.operands:
-        for factor in factors.values() if isinstance(addend, Name) else ():
+    numbers = {text(scaled.left): scaled.left for scaled in products if isinstance(scaled.left, Const)}
+    for addend in (addend for total in sums for addend in children(total) if isinstance(addend, Name)):
+        for factor in names.values():
             yield _put_back(edits, site, addend, operator("multiply", addend, factor), "scale", factor, 2.5)
+        for number in numbers.values():
+            yield _put_back(edits, site, addend, operator("multiply", number, addend), "scale", number, 3.0)
 
 
 def _is_binary(term: Term) -> TypeGuard[Apply]:
@@ -412,6 +418,50 @@ def _other_names(edits: Edits, site: EditSite, unread: _Unread) -> Iterator[Edit
             near = (*before[::-1], *site.given).index(name)
             rank = _FORGOTTEN if name in forgotten else 4.0 + 0.03 * near
             yield edits.edit(site, part, new, "value", partial(_mistaken, site, part, new), rank)
+        for frame, element in _siblings(site):
+            yield edits.edit(site, part, element, "value", partial(_of_several, site, part, frame, element), _SIBLING)
+
+
+_SIBLING = 3.75
+"""The rank of an edit by which a line reads another of several values that are given together, and nothing reads it."""
+
+_TOGETHER = 3
+"""The largest number of values that are given together of which others are tried."""
+
+
+def _siblings(site: EditSite) -> list[tuple[Frame, Term]]:
+    """The elements of what a line of Python gives together, as `first, second = split(key)`, that nothing reads."""
+    lines = [(before.frame, before.term) for before in site.before.values()]
+    taken = {line for _, line in lines if isinstance(line, Apply) and line.spelled == "index"}
+    several = {
+        line.operands[0]: frame
+        for frame, line in lines
+        if frame is not None and line in taken and isinstance(line.operands[1], Const)
+    }
+    elements = ((frame, at_index(of, Const(at))) for of, frame in several.items() for at in range(_TOGETHER))
+    return [(frame, element) for frame, element in elements if element not in taken]
+
+
+def _of_several(site: EditSite, part: Term, frame: Frame, element: Term) -> str:
+    """The message that another of several values is meant."""
+    assert isinstance(element, Apply)
+    which = f"value {text(element.operands[1])} of {frame}"
+    return f"{site.named}: {site.text(part)} is used where {which} is meant: with that it equals the graph"
+
+
+def _exchanged_instead(edits: Edits, site: EditSite) -> Iterator[Edit]:
+    """An exchange of blocks between devices in the place of a rearrangement on each: `all_to_all` for `x.T`."""
+    for part in parts(site.term):
+        if not isinstance(part, Apply) or not (part.spelled == ".T" or part.operation in _REARRANGING):
+            continue
+        for axes, (operation, over, call) in itertools.product(edits.combinations, _collectives()):
+            if over.does != "exchange":
+                continue
+            new = Apply(operation.name, (part.operands[0], axes_of(axes), *call.operands[2:]), call.named)
+            yield edits.edit(site, part, new, "collective", partial(_mistaken, site, part, new), 4.0)
+
+
+_REARRANGING = ("transpose", "reshape", "swapaxes")
 
 
 _FORGOTTEN = 2.0

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from runner.checks.edits import Edit, Edits, EditSite, named_by
+from runner.checks.edits import Edit, Edits, EditSite, gives_several, named_by
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.parts import at_index, called, operator, parts, plus, with_argument
-from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, mapped, names, within
+from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, mapped, within
 
 _LITERALS = 20
 """The largest number of different literals of the reference that are tried in the place of others."""
@@ -27,9 +27,6 @@ _CONFUSED: Mapping[str, tuple[str, ...]] = {
     "floor_divide": ("remainder",),
 }  # fmt: skip
 """The operators that are taken for each other, besides an operator and its inverse."""
-
-_UNPACKED = re.compile(r"\w+(, *\w+)+ *=[^=]")
-"""A statement that gives several values names."""
 
 _REDUCTIONS = ("sum", "mean", "max", "min")
 
@@ -76,28 +73,24 @@ class _Proposal:
     site: EditSite
     term: Term
 
-    def edit(self, old: Term, new: Term, kind: str, what: str, rank: float) -> Edit:
-        """The section with `new` in place of `old`; `what` is said of the whole part, as it reads after."""
+    def edit(self, old: Term, new: Term, kind: str, what: str, rank: float, also: Callable[[], str] = str) -> Edit:
+        """The section with `new` in place of `old`; `what` is said of the whole part, as it reads after, and `also`
+        returns what is said at the end.
+        """
 
         def message() -> str:
             shown, after = self.site.text(old), self.site.text(new)
-            return f"{self.site.named}: {shown} {what}: with {after} it equals the graph{self._elsewhere(kind)}"
+            return f"{self.site.named}: {shown} {what}: with {after} it equals the graph{also()}"
 
         return self.edits.edit(self.site, old, new, kind, message, rank)
 
-    def _elsewhere(self, kind: str) -> str:
-        """The other line at which the same mistake may be: one that reads a wrong value of several, or gives them."""
-        frame = self.site.frame
-        if frame is None:
-            return ""
-        if kind == "window" and _UNPACKED.match(frame.text):
-            readers = self.edits.readers(self.site)
-            return f"; or another of its values is meant in {readers[0]}" if len(readers) == 1 else ""
-        if kind == "exchange":
-            given = {self.site.before[name].frame for name in names(self.term) if name in self.site.before}
-            several = [before for before in given if before is not None and _UNPACKED.match(before.text)]
-            return f"; or {several[0]} gives them in the other order" if len(several) == 1 else ""
-        return ""
+    def given_together(self, first: Term, second: Term) -> str:
+        """The line that may as well give two values in the other order, if one line gives them both."""
+        before = [self.site.before.get(value.name) for value in (first, second) if isinstance(value, Name)]
+        frames = {None if line is None else line.frame for line in before}
+        frame = frames.pop() if len(frames) == 1 else None
+        several = frame is not None and frame != self.site.frame and gives_several(frame)
+        return f"; or {frame} gives them in the other order" if several else ""
 
 
 def _divided(x: float, y: float) -> float:
@@ -250,6 +243,7 @@ def _shifted(window: Slice[Term]) -> Iterator[Slice[Term]]:
     match window.lower, window.upper:
         case Const(value=None | 0), Const(value=int() as size) if size > 0:
             yield Slice(Const(-size), NOTHING, window.step)
+            yield Slice(Const(1), Const(size + 1), window.step)
         case Const(value=int() as start), Const(value=None):
             yield Slice(NOTHING, Const(-start), window.step)
         case Const(value=None | 0), Const(value=int() as stop) if stop < 0:
@@ -354,17 +348,30 @@ def _exchanges(part: _Proposal) -> Iterator[Edit]:
     """Two values, or two numbers, of one line that stand in each other's place: `0.2 * left + 0.3 * right`."""
     if part.term is not part.site.term:
         return
-    for kind, rank in ((Name, 3.5), (Const, 3.5)):
-        known = [each for each in dict.fromkeys(within(part.term)) if isinstance(each, kind)]
-        known = [each for each in known if isinstance(each, Name) or isinstance(each.value, float)]
-        for first, second in itertools.combinations(known[:_EXCHANGED], 2):
+    every = [*dict.fromkeys(within(part.term))]
+    for is_kind, rank in ((_is_name, 3.5), (_is_float, 3.5), (_is_part, 3.5)):
+        for first, second in itertools.combinations([*filter(is_kind, every)][:_EXCHANGED], 2):
             if _shape(part, first) == _shape(part, second):
                 new = _swapped(part.term, first, second)
-                yield part.edit(part.term, new, "exchange", "has two values in each other's place", rank)
+                also = partial(part.given_together, first, second)
+                yield part.edit(part.term, new, "exchange", "has two values in each other's place", rank, also)
 
 
 _EXCHANGED = 5
 """The largest number of values of a line of which two are exchanged."""
+
+
+def _is_name(term: Term) -> bool:
+    return isinstance(term, Name)
+
+
+def _is_float(term: Term) -> bool:
+    return isinstance(term, Const) and isinstance(term.value, float)
+
+
+def _is_part(term: Term) -> bool:
+    """Whether a term is a part of a value: `padded[1:-1]`."""
+    return isinstance(term, Apply) and term.spelled == "index" and isinstance(term.operands[0], Name)
 
 
 def _shape(part: _Proposal, term: Term) -> tuple[int, ...] | None:

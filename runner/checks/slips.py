@@ -53,7 +53,9 @@ def removing(edits: Edits) -> Iterator[Edit]:
                 case Apply(operation="dynamic_update_slice", operands=(whole, *_)):
                     yield edits.edit(site, term, whole, "update", str, 0.0)
                 case Apply(operands=(operand, *_), spelled="call") if is_collective(term):
-                    yield edits.edit(site, term, operand, "collective", str, 0.0)
+                    over = OPERATIONS[term.operation].over
+                    exchanges = over is not None and over.does in ("permute", "exchange")
+                    yield edits.edit(site, term, operand, "exchange" if exchanges else "collective", str, 0.0)
                 case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].inverse:
                     yield edits.edit(site, term, left, "operand", str, 0.0)
                     if OPERATIONS[name].commutes:

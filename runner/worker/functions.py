@@ -14,7 +14,8 @@ import math
 import re
 import string
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import ismodule
@@ -29,7 +30,7 @@ from runner.base import codec, dtypes
 from runner.base.chosen import AUTO
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.base.layout import Spec
-from runner.base.untyped import is_mapping
+from runner.base.untyped import is_list, is_mapping
 from runner.base.words import bytes_text, listed
 from runner.experiment.config import schema
 from runner.experiment.frames import free
@@ -63,7 +64,7 @@ from runner.worker.layouts import of_results
 from runner.worker.raising import text_of
 from runner.worker.setting import Setting
 from runner.worker.specs import partition
-from runner.worker.versions import is_own
+from runner.worker.versions import donated_numbers, is_own
 from runner.worker.walk import REFUSALS
 
 _OF_FUNCTIONS = ("of", "result", "checkpoint")
@@ -218,6 +219,8 @@ class _FunctionReader:
     """The patterns of `specs` that match a path."""
     inside: dict[str, None] = field(default_factory=dict[str, None])
     """The paths inside calls that constraints may name."""
+    donating: dict[str, None] = field(default_factory=dict[str, None])
+    """The arrays and trees that lines give jitted functions for parameters that these donate."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by name."""
     compilable: dict[str, _Compilable] = field(default_factory=dict[str, "_Compilable"])
@@ -310,8 +313,12 @@ class _FunctionReader:
         return self.objects.get(next(called, ""))
 
     def _donated(self) -> tuple[str, ...]:
-        """The arrays whose memory the outputs may take."""
-        return () if self.call is None else tuple(self._leaves(self.call.donated))
+        """The arrays whose memory the outputs may take: of a file those that only the line reads that donates them."""
+        if self.call is not None:
+            return tuple(self._leaves(self.call.donated))
+        texts = list(_texts_in(self.definition["graph"]))
+        reading = Counter(name for text in texts for name in python_source.names(text))
+        return tuple(self._leaves(name for name in self.donating if reading[name] == 1))
 
     def _changed(self) -> dict[str, Any]:
         """The definition with the lines of the functions that it calls."""
@@ -960,12 +967,14 @@ class _FunctionReader:
         except InvalidExperiment:
             raise
         except _RAISED as error:
-            hint = "" if self.call is None else remedies.of_captured(error, self.call.captured)
+            hint = remedies.of_captured(error, {} if self.call is None else self.call.captured)
             if not hint and self.probe.programs[0].typed and not local and isinstance(error, REFUSALS):
                 hint = self._remedy(error, self._typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
             name = (call.function or call.text) if self.call is None else self.call.name
             raise self._raised(error, f"tracing {name}", key, call.text, hint) from None
         self.called |= {call.function, *lines.called} - {""}
+        if section == "graph" and not self.around and not self.definition["grad"].get("of"):
+            self.donating |= dict.fromkeys(name for name in self._donates(call) if name in reads)
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         _require_shallow(gives, call.text, key)
@@ -1230,6 +1239,17 @@ class _FunctionReader:
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, text, fault)) from None
 
+    def _donates(self, call: PythonCall) -> list[str]:
+        """The names that a call gives a jitted function for parameters that this donates."""
+        first, *rest = call.function.split(".")
+        function = self.objects.get(first)
+        for name in rest:
+            function = getattr(function, name, None)
+        part = python_source.expression(call.text)
+        operands = part.inside if part.kind == "call" else ()
+        given = (operands[number] for number in donated_numbers(function) if number < len(operands))
+        return [operand.text for operand in given if operand.kind == "name"]
+
     def _known(self, call: PythonCall, space: Mapping[str, Any], key: Key) -> None:
         """Refuse names that are not defined."""
         for name in call.names:
@@ -1453,6 +1473,14 @@ def _calling(functions: Mapping[str, DefinedFunction], imports: Collection[str])
         calling |= added
         more = bool(added)
     return calling
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """The expressions of a section, those of repeats' bodies too."""
+    if isinstance(value, str):
+        yield value
+    for part in value.values() if is_mapping(value) else value if is_list(value) else ():
+        yield from _texts_in(part)
 
 
 def _tuple_of(names: Iterable[str]) -> str:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
 
 from runner.base.layout import Spec
 from runner.base.words import listed
@@ -30,17 +33,39 @@ _AXIS = re.compile(r"\baxis=(\d+)\b")
 
 
 _CAPTURED = re.compile(
-    r"Manual.*(?:should match the mesh of|mesh of sharding)|closed?[- ]over", re.DOTALL | re.IGNORECASE
+    r"Manual.*(?:should match the mesh of|mesh of sharding)|clos(?:ed?|ing)[- ]over", re.DOTALL | re.IGNORECASE
 )
 
 
 def of_captured(error: BaseException, captured: Mapping[str, str]) -> str:
-    """What to write where JAX refuses a `shard_map` that closes over a sharded array, of those that are `captured`."""
-    if not captured or _CAPTURED.search(text_of(error)) is None:
+    """What to write where JAX refuses a `shard_map` that closes over a sharded array.
+
+    `captured` describes those of the call; without any, those that the refused function reads in its module count.
+    """
+    if _CAPTURED.search(text_of(error)) is None:
         return ""
-    verb = "is" if len(captured) == 1 else "are"
-    each = "it as an argument" if len(captured) == 1 else "them as arguments"
-    return f"{listed([*captured.values()])} {verb} captured: pass {each} of the shard_map, with specs in in_specs"
+    arrays = [*captured.values()] or [*_read_around(error)]
+    if not arrays:
+        return ""
+    verb = "is" if len(arrays) == 1 else "are"
+    each = "it as an argument" if len(arrays) == 1 else "them as arguments"
+    return f"{listed(arrays)} {verb} captured: pass {each} of the shard_map, with specs in in_specs"
+
+
+def _read_around(error: BaseException) -> Iterator[str]:
+    """Describe the sharded arrays that the innermost of the user's functions reads from around it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if is_own(frame.f_code.co_filename)]
+    for frame in frames[-1:]:
+        names = dict.fromkeys((*frame.f_code.co_names, *frame.f_code.co_freevars))
+        for name in names:
+            value: Any = frame.f_locals.get(name, frame.f_globals.get(name))
+            if isinstance(value, jax.Array) and isinstance(getattr(value, "sharding", None), NamedSharding):
+                yield _described_array(name, value)
+
+
+def _described_array(name: str, array: Any) -> str:
+    """`table (float32[8, 8], P('a', 'b'))`."""
+    return f"{name} ({array.dtype}{list(array.shape)}, {array.sharding.spec})"
 
 
 def refused_at(error: BaseException) -> traceback.FrameSummary | None:

@@ -256,6 +256,12 @@ def user_places(source: Any) -> list[tuple[str, int]]:
     return [(frame.file_name, frame.start_line) for frame in frames]
 
 
+def donated_numbers(function: Any) -> tuple[int, ...]:
+    """The positions of the arguments that a jitted function donates, which JAX publishes of a lowered one alone."""
+    info = getattr(function, "_jit_info", None)
+    return () if info is None else tuple(info.donate_argnums)
+
+
 def forget_frames() -> None:
     """Drop the cached frames, since the user's files may have changed."""
     _user_frame.cache_clear()

@@ -45,6 +45,10 @@ class _Remembering(Interpreter):
     """Whether lines must keep their shapes."""
     computed: int = 0
     """The number of equations that were computed."""
+    given: Mapping[int, PerDevice] = field(default_factory=dict[int, PerDevice])
+    """Values of lines, by number, that stand in the place of what the lines compute."""
+    joined: list[PerDevice] = field(default_factory=list[PerDevice])
+    """What the devices had where the results of a region were joined, in the order of running."""
 
     def run(self, graph: Graph, kept: frozenset[int]) -> None:
         for equation in graph.equations:
@@ -74,6 +78,9 @@ class _Remembering(Interpreter):
 
     def _line(self, equation: Equation, gone: frozenset[int]) -> None:
         (result,) = equation.results
+        if result.number in self.given:
+            self.values[result.number] = self.given[result.number]
+            return
 
         def compute() -> PerDevice:
             Interpreter._line(self, equation, frozenset())
@@ -113,6 +120,7 @@ class _Remembering(Interpreter):
         def compute() -> PerDevice:
             return Interpreter._joined(self, held, layout, region, equation, line)
 
+        self.joined.append(held)
         if not self.copies:
             # Of values that are to be copies and differ, only the unchanged section has one.
             return compute()
@@ -149,7 +157,7 @@ class Rerun:
             array.name: self._block(array, arithmetic.held(arrays[array.name], experiment.x64, array.dtype))
             for array in experiment.given
         }
-        self.values = self._run(self.graph, self.graph.names, copies=False)
+        self.values, self._joined = self._run(self.graph, self.graph.names, copies=False)
         self._kept.filling = False
 
     def _block(self, array: Array, whole: np.ndarray) -> PerDevice:
@@ -162,14 +170,38 @@ class Rerun:
 
         Raises what `interpret` raises, and `OverflowError` for a value that is much larger than any of the section's.
         """
-        return self._run(graph, {name: graph.names[name] for name in keep}, copies=True)
+        return self._run(graph, {name: graph.names[name] for name in keep}, copies=True)[0]
 
-    def _run(self, graph: Graph, names: Mapping[str, int], *, copies: bool) -> dict[str, PerDevice]:
+    def with_value(self, number: int, value: PerDevice, keep: Iterable[str]) -> dict[str, PerDevice]:
+        """The values of these names if an equation gave another value. Raises what `interpret` raises."""
+        names = {name: self.graph.names[name] for name in keep}
+        return self._run(self.graph, names, copies=True, given={number: value})[0]
+
+    def every(self) -> dict[int, PerDevice]:
+        """The values of all equations outside of repeats and regions, by number."""
+        numbers = (result.number for equation in self.graph.equations for result in equation.results)
+        values = self._run(self.graph, {str(number): number for number in numbers}, copies=False)[0]
+        return {int(number): value for number, value in values.items()}
+
+    def unmoved(self, graph: Graph, keep: Iterable[str]) -> bool:
+        """Whether these names have the values of the unchanged section, and each device does what it joins in a region.
+
+        What specs promise to be copies may differ, as in a wrong section. Raises what `interpret` raises.
+        """
+        values, joined = self._run(graph, {name: graph.names[name] for name in keep}, copies=False)
+        before = [*self._joined, *(self.values[name] for name in values)]
+        after = [*joined, *values.values()]
+        return len(before) == len(after) and all(map(_same, before, after))
+
+    def _run(
+        self, graph: Graph, names: Mapping[str, int], *, copies: bool, given: Mapping[int, PerDevice] | None = None
+    ) -> tuple[dict[str, PerDevice], list[PerDevice]]:
+        """The values of these names, and what devices joined."""
         experiment = self._experiment
         interpreter = _Remembering(
             self._mesh, experiment.mesh, experiment.dims, experiment.x64, self._arithmetic, self._script(),
-            self._most if copies else None, copies=copies, kept=self._kept,
-            shaped=self._shaped,
+            None if self._kept.filling else self._most, copies=copies, kept=self._kept,
+            shaped=self._shaped, given=given or {},
         )  # fmt: skip
         interpreter.values = {value.number: self._inputs[value.name] for value in graph.inputs}
         try:
@@ -177,4 +209,16 @@ class Rerun:
                 interpreter.run(graph, frozenset())
         finally:
             self.work += interpreter.computed
-        return {name: interpreter.values[number] for name, number in names.items()}
+        return {name: interpreter.values[number] for name, number in names.items()}, interpreter.joined
+
+
+_CLOSE = 1e-9
+"""How far values that are the same may be apart by rounding, relative to the larger one."""
+
+
+def _same(before: PerDevice, after: PerDevice) -> bool:
+    """Whether each device has the same value."""
+    return len(before) == len(after) and all(
+        np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=_CLOSE, atol=_CLOSE, equal_nan=True)
+        for a, b in zip(before, after, strict=True)
+    )

@@ -192,6 +192,14 @@ class Instruction:
     root: bool
     position: int
     stack_frames: StackFrames = field(default_factory=StackFrames, repr=False)
+    shape_text: str = field(default="", repr=False)
+
+    @property
+    def elements(self) -> tuple[str, ...]:
+        """The shapes of a tuple's elements, as text; none of an array."""
+        if not self.shape_text.startswith("("):
+            return ()
+        return tuple(part.strip() for part in _parts(_COMMENT.sub("", self.shape_text)[1:-1]))
 
     @cached_property
     def metadata(self) -> Metadata:
@@ -335,6 +343,8 @@ def read(text: str) -> Module:
             computation = None
         elif line.strip():
             instruction = _instruction(line, len(computation.instructions), module.stack_frames)
+            if instruction is not None and "#" in line and any("#" in name for name in instruction.operands):
+                _take_elements(computation, instruction)
             if instruction is None or instruction.name in computation.instructions:
                 module.unread.append(line.strip())
             else:
@@ -342,6 +352,28 @@ def read(text: str) -> Module:
     if computation is not None:
         module.unread.append(f"the text ends inside of {computation.name}")
     return module
+
+
+def _take_elements(computation: Computation, reading: Instruction) -> None:
+    """Add the elements of tuples that an instruction reads as `%tuple#1`; most texts have instructions for them."""
+    for name in reading.operands:
+        _take_element(computation, name, reading.stack_frames)
+    reading.position = len(computation.instructions)
+
+
+def _take_element(computation: Computation, name: str, stack_frames: StackFrames) -> None:
+    of, mark, index = name.rpartition("#")
+    if not mark or not index.isdecimal() or name in computation.instructions:
+        return
+    _take_element(computation, of, stack_frames)
+    source = computation.instructions.get(of)
+    elements = source.elements if source is not None else ()
+    if int(index) < len(elements):
+        text = elements[int(index)]
+        computation.instructions[name] = Instruction(
+            name, "get-tuple-element", shapes(text), (of,), f", index={index}", False, len(computation.instructions),
+            stack_frames, text,
+        )  # fmt: skip
 
 
 def _header(module: Module, line: str) -> None:
@@ -381,6 +413,7 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
         root=bool(match.group(1)),
         position=position,
         stack_frames=stack_frames,
+        shape_text=line[start:end],
     )
     return instruction if _complete(instruction) else None
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from runner.base import regular
 from runner.link.events import Memory
 
-_MODULE = re.compile(r"^(module_\d+\.(?P<name>.+?))\.(?P<stage>[^/]*?)(?P<suffix>\.txt|\.hlo\.pb|\.hlo)$")
+_MODULE = re.compile(r"^(module_\d+\.(?P<name>.+?)(?:\.cl_\d+)?)\.(?P<stage>[^/]*?)(?P<suffix>\.txt|\.hlo\.pb|\.hlo)$")
+"""The name of a dumped file; libtpu's has the number of its build behind the module's name."""
+
 _STAGES = (
     re.compile(r"^(?:[a-z]+_|sm_[\d.a-z]+_gpu_|gfx\w+_gpu_|gpu_|tpu_)?after_optimizations$"),
     re.compile(r"^(?:.*_)?after_optimizations_after_buffer_assignment$|^after_codegen$|^.*after_spmd_partitioning.*$"),

@@ -15,23 +15,25 @@ from runner.graph.source import Frame
 
 def passed_on(frame: Frame) -> Frame | None:
     """The first statement after a line that passes on, as it is, the value that the line gives a name."""
-    function = _function_at(frame.file, frame.line)
+    function = function_at(frame.file, frame.line)
     if function is None:
         return None
     statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
-    names = [name for node in statements if node.lineno <= frame.line <= _end(node) for name in _assigned(node)]
+    names = [name for node in statements if node.lineno <= frame.line <= end_of(node) for name in assigned(node)]
     if not names:
         return None
     later = sorted((node for node in statements if node.lineno > frame.line), key=lambda node: node.lineno)
     passing = next((node for node in later if any(name in _passed(node) for name in names)), None)
-    return None if passing is None else _frame(frame.file, passing.lineno)
+    return None if passing is None else frame_of(frame.file, passing.lineno)
 
 
-def _end(node: ast.stmt) -> int:
+def end_of(node: ast.stmt) -> int:
+    """The last line of a statement."""
     return node.end_lineno or node.lineno
 
 
-def _frame(file: str, line: int) -> Frame:
+def frame_of(file: str, line: int) -> Frame:
+    """The line of a file with this number."""
     return Frame(file, line, _text(file).splitlines()[line - 1].strip())
 
 
@@ -52,13 +54,13 @@ def _functions(file: str) -> tuple[ast.FunctionDef, ...]:
     return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
-def _function_at(file: str, line: int) -> ast.FunctionDef | None:
+def function_at(file: str, line: int) -> ast.FunctionDef | None:
     """The innermost function that has a line."""
-    around = [node for node in _functions(file) if node.lineno <= line <= _end(node)]
+    around = [node for node in _functions(file) if node.lineno <= line <= end_of(node)]
     return max(around, key=lambda node: node.lineno, default=None)
 
 
-def _assigned(node: ast.stmt) -> Iterator[str]:
+def assigned(node: ast.stmt) -> Iterator[str]:
     """The names that a statement without statements inside gives values."""
     match node:
         case ast.Assign(targets=targets):

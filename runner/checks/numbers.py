@@ -1,0 +1,101 @@
+"""Takes the edits of a section; returns those of a number that Python computes in one line and other lines read.
+
+`width = x.shape[-1]` leaves no equation, only literals in the lines that divide by it; it is edited in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from runner.checks.edits import Edit, Edits, EditSite
+from runner.graph.language.numbers_read import Given, reading
+from runner.graph.language.parts import parts
+from runner.graph.source import Frame
+from runner.graph.term import Apply, Const, Term, mapped
+
+_OF_BLOCK = 1.5
+"""The rank of the length of a whole dimension in the place of that of a block, which is the likeliest mistake."""
+
+_OTHER = 3.25
+"""The rank of any other number."""
+
+
+def computed(edits: Edits) -> Iterator[Edit]:
+    """The edits of the numbers that lines of Python without an equation give."""
+    sites = [*{site.places[0][0]: site for each in edits.sites for site in (each, *each.copies)}.values()]
+    traced = {(site.frame.file, site.frame.line) for site in sites if site.frame is not None}
+    readers: dict[tuple[Given, float], list[EditSite]] = {}
+    for site in sites:
+        for given, number in _read(site, traced):
+            readers.setdefault((given, number), []).append(site)
+    lengths = frozenset(length for shape in edits.blocks.values() for length in shape)
+    for (given, number), reading_sites in readers.items():
+        for meant, rank in _meant(number, lengths, edits.counts).items():
+            changed = [(site, _renumbered(site.term, number, meant)) for site in reading_sites]
+            yield edits.of_terms(changed, given.frame, "number", partial(_message, given, number, meant), rank)
+
+
+def _read(site: EditSite, traced: set[tuple[str, int]]) -> Iterator[tuple[Given, float]]:
+    """The numbers that a site reads from statements which no equation comes from."""
+    if site.frame is None:
+        return
+    numbers = dict.fromkeys(number for part in parts(site.term) for number in _operands(part))
+    if not numbers:
+        return
+    read = reading(site.frame)
+    for given in read.given:
+        if _computes(given.frame, given.last, traced):
+            continue
+        for number in numbers:
+            if number not in (0.0, 1.0) and number not in read.spelled:
+                yield given, number
+
+
+def _computes(frame: Frame, last: int, traced: set[tuple[str, int]]) -> bool:
+    """Whether an equation comes from a statement."""
+    return any((frame.file, line) in traced for line in range(frame.line, last + 1))
+
+
+def _operands(part: Term) -> list[float]:
+    """The numbers that a part computes with; those of shapes and dimensions are left out."""
+    if not isinstance(part, Apply) or part.spelled != "operator":
+        return []
+    return [number for operand in part.operands if (number := _number(operand)) is not None]
+
+
+def _number(term: Term) -> float | None:
+    if not isinstance(term, Const) or not isinstance(term.value, int | float) or isinstance(term.value, bool):
+        return None
+    return float(term.value)
+
+
+def _meant(number: float, lengths: frozenset[int], counts: Sequence[int]) -> Mapping[float, float]:
+    """The numbers that may be meant by one, with their ranks."""
+    block = number in lengths
+    ranks = {number * count: _OF_BLOCK if block else _OTHER for count in counts}
+    for other in (*(number / count for count in counts), *((number + by for by in (1, -1)) if block else ())):
+        ranks.setdefault(other, _OTHER)
+    return ranks
+
+
+def _renumbered(term: Term, number: float, meant: float) -> Term:
+    """A term that computes with the number that is meant."""
+
+    def renumbered(part: Term) -> Term:
+        if not isinstance(part, Apply) or part.spelled != "operator":
+            return mapped(part, renumbered)
+        return mapped(part, lambda operand: _other(operand, number, meant) or renumbered(operand))
+
+    return renumbered(term)
+
+
+def _other(operand: Term, number: float, meant: float) -> Const | None:
+    """The number that is meant, of the same type; None for any other operand."""
+    if not isinstance(operand, Const) or _number(operand) != number:
+        return None
+    return Const(int(meant) if isinstance(operand.value, int) and meant.is_integer() else meant)
+
+
+def _message(given: Given, number: float, meant: float) -> str:
+    return f"{given.frame}: {given.name} is the wrong number: with {meant:g} for {number:g} it equals the graph"

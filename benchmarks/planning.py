@@ -21,7 +21,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import yaml
 
 from runner.base.faults import key_text
 from runner.base.layout import Spec
@@ -80,10 +79,10 @@ SIZES = ({"B": 4, "F": 32}, {"B": 16, "F": 32}, {"B": 64, "F": 32}, {"B": 256, "
 def cases(target: str = "cpu", scale: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return a hundred cases: ten kinds, five sizes, with sharded and replicated rows; the sizes vary slowest.
 
-    `target`: the file in conf/target/ with the four devices that they are compiled for; `scale`: how much larger B, D
+    `target`: the target with the four devices that they are compiled for; `scale`: how much larger B, D
     and F are. TPU's compiler combines the all-reduces of small gradients before it could scatter them.
     """
-    compiled_for = yaml.safe_load((conf_folder() / "target" / f"{target}.yaml").read_text(encoding="utf-8"))
+    compiled_for = compose("layer", conf_folder(), [f"target={target}"]).plain["target"]
     for sizes, rows, (kind, (arrays, graph, opened, output)) in itertools.product(SIZES, (ROWS, WHOLE), KINDS.items()):
         rank = len(arrays["x"])
         given = (*rows, *[None] * (rank - 2))

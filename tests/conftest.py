@@ -22,6 +22,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 progress.PIPED = SELDOM
+# Tables are as wide without a terminal as documents show them.
+os.environ.pop("COLUMNS", None)
 # xdist's processes inherit the setting as a variable; `tests/here.py` alone says when their own JAX has it.
 jax.config.update(quick.UNOPTIMIZED, False)
 

@@ -139,6 +139,23 @@ def test_a_text_that_is_no_module_is_refused(kind: str, tmp_path: Path) -> None:
     assert says in str(error.value)
 
 
+FRAMES = """HloModule x
+
+FileNames
+1 "/a/b.py"
+
+FunctionNames
+1 "f"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=7 end_line=7 column=1 end_column=2}
+2 {file_name_id=1 function_name_id=1 line=99999999999999999999 end_line=7 column=1 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+
+"""
 READ: dict[str, str] = {
     "400 digits": entry("ROOT a = f32[" + "9" * 400 + "] parameter(0)"),
     "below zero": entry("ROOT a = f32[-3] parameter(0)"),
@@ -147,6 +164,13 @@ READ: dict[str, str] = {
     "another device": entry("p = f32[4] parameter(0)", "ROOT a = f32[4] all-reduce(p), replica_groups={{0,9}}"),
     "no permutation": entry("p = f32[4] parameter(0)", "ROOT a = f32[4] all-reduce(p), replica_groups=[2,4]<=[8]T(5)"),
     "pairs": entry("p = f32[4] parameter(0)", "ROOT a = f32[4] collective-permute(p), source_target_pairs={{0,7}}"),
+    "lines beyond 64 bits": FRAMES + "\n".join([
+        "ENTRY main {", "  p = f32[8,8] parameter(0)",
+        "  q = f32[8,8] dot(p, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={stack_frame_id=1}",
+        "  r = f32[8,8] dot(q, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={stack_frame_id=2}",
+        "}", "",
+    ]),
+    "a number left out": entry("ROOT a = f32[4,4] parameter(0), sharding={devices=[2,]<=[2]}"),
     "no root": entry("a = f32[3] parameter(0)"),
     "no end": entry("ROOT a = f32[3] parameter(0)").removesuffix("}\n"),
     "lines of Windows": entry("ROOT a = f32[3] parameter(0)").replace("\n", "\r\n"),
@@ -165,4 +189,5 @@ def test_a_module_that_xla_would_not_write_is_explained_or_refused(kind: str, tm
     except UnreadableModule as error:
         text = f"x: {error}"
     assert "x: " in text
+    assert "contradicts itself" not in text
     assert "\x1b" not in text

@@ -184,6 +184,20 @@ def test_a_tree_of_a_hundred_levels_is_checked(tmp_path: Path) -> None:
     assert check(tmp_path / "out", lambda tree: jax.tree.leaves(tree)[0] * 2, tree).status == "passed"
 
 
+def test_the_path_of_a_deep_leaf_is_shortened_in_a_message(tmp_path: Path) -> None:
+    tree: Any = X
+    specs: Any = P("q")
+    for _ in range(80):
+        tree, specs = {"layers": tree}, {"layers": specs}
+    record = check(tmp_path / "out", lambda tree: X, tree, in_specs=(specs,))
+    where, says = str(record.error).split("\n")
+    assert where.startswith("in_specs[0]['layers']['layers']")
+    assert where.endswith("['layers']['layers']")
+    assert "…" in where
+    assert len(where) < 130
+    assert says == "  mesh axis 'q' does not exist; the mesh has x"
+
+
 def ringed(over: Any, pairs: list[tuple[int, int]] | None = None) -> Any:
     """Return a function that communicates over these mesh axes."""
 

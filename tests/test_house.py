@@ -160,9 +160,11 @@ IDENTITIES = {
     "runner/base/layout.py": {"first_holders"},
     "runner/app/called/pickling.py": {"_OfObjects"},
     "runner/checks/reference/rerun.py": {"_Remembering"},
+    "runner/compiled/why/matching.py": {"Matching"},
 }
 """Where objects are told apart by `id`: arrays, which cannot be hashed, and of which devices share one for a copy; what
-a function refers to, which is kept meanwhile; and values that are kept while an interpretation is repeated."""
+a function refers to, which is kept meanwhile; values that are kept while an interpretation is repeated; and equal
+collectives, each of which a matching keeps."""
 
 
 def test_what_tells_things_apart_is_no_address_in_memory() -> None:

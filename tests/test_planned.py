@@ -151,6 +151,15 @@ def test_gradients_are_no_state(tmp_path: Path) -> None:
     assert "for the next step" not in str(best)
 
 
+def test_a_function_without_products_is_planned_by_its_arrays(tmp_path: Path) -> None:
+    plan = runner.plan(
+        lambda a, b: jnp.tanh(a) + b, (X, X), mesh={"data": 4}, candidates=0, folder=tmp_path / "run", quiet=True
+    )
+    assert plan.in_specs == (P("data"), P("data"))
+    assert plan.constraints == ()
+    assert plan.bytes_sent == 0
+
+
 def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
     """Rows are sharded over data alone, and need no more than the sum of the loss."""
     keys = {"devices": 4, "candidates": 0, "lines": False, "quiet": True, "in_specs": (runner.AUTO, P("data"))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from runner.base import codec
 from runner.base.layout import Layout, Mesh, Spec
 from runner.reports.record.model import Record
 from runner.reports.record.record import started
-from runner.reports.show import pictures, report
+from runner.reports.show import console, pictures, report
 from tests import evidence
 from tests.evidence import as_json
 
@@ -115,8 +116,11 @@ def _check(name: str, check: dict[str, Any]) -> dict[str, Any]:
     return MEASURED.get(name, {}) | check | ({"outputs": outputs} if name != "replicas" else {})
 
 
-def printed(capsys: pytest.CaptureFixture[str], fields: dict[str, Any], *, brief: bool = False) -> str:
-    report.run(built(fields), FOLDER, brief=brief)
+def printed(
+    capsys: pytest.CaptureFixture[str], fields: dict[str, Any], *, brief: bool = False, complete: bool = True
+) -> str:
+    with console.within(0) if complete else nullcontext():
+        report.run(built(fields), FOLDER, brief=brief, complete=complete)
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert all(line == line.rstrip() for line in out.splitlines())
@@ -134,6 +138,40 @@ def test_a_run_that_passed(capsys: pytest.CaptureFixture[str]) -> None:
         "\n"
         "passed: 2 of 2 programs passed; /runs/mine/0/result.json\n"
     )
+
+
+def test_in_brief_checks_are_counted_and_only_those_that_say_something_have_a_column(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert printed(capsys, record(), complete=False).splitlines()[3:6] == [
+        "program  status  checks    largest error  memory  compile  run",
+        "auto     passed  1 passed  1.0e-07 in C   192 B   50 ms    0.10 ms",
+        "vmap     passed  1 passed  1.0e-07 in C   –       50 ms    0.10 ms",
+    ]
+    checks = {**passed()["checks"], "replicas": {"status": "failed", "reason": "C[0:2] on device 3 differs"}}
+    programs = {"auto": passed(), "shard_map": passed(status="failed", checks=checks)}
+    out = printed(capsys, record(status="failed", programs=programs), complete=False)
+    assert out.splitlines()[3].split("  ")[:4] == ["program", "", "status", "replicas"]
+    weak = {"auto": valued({"C": output(status="weak", power=None)}, status="weak")}
+    assert "notices" in printed(capsys, record(status="weak", programs=weak), complete=False)
+
+
+def test_in_brief_a_collective_names_the_places_of_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    given = collective(of='fun.py:5 q = x @ params["attn"]["q"]')
+    out = printed(capsys, record(programs={"auto": passed(collectives=[given])}), complete=False)
+    head, row = out.splitlines()[6:8]
+    assert head.split("  ")[0] == "collective"
+    assert re.split(r"  +", row)[:2] == ["all-gather", "fun.py:5"]
+    assert ("dtype" in head, "programs" in head) == (False, False)
+    assert 'fun.py:5 q = x @ params["attn"]["q"]' in report.story(
+        built(record(programs={"auto": passed(collectives=[given])})), FOLDER
+    )
+
+
+def test_without_a_terminal_a_table_has_a_hundred_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    every = [collective(of=f"{'a_long_name_of_a_line ' * 6}{k}") for k in range(3)]
+    out = printed(capsys, record(programs={"auto": passed(collectives=every)}), complete=False)
+    assert max(map(len, out.splitlines())) <= 100
 
 
 def test_an_error_beyond_the_measured_rounding_has_a_column_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -362,7 +400,7 @@ def test_a_terminal_gets_no_line_that_is_wider_than_it_is(monkeypatch: pytest.Mo
     assert max(map(len, lines)) <= columns
     assert lines[-1].endswith("/runs/mine/0/result.json")
     text = " ".join(" ".join(lines).split())
-    for phrase in ("3.0e-06 rms", "0.10 ms", ("a warning of many words " * 9).strip()):
+    for phrase in ("1 passed", "192 B", "0.10 ms", ("a warning of many words " * 9).strip()):
         assert phrase in text
 
 
@@ -384,7 +422,7 @@ def test_the_log_has_everything() -> None:
 def test_a_long_table_of_collectives_says_how_many_rows_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
     for count, remainder in ((24, None), (25, "… and 1 more row,"), (30, "… and 6 more rows,")):
         every = [collective(of=f"v{k}") for k in range(count)]
-        out = printed(capsys, record(programs={"auto": passed(collectives=every)}))
+        out = printed(capsys, record(programs={"auto": passed(collectives=every)}), complete=False)
         assert len([line for line in out.splitlines() if line.startswith("all-gather")]) == 24
         assert ("… and" in out) == (remainder is not None)
         assert remainder is None or f"{remainder} which are in runner.log and in result.json\n" in out
@@ -454,7 +492,7 @@ def test_show_says_what_is_drawn_and_printed(capsys: pytest.CaptureFixture[str],
 
 def test_many_layouts_are_listed_as_text_and_the_log_draws_them_all(capsys: pytest.CaptureFixture[str]) -> None:
     fields = drawn("ABCDEFGHIJKL")
-    out = printed(capsys, fields)
+    out = printed(capsys, fields, complete=False)
     pictured = out.split("program ")[0]
     assert len(pictured.splitlines()) < 70
     assert pictured.count("┌") < 9

@@ -174,6 +174,14 @@ def test_casts_constants_and_products_are_widened() -> None:
     np.testing.assert_array_equal(c, (WIDE + 1j * WIDE) * 2)
 
 
+def test_the_algorithm_of_a_product_is_not_kept() -> None:
+    q = np.random.default_rng(0).normal(size=(1, 4, 1, 4)).astype(np.float32)
+    narrow, wide = jnp.bfloat16, q[0, :, 0].astype(np.float64)
+    (attended,) = widened(lambda q: [jax.nn.dot_product_attention(*[q.astype(narrow)] * 3)], q)
+    weights = np.exp(wide @ wide.T / 2)
+    np.testing.assert_allclose(attended[0, :, 0], weights @ wide / weights.sum(1, keepdims=True), rtol=1e-12)
+
+
 def test_loops_branches_and_rules_are_widened() -> None:
     @jax.custom_jvp
     def ruled(x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Writes run.svg, the run of case3_allreduce as a terminal shows it, line by line: python docs/images/cast.py"""
+"""Writes run.svg, the run of case3_allreduce as a terminal shows it: python docs/images/cast.py"""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from rich.console import Console
 from rich.text import Text
 
 COMMAND = ("-m", "runner", "case3_allreduce")
-WIDTH = 132
-"""In columns."""
-
-START, STEP = 0.8, 0.06
-"""Seconds until the first line of output appears, and from line to line."""
+WIDTH = 96
+"""In columns: on a page the text is then about as large as the page's own."""
 
 
 def printed() -> str:
@@ -52,23 +49,14 @@ def _read(terminal: int) -> Iterator[bytes]:
 
 
 def drawn(text: str) -> str:
-    """An SVG of the text in which the lines appear one after the other, once."""
+    """An SVG of the text, which stands still."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print("[bold green]$[/] shardproof case3_allreduce", highlight=False)
     for line in text.splitlines():
         console.print(Text.from_ansi(line), highlight=False, soft_wrap=True, crop=True, overflow="crop")
     svg = console.export_svg(title="shardproof", unique_id="run", clear=True)
     # Rich fetches a font; a picture in a page may not, and a monospaced font of the reader's does.
-    svg = re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
-    lines = text.count("\n") + 1
-    seconds = START + STEP * lines
-    shift = f"@keyframes uncover {{ 0%, {100 * START / seconds:.0f}% {{ transform: none }} }}"
-    rule = f".cover {{ transform: translateY(100%); animation: uncover {seconds:.1f}s steps({lines}) }}"
-    svg = svg.replace("</style>", f"{shift}\n{rule}\n</style>", 1)
-    # Below the command's own line, within the group that the window clips.
-    cover = '<rect class="cover" fill="#292929" x="0" y="26" width="100%" height="100%"/>'
-    at = svg.rindex("</g>")
-    return f"{svg[:at]}{cover}\n{svg[at:]}"
+    return re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from runner.app.called.chosen import AUTO
 from runner.app.swept import Overrides, content, dated, name_of, sweep, texts, written
 from runner.base.faults import InvalidExperiment, Key
 from runner.base.printable import Page
+from runner.base.words import shortened
 from runner.experiment.config import direct, python_files
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
 from runner.experiment.config.compose import compose as _compose
@@ -359,7 +360,7 @@ def plan(
     arguments = {
         "in_specs": (AUTO,) * len(operands) if in_specs is None else in_specs,
         "out_specs": out_specs,
-        "constraints": {"**/{dot_general,conv_general_dilated}.*": "auto"} if lines else {},
+        "constraints": {_PRODUCTS: "auto"} if lines else {},
         "hold": hold or {},
         **({} if hardware is None else {"hardware": hardware}),
         **keys,
@@ -374,6 +375,10 @@ def plan(
     if not quiet:
         print(chosen)
     return chosen
+
+
+_PRODUCTS = "**/{dot_general,conv_general_dilated}.*"
+"""The pattern of the products inside of a function."""
 
 
 def _best_mesh(
@@ -427,7 +432,7 @@ def _planned(
         refuse(arguments)
         called = experiment_of(function, operands, where, chosen=True, **arguments)
     except specs.WrongSpecs as error:
-        raise InvalidPlan(f"{error.argument}: {error}") from None
+        raise InvalidPlan(shortened(f"{error.argument}: {error}")) from None
     with _kept_objects():
         workers = Workers(copied.worker())
         try:
@@ -435,7 +440,15 @@ def _planned(
             composed = _composed(mapping, (), None, where)
             sources = replace(composed.sources, arguments=called.arguments)
             try:
-                result = finished(composed.plain, where, lambda: sources, (), workers)
+                try:
+                    result = finished(composed.plain, where, lambda: sources, (), workers)
+                except InvalidExperiment as error:
+                    if error.fault.key != ("constraints", _PRODUCTS):
+                        raise
+                    # The function has no products, so that the layouts of its arrays are the whole plan.
+                    constraints = {key: of for key, of in called.keys["constraints"].items() if key != _PRODUCTS}
+                    plain = {**composed.plain, "constraints": constraints}
+                    result = finished(plain, where, lambda: sources, (), workers)
             except InvalidExperiment as error:
                 raise InvalidPlan(sources.report(error.fault)) from None
         except InvalidConfiguration as error:
@@ -472,7 +485,7 @@ def checked(
         refuse(arguments)
         called = experiment_of(function, operands, where, **arguments)
     except specs.WrongSpecs as error:
-        record = records.ended(where, "invalid", f"{error.argument}\n  {error}", (), [])
+        record = records.ended(where, "invalid", shortened(f"{error.argument}\n  {error}"), (), [])
         manifest.end(where)
         return Record.of(record, where)
     return _run({"name": name, **called.keys}, (), None, where, workers, called.arguments)

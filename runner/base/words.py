@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,6 +80,17 @@ def varying(value: str, axes: Sequence[str]) -> str:
     """JAX's cast of a value that is the same along mesh axes: `x = jax.lax.pcast(x, 'data', to='varying')`."""
     over = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
     return f"{value} = jax.lax.pcast({value}, {over}, to='varying')"
+
+
+def shortened(text: str) -> str:
+    """Shorten the paths of leaves in a message that have more than 200 characters: `in_specs['layers']…['w']`."""
+    return _LONG_PATH.sub(lambda path: f"{path[0][:_KEPT]}…{path[0][-_KEPT:]}", text)
+
+
+_KEPT = 60
+"""The characters of a long path that stand at its beginning, and at its end."""
+
+_LONG_PATH = re.compile(r"[^\s,;]{201,}")
 
 
 def of_system(error: OSError, where: Path | None) -> str:

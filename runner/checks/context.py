@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from runner.base.dataclass import dataclass
 from runner.base.layout import Layout, Spec, Typed
 from runner.checks.compare import Alternatives, Tolerance, tolerance
 from runner.checks.reference import Gradients, Oracle, PerDevice, Rounding, UndecidedLine

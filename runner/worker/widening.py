@@ -299,7 +299,9 @@ class _Body:
         elif name == "erf_inv" and self._within == NORMAL_DRAWS:
             self._invert(equation)
         else:
-            self._add(equation, params=self._widening.parameter(params, called))
+            wide = self._widening.parameter(params, called)
+            # A product may name an algorithm of narrow dtypes, as attention does: BF16_BF16_F32.
+            self._add(equation, params={**wide, "precision": None} if wide.get("precision") is not None else wide)
 
     def _add(self, equation: Any, **changes: Any) -> None:
         invars, outvars = [self._operand(v) for v in equation.invars], [self._variable(v) for v in equation.outvars]

@@ -7,12 +7,12 @@ in float64 and in every draw are equal in every program, and are not moved apart
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from runner.base import dtypes
+from runner.base.dataclass import dataclass
 from runner.base.untyped import is_sequence
 from runner.checks.reference.rounded import plain
 
@@ -86,7 +86,9 @@ def widest(pairs: Sequence[tuple[Any, Any]]) -> np.ndarray:
     """
     largest = np.zeros(_POWERS)
     for exact, own in pairs:
-        np.maximum.at(largest, _power(exact).ravel(), _apart(exact, own).ravel())
+        apart = _apart(exact, own)
+        if apart.any():
+            np.maximum.at(largest, _power(exact).ravel(), apart.ravel())
     return np.maximum.accumulate(largest)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from runner.base.layout import Layout, Mesh, Spec
 
-_TILED = re.compile(r"\{devices=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?( last_tile_dim_replicate)?\}")
+_NUMBERS = r"([0-9]+(?:,[0-9]+)*)"
+_TILED = re.compile(rf"\{{devices=\[{_NUMBERS}\]<=\[{_NUMBERS}\](?:T\({_NUMBERS}\))?( last_tile_dim_replicate)?\}}")
 _NAMED = re.compile(r"\{mesh\[[^\]]*\](?:, device_ids=\([^)]*\))?, \[(.*)\]\}")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from runner.base.codec import named
+from runner.base.dataclass import dataclass
 from runner.base.executions import Count, InBranch
 from runner.graph.sharding.plan import Reshard
 from runner.link.events import RunTimes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,22 +36,27 @@ class Matching:
 
     def __init__(self, collectives: Sequence[Collective], plan: Planned, mesh: Mesh) -> None:
         self._planned, self._mesh = plan.collectives or [], mesh
+        self._of_lines, self._of_values = _by_line(self._planned), _by_value(self._planned)
         self._inserted = [compiled for compiled in collectives if compiled.inserted]
-        self._matches = [self._match(compiled, compiled.nodes) for compiled in self._inserted]
-        self._taken = [planned for match in self._matches for planned in match.planned]
+        self._of_nodes: dict[str, list[Collective]] = defaultdict(list)
+        for compiled in self._inserted:
+            for node in dict.fromkeys(compiled.nodes):
+                self._of_nodes[node].append(compiled)
+        # An equal collective is a different one, so each is known by its address.
+        self._matches = {id(compiled): self._match(compiled, compiled.nodes) for compiled in self._inserted}
+        self._taken = {id(planned) for match in self._matches.values() for planned in match.planned}
 
     def of(self, compiled: Collective, lines: Sequence[str]) -> Match:
         """Return the match of a collective; `lines` are the lines that it is between, if it belongs to none."""
-        matches = zip(self._inserted, self._matches, strict=True)
-        known = next((match for inserted, match in matches if inserted is compiled), None)
+        known = self._matches.get(id(compiled))
         return known if known is not None and (known.planned or compiled.nodes) else self._match(compiled, lines)
 
     def instead(self, compiled: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
         """The unmatched planned collectives in its place, preferably over its axes and of its value."""
         there = [
             planned
-            for planned in self._planned
-            if not _among(planned, self._taken) and concerns(planned, compiled, lines) and _directed(planned, compiled)
+            for planned in self._concerning(compiled, lines)
+            if id(planned) not in self._taken and _directed(planned, compiled)
         ]
         if compiled.kind == "collective-permute":
             # A permute never replaces a sum: it moves values that other devices need.
@@ -62,14 +68,13 @@ class Matching:
         """The one planned collective of a value that a line makes of what the compiled one moves already."""
         there = [
             planned
-            for planned in self._planned
+            for planned in self._among(self._of_values, compiled.nodes)
             if planned.kind == compiled.kind
-            and planned.of in compiled.nodes
             and planned.stated_by is not None
             and needs.axes_of(planned) == set(compiled.axes or ())
             and (planned.bytes_in, planned.bytes_out) == (compiled.bytes_in, compiled.bytes_out)
             and planned.gradient == compiled.gradient
-            and not _among(planned, self._taken)
+            and id(planned) not in self._taken
         ]
         return there[0] if len(there) == 1 else None
 
@@ -127,7 +132,7 @@ class Matching:
 
     def _merged(self, compiled: Collective) -> Match:
         """The matches of a merged all-reduce's parts; each planned sum matches one part at most."""
-        planned: list[PlannedCollective] = []
+        planned: dict[int, PlannedCollective] = {}
         left: list[MergedPart] = []
         for part in compiled.parts:
             alike = [
@@ -135,23 +140,34 @@ class Matching:
                 for candidate in self._alike(compiled, part.nodes or compiled.nodes, part.gradient)
                 if candidate.bytes_in == part.bytes or _widened(candidate, compiled, part.bytes)
             ]
-            match = next((candidate for candidate in alike if not _among(candidate, planned)), None)
+            match = next((candidate for candidate in alike if id(candidate) not in planned), None)
             if match is None:
                 left.append(part)
             else:
-                planned.append(match)
-        return Match(tuple(planned), tuple(left))
+                planned[id(match)] = match
+        return Match(tuple(planned.values()), tuple(left))
 
     def _alike(self, compiled: Collective, lines: Sequence[str], gradient: bool) -> list[PlannedCollective]:
         return [
             candidate
-            for candidate in self._planned
+            for candidate in self._concerning(compiled, lines)
             if candidate.kind == compiled.kind
             and self._over(candidate, compiled)
-            and concerns(candidate, compiled, lines)
             and candidate.gradient == gradient
             and (None in (candidate.reduction, compiled.reduction) or candidate.reduction == compiled.reduction)
         ]
+
+    def _concerning(self, compiled: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
+        """The planned collectives that concern a compiled one, in the order of the plan."""
+        values = () if compiled.between is None else compiled.between.source
+        there = {**self._places(self._of_lines, lines), **self._places(self._of_values, values)}
+        return [planned for at in sorted(there) if concerns(planned := self._planned[at], compiled, lines)]
+
+    def _among(self, known: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[PlannedCollective]:
+        return [self._planned[at] for at in sorted(self._places(known, names))]
+
+    def _places(self, known: Mapping[str, Sequence[int]], names: Iterable[str]) -> dict[int, None]:
+        return dict.fromkeys(at for name in dict.fromkeys(names) for at in known.get(name, ()))
 
     def _over(self, planned: PlannedCollective, compiled: Collective) -> bool:
         """Whether its axes are a planned one's, or some of those, and other collectives cover the rest."""
@@ -159,19 +175,27 @@ class Matching:
         if axes == planned_axes or planned.kind != "all-reduce" or not axes < planned_axes:
             return axes == planned_axes
         rest: set[str] = set()
-        for inserted in self._inserted:
-            if (
-                inserted.kind == compiled.kind
-                and set(inserted.nodes) & set(compiled.nodes)
-                and set(inserted.axes or ()) < planned_axes
-            ):
+        for inserted in (inserted for node in dict.fromkeys(compiled.nodes) for inserted in self._of_nodes[node]):
+            if inserted.kind == compiled.kind and set(inserted.axes or ()) < planned_axes:
                 rest |= set(inserted.axes or ())
         return planned_axes <= rest
 
 
-def _among(planned: PlannedCollective, taken: Sequence[PlannedCollective]) -> bool:
-    """Whether `taken` has this very object; an equal collective is a different one."""
-    return any(planned is known for known in taken)
+def _by_line(plan: Sequence[PlannedCollective]) -> dict[str, list[int]]:
+    """The places in a plan of the collectives of each line, and of those that its keys or its own text ask for."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for at, planned in enumerate(plan):
+        for line in {planned.line, _asking(planned), planned.stated_in} - {None}:
+            places[str(line)].append(at)
+    return places
+
+
+def _by_value(plan: Sequence[PlannedCollective]) -> dict[str, list[int]]:
+    """The places in a plan of the collectives of each value."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for at, planned in enumerate(plan):
+        places[planned.of].append(at)
+    return places
 
 
 def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[str]) -> bool:

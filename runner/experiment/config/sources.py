@@ -10,13 +10,15 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
+from runner.base.dataclass import dataclass
 from runner.base.faults import Fault, Key, key_text
+from runner.base.words import shortened
 from runner.experiment.config.folders import experiments, is_there
 
 
@@ -121,9 +123,8 @@ class Sources:
         """Return the message for a fault: where, what, and the expression with carets under the wrong part."""
         if argument := self._argument(fault.key):
             lines = [argument, *(f"  {line}" for line in fault.message.splitlines())]
-            return "\n".join(
-                [*lines, *(f"  {what} {self._argument(key) or key_text(key)}" for what, key in fault.also)]
-            )
+            lines += [f"  {what} {self._argument(key) or key_text(key)}" for what, key in fault.also]
+            return shortened("\n".join(lines))
         override = self.override(fault.key)
         place = None if override else self.place(fault.key)
         where = f"command line: {override}" if override else str(place) if place else self._whole

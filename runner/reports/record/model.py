@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from runner.base.codec import ALWAYS, Numbers, named
+from runner.base.dataclass import dataclass
 from runner.base.layout import Spec
 from runner.compiled.estimate.model import Estimate
 from runner.compiled.evidence.model import Evidence
@@ -268,7 +269,8 @@ class RecordedLine:
     - `reads`: the arrays, and the paths of the lines, whose values are in the expression; `sent`: those of them that
       are the direct operand of a collective in it.
     - `frame`: for a line of a Python function, its place in the user's file; `source`: its expression as that file has
-      it; `variable`: the variable that it is assigned to there, or else its expression; null for other lines.
+      it; `variable`: the variable that it is assigned to there, or else its expression, or what its line assigns,
+      numbered where several values have one name; null for other lines.
     - `shape`, `dtype`: in `graph` those of the whole value, else those of one device's; null if they are not known.
     """
 

@@ -168,7 +168,8 @@ def _folded(marked: dict[int, AnnotatedLine], text: Sequence[str]) -> list[Annot
     before = 0
     for number in numbers:
         gap = range(before + 1, number)
-        if before and 0 < len(gap) <= _NEAR:
+        # The lines of a file that is not here may be any numbers, beyond those that `len` returns.
+        if before and 0 < number - before - 1 <= _NEAR:
             blank = not any(text[between - 1].strip() for between in gap if between <= len(text))
             lines += [_line(between, marked, text) for between in (gap[:1] if blank else gap)]
         elif gap and (before or number > 1):

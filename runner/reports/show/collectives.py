@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from runner.base import executions
+from runner.base.dataclass import dataclass
 from runner.base.executions import Count, Part, Range
 from runner.base.words import bytes_text
 from runner.base.words import listed as names_listed
@@ -15,6 +16,7 @@ from runner.compiled.evidence.words import NOBODY, because, collective, subject
 from runner.experiment.program import Program
 from runner.graph.sharding.plan import Reshard
 from runner.reports.record.model import Record
+from runner.reports.show.table import Table
 
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "sends", "dtype", "how", "programs")
 
@@ -45,14 +47,40 @@ def rows(record: Record) -> list[tuple[str, ...]]:
     return [row.cells for row in explained(record)]
 
 
-def explained(record: Record) -> list[ExplainedRow]:
-    """Return the rows of the table, each with its reasons."""
+def brief(record: Record) -> Table[str]:
+    """Return the table of collectives for a terminal: a line of Python by its place, and no column of one value."""
+    table = [row.cells for row in explained(record, in_brief)]
+    alike = {k for k in (HEAD.index("dtype"),) if len({row[k] for row in table}) == 1}
+    alike |= {HEAD.index("programs")} if len(record.programs) == 1 else set()
+    kept = [k for k in range(len(HEAD)) if k not in alike]
+    head = [name.removesuffix(" per device") for name in HEAD]
+    return Table([head[k] for k in kept], [[row[k] for k in kept] for row in table])
+
+
+def in_brief(entry: Collective) -> Collective:
+    """Name the lines of a collective by their places: `fun.py:5` for `fun.py:5 q, k, v = x @ w`."""
+    between = entry.between
+    if between is not None:
+        between = replace(between, source=_places(between.source), to=_places(between.to))
+    return replace(entry, nodes=_places(entry.nodes), between=between)
+
+
+def _places(lines: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(_LINE.sub(r"\1", line) for line in lines))
+
+
+_LINE = re.compile(r"(\S+\.py:\d+)(?: (?!→)[^→]*[^→\s])?")
+"""A place in a file of Python, and the line there."""
+
+
+def explained(record: Record, named: Callable[[Collective], Collective] = lambda entry: entry) -> list[ExplainedRow]:
+    """Return the rows of the table, each with its reasons; `named` gives a collective other names of its lines."""
     grouped: dict[tuple[str, ...], dict[str, list[Collective]]] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
         alike: dict[tuple[str, ...], list[Collective]] = {}
         for entry in listed:
-            alike.setdefault(_alike(entry), []).append(entry)
+            alike.setdefault(_alike(named(entry)), []).append(entry)
         for cells, entries in alike.items():
             runs = executions.total([(entry.count, entry.branches, 1) for entry in entries])
             row = (*cells[:3], "unknown" if runs is None else executions.short(runs), *cells[3:])
@@ -211,7 +239,7 @@ def way(reshard: Reshard) -> str:
     return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"
 
 
-def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tuple[str, ...]], str | None]:
+def shortened(table: Sequence[Sequence[str]], most: int | None) -> tuple[Sequence[Sequence[str]], str | None]:
     """Return the first `most` rows, and a line that says how many were left out."""
     if most is None or len(table) <= most:
         return table, None

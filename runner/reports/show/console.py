@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from runner.base.dataclass import dataclass
 from runner.base.printable import Page, printable, raw
 from runner.reports.show import table
 from runner.reports.show.table import Line, Texts
@@ -30,9 +30,13 @@ def is_terminal() -> bool:
 _WIDTH: ContextVar[int | None] = ContextVar("width", default=None)
 
 
+_UNLIMITED = 0
+"""The width of text whose readers are programs or files."""
+
+
 @contextmanager
 def within(width: int) -> Generator[None]:
-    """Fit what is printed meanwhile into so many columns, wherever it goes."""
+    """Fit what is printed meanwhile into so many columns, wherever it goes; 0: it may be of any width."""
     token = _WIDTH.set(width)
     try:
         yield
@@ -42,13 +46,16 @@ def within(width: int) -> Generator[None]:
 
 def room() -> int | None:
     """Return the number of columns that lines must fit into: the terminal's; None if there is no limit."""
-    return _WIDTH.get() or (shutil.get_terminal_size().columns if is_terminal() else None)
+    width = _WIDTH.get()
+    if width is not None:
+        return width or None
+    return shutil.get_terminal_size().columns if is_terminal() else None
 
 
 def captured(show: Callable[[], None]) -> str:
     """Return what `show` prints, as plain text of unlimited width."""
     page = Page()
-    with redirect_stdout(page):
+    with redirect_stdout(page), within(_UNLIMITED):
         show()
     return page.getvalue()
 
@@ -69,8 +76,14 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def print_table(shown: Texts) -> None:
-    """Print a table within the width of the terminal."""
+    """Print a table within the width of the terminal; without one a row is a line, which other programs read."""
     show_lines(table.lines(shown, room()))
+
+
+def print_report(shown: Texts) -> None:
+    """Print a table of a report within the width of the terminal; where there is none within `COLUMNS`, or 100."""
+    beside = None if _WIDTH.get() == _UNLIMITED else shutil.get_terminal_size((PLAIN, 0)).columns
+    show_lines(table.lines(shown, room() or beside))
 
 
 def show_lines(lines: Iterable[Line]) -> None:

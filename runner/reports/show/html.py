@@ -7,15 +7,17 @@ from pathlib import Path
 
 from runner.base.printable import escape
 from runner.reports.record.model import Record, Trace
+from runner.reports.record.readable import readable
 from runner.reports.show import collectives, modes, report, summary, svg, trace
 from runner.reports.show.page import moves
 from runner.reports.show.page.markup import Inside, grid, joined, tag
 from runner.reports.show.status import HUES, look
-from runner.reports.show.table import StatusCell, Table, status_cell
+from runner.reports.show.table import StatusCell, status_cell
 
 
 def fragment(record: Record, folder: Path | None = None) -> str:
     """Return the fragment, which needs no external resource; the user's source needs the run's `folder`."""
+    record = readable(record)
     outcome = joined(_coloured(status_cell(record.status, summary.line(record, ", "))))
     parts = [f"<p><b>{escape(record.experiment or 'no experiment')}</b>: {outcome}</p>"]
     if record.summary:
@@ -23,13 +25,13 @@ def fragment(record: Record, folder: Path | None = None) -> str:
     if record.error:
         parts.append(f"<pre>{escape(record.error)}</pre>")
     if record.programs:
-        parts.append(grid(report.programs(record), _coloured))
+        parts.append(grid(report.summary_of_programs(record), _coloured))
     for _, text, lines in report.failures(record):
         parts.append(f"<pre>{escape(chr(10).join([text, *(f'  {line}' for line in lines)]))}</pre>")
-    listed = collectives.rows(record)
-    if listed:
-        parts.append(grid(Table(collectives.HEAD, listed)))
-    totals = collectives.totals(record) if len(listed) > 1 else []
+    listed = collectives.brief(record)
+    if listed.rows:
+        parts.append(grid(listed))
+    totals = collectives.totals(record) if len(listed.rows) > 1 else []
     parts += [f"<p>{escape(line)}</p>" for line in (*totals, *collectives.lines(record))]
     if folder is not None and record.programs:
         parts += [tag("div", part) for part in moves.sources(record, folder)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
 from runner.base.invocation import invocation
 from runner.base.printable import Page
-from runner.base.words import accuracy_text, listed
+from runner.base.words import accuracy_text, bytes_text, listed
 from runner.experiment.config.sources import listing as experiments
 from runner.experiment.config.sources import shown
 from runner.experiment.expect import CHECKED
@@ -31,7 +33,7 @@ from runner.reports.record.verdicts import (
     Verdict,
 )
 from runner.reports.show import refused, summary, values
-from runner.reports.show.console import PLAIN, print_table, room, say, show_lines
+from runner.reports.show.console import PLAIN, print_report, print_table, room, say, show_lines, within
 from runner.reports.show.status import FAULTS, LOOKS, WARNING, look
 from runner.reports.show.table import StatusCell, Table, status_cell
 
@@ -53,7 +55,7 @@ def listing(folders: Sequence[Path]) -> None:
 def story(record: Record, folder: Path) -> str:
     """Return the whole report as plain text: every picture, every row."""
     page = Page()
-    with redirect_stdout(page), redirect_stderr(page):
+    with redirect_stdout(page), redirect_stderr(page), within(0):
         run(record, folder, brief=False, complete=True)
     return page.getvalue()
 
@@ -73,7 +75,7 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
     if record.logical:
         from runner.reports.show import logical
 
-        print_table(logical.table(record.logical))
+        print_report(logical.table(record.logical))
         say()
     if record.paths and show != "none":
         from runner.reports.show import trees
@@ -81,7 +83,7 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         leaves = trees.table(record, most=None if complete else trees.SHOWN)
         # The types of an invalid run are unknown.
         if leaves.rows:
-            print_table(leaves)
+            print_report(leaves)
             say()
     if record.pictures:
         _pictures(record.pictures, show, complete=complete)
@@ -93,7 +95,7 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         show_lines(trace.lines(record.trace, record.mesh.axes, traced_on.platform, room()))
         say()
     if record.programs:
-        _programs(record)
+        _programs(record, complete=complete)
         _collectives(record, complete=complete)
         if complete or record.explain:
             _source(record, folder)
@@ -101,7 +103,7 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         _profiles(record)
         _estimates(record, complete=complete)
     for warning in record.warnings:
-        say(f"warning: {warning}", WARNING)
+        say(f"warning: {_with_paths(warning, record.paths)}", WARNING)
     notes = (result.checks.named() for result in record.programs.values())
     for note in dict.fromkeys(check.note for named in notes for name, check in named if name == "value" and check.note):
         say(f"note: {note}")
@@ -110,6 +112,11 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         sys.stdout.flush()
         print(record.error, file=sys.stderr)
     _verdict(record, folder)
+
+
+def _with_paths(text: str, paths: Mapping[str, str]) -> str:
+    """Name the leaves of trees in a sentence by their paths: 'result/0' for 'result_0'."""
+    return re.sub(r"'(\w+)'", lambda name: f"'{paths.get(name[1], name[1])}'", text)
 
 
 def _pictures(drawn: Pictures, wanted: Show, *, complete: bool) -> None:
@@ -217,15 +224,48 @@ def _is_written(program: str) -> bool:
     return Program(program).section == "per_device"
 
 
-def _programs(record: Record) -> None:
-    print_table(programs(record))
+def summary_of_programs(record: Record) -> Table[StatusCell]:
+    """Return the table of programs in brief: a column for each check that not every program passed, and figures.
+
+    `checks` counts those that a program passed; `memory` is what a device needs.
+    """
+    whole = programs(record)
+    names = list(whole.head[: whole.head.index("largest error")])
+    apart = [k for k in range(len(names)) if k < 2 or any(_stands_out(row[k]) for row in whole.rows)]
+    weak = any(row[1].status == "weak" for row in whole.rows)
+    hidden = () if weak else ("notices",)
+    figures = [k for k, name in enumerate(whole.head) if k >= len(names) and name not in hidden]
+    rows: list[list[StatusCell]] = []
+    for row, of in zip(whole.rows, record.programs, strict=True):
+        passed = sum(cell.text == "passed" for cell in row[2 : len(names)])
+        counted = StatusCell(f"{passed} passed" if passed else "–")
+        error, *others = (row[k] for k in figures)
+        rows.append([*(row[k] for k in apart), counted, error, StatusCell(_memory(record, of)), *others])
+    error, *others = (whole.head[k] for k in figures)
+    return Table((*(whole.head[k] for k in apart), "checks", error, "memory", *others), rows)
+
+
+def _stands_out(cell: StatusCell) -> bool:
+    return cell.text not in ("passed", "–")
+
+
+def _memory(record: Record, program: str) -> str:
+    """What a device needs for a program, in words; unknown where the compiler does not say."""
+    result = record.programs[program]
+    memory = result.memory if isinstance(result, CompiledProgram) else None
+    needed = None if memory is None else memory.needed_bytes
+    return "–" if needed is None or not Program(program).on_mesh else bytes_text(needed)
+
+
+def _programs(record: Record, *, complete: bool) -> None:
+    print_report(programs(record) if complete else summary_of_programs(record))
     say()
     undecided = _undecided(record)
     for line in undecided:
         say(line)
     if undecided:
         say()
-    if room() is not None and (explained := legend(record)):
+    if room() is not None and (explained := legend(record, complete=complete)):
         # Readers of a file or a page have docs/language.md at hand.
         say(f"{explained}\n", "dim")
     if record.target and record.target.topology:
@@ -244,14 +284,17 @@ _LEGEND = {
 """The meaning of each technical word in the table of programs."""
 
 
-def legend(record: Record) -> str:
-    """Return a line that explains the technical words of the table."""
-    there = {"notices": True} if any(_compared(each.checks) for each in record.programs.values()) else {}
+def legend(record: Record, *, complete: bool = True) -> str:
+    """Return a line that explains the technical words of the table, `complete` or in brief."""
+    has_notices = complete or any(each.status == "weak" for each in record.programs.values())
+    there = (
+        {"notices": True} if has_notices and any(_compared(each.checks) for each in record.programs.values()) else {}
+    )
     names = {name for each in record.programs.values() for name, _ in each.checks.named()}
     known = any(each.status == "known" for each in record.programs.values())
     sections = record.checks.sections
     apart = sections is not None and sections.status in FAULTS and any(map(_is_written, record.programs))
-    shown = {**there, "accuracy": _beyond_rounding(record), "derivation": "derivation" in names}
+    shown = {**there, "accuracy": _beyond_rounding(record), "derivation": complete and "derivation" in names}
     shown |= {AS_WRITTEN: apart, "known": known}
     return "; ".join(_LEGEND[word] for word, is_there in shown.items() if is_there)
 
@@ -330,9 +373,10 @@ def _expectations(checks: Sequence[Verdict]) -> StatusCell:
 def _collectives(record: Record, *, complete: bool) -> None:
     from runner.reports.show import collectives
 
-    table, rest = collectives.shortened(collectives.rows(record), most=None if complete else collectives.SHOWN)
+    shown = Table(collectives.HEAD, collectives.rows(record)) if complete else collectives.brief(record)
+    table, rest = collectives.shortened(shown.rows, most=None if complete else collectives.SHOWN)
     if table:
-        print_table(Table(collectives.HEAD, table))
+        print_report(replace(shown, rows=table))
     totals = collectives.totals(record) if len(table) > 1 else []
     explain = collectives.reasons(record) if complete or record.explain else []
     beneath = [*([rest] if rest else []), *totals, *collectives.lines(record), *explain]
@@ -367,7 +411,7 @@ def _modes(record: Record) -> None:
     from runner.reports.show import keeping, modes
 
     if table := modes.rows(record):
-        print_table(Table(modes.HEAD, table))
+        print_report(Table(modes.HEAD, table))
         for line in modes.lines(record):
             say(line)
         print()
@@ -387,7 +431,7 @@ def _profiles(record: Record) -> None:
     rows = [(program, *row) for program, of in taken.items() for row in profile.rows(of)]
     if rows:
         say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
-        print_table(Table(("program", *profile.HEAD), rows))
+        print_report(Table(("program", *profile.HEAD), rows))
         for sentence in profile.head(taken):
             say(sentence)
         say()
@@ -402,7 +446,10 @@ def _estimates(record: Record, *, complete: bool) -> None:
 
     for line in estimates.head(estimated):
         say(line)
-    print_table(Table(estimates.HEAD, estimates.rows(estimated)))
+    rows = estimates.rows(estimated)
+    # What takes longest is a text: under its row it leaves the figures together.
+    longest = [f"{estimates.HEAD[-1]}: {row[-1]}" for row in rows]
+    print_report(Table(estimates.HEAD[:-1], [row[:-1] for row in rows], beneath=longest))
     for line in estimates.beneath(estimated, complete=complete):
         say(line)
     say()

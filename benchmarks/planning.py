@@ -25,7 +25,7 @@ import numpy as np
 from runner.base.faults import key_text
 from runner.base.layout import Spec
 from runner.compiled.evidence.gather import gather
-from runner.experiment import auto
+from runner.experiment import open_layouts
 from runner.experiment.config import schema
 from runner.experiment.config.compose import compose
 from runner.experiment.config.folders import conf_folder
@@ -156,10 +156,10 @@ class Compared:
 
 def compared(config: Mapping[str, Any], folder: Path) -> Compared:
     """Plan a case, and compile each layout of its open arrays."""
-    free = tuple(key_text(key) for key in auto.keys(config))
-    whole = read(auto.without(config))
+    free = tuple(key_text(key) for key in open_layouts.keys(config))
+    whole = read(open_layouts.without(config))
     types = value_types(whole.alone("graph"))
-    request = auto.read_plan(config)
+    request = open_layouts.read_plan(config)
     chosen = plan(whole, types, Wanted(request.least, free))
     best = chosen.best.layouts
     every = [plain_layouts(whole.mesh, whole.array(key.split(".")[1]).shape) for key in best]
@@ -219,11 +219,11 @@ def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SE
     names = spread(config["outputs"], ("outputs",))
     config["outputs"] = {name: "auto" for name in names if not name.startswith("grad.")}
     config["plan"] = {"least": least}
-    free = tuple(key_text(key) for key in auto.keys(config))
-    whole = read({**auto.without(config), "program": "auto"})
+    free = tuple(key_text(key) for key in open_layouts.keys(config))
+    whole = read({**open_layouts.without(config), "program": "auto"})
     types = value_types(whole.alone("graph"))
     began, used = time.perf_counter(), time.process_time()
-    planned = plan(whole, types, Wanted(auto.read_plan(config).least, free, None, seconds))
+    planned = plan(whole, types, Wanted(open_layouts.read_plan(config).least, free, None, seconds))
     return {
         "mesh": dict(mesh),
         "least": least,
@@ -269,14 +269,14 @@ def step(mesh: Mapping[str, int], dims: Sequence[str] = STEP, **keys: Any) -> di
 def planned_step(config: Mapping[str, Any], folder: Path, seconds: float = SECONDS) -> dict[str, Any]:
     """Time the plan of a function's step: tracing it, without values, and the search."""
     began = time.process_time()
-    apart = auto.apart(config)
-    definition = schema.whole(auto.without(config))
+    apart = open_layouts.apart(config)
+    definition = schema.whole(open_layouts.without(config))
     experiment = read(functions.traced(definition, folder, folder / "trees", values=False, apart=apart))
     inside = dict.fromkeys(experiment.patterned.values())
-    free = tuple(map(key_text, auto.of_traced(config, experiment.imports.paths, inside)))
+    free = tuple(map(key_text, open_layouts.of_traced(config, experiment.imports.paths, inside)))
     whole = experiment.at(program="auto")
     types = value_types(whole.alone("graph"))
-    read_at, request = time.process_time(), auto.read_plan(config)
+    read_at, request = time.process_time(), open_layouts.read_plan(config)
     planned = plan(whole, types, Wanted(request.least, free, request.memory, seconds))
     return {
         "mesh": experiment.mesh.sizes,

@@ -21,7 +21,7 @@ import jax
 from benchmarks.fuzz import judge
 from benchmarks.fuzz.cases import case
 from runner.base.faults import InvalidExperiment, key_text
-from runner.experiment import auto
+from runner.experiment import open_layouts
 from runner.experiment.reader import read
 from runner.programs.planning.plan import NoPlan, Wanted, plan
 from runner.worker.derive import value_types
@@ -44,12 +44,12 @@ def opened(seed: int, number: int) -> dict[str, Any]:
 
 def searched(config: dict[str, Any]) -> tuple[str, str]:
     """Search the layouts of a case; return what came of it, and a traceback if something was raised."""
-    free = tuple(key_text(key) for key in auto.keys(config))
+    free = tuple(key_text(key) for key in open_layouts.keys(config))
     try:
-        whole = read(auto.without(config))
+        whole = read(open_layouts.without(config))
         with configured(whole):
             types = value_types(whole.alone("graph"))
-        best = plan(whole, types, Wanted(auto.read_plan(config).least, free, None, SECONDS))
+        best = plan(whole, types, Wanted(open_layouts.read_plan(config).least, free, None, SECONDS))
     except (NoPlan, InvalidExperiment) as refusal:
         return f"refused: {type(refusal).__name__}", str(refusal)
     except Exception:

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 import runner
 from runner.app import api
 from runner.app.cli.arguments import parsed
-from runner.app.cli.naming import with_experiment
+from runner.app.cli.experiment_names import with_experiment
 from runner.base.faults import InvalidExperiment
 from runner.experiment.config.folders import InvalidName
 from runner.link.workers import Workers

@@ -11,7 +11,7 @@ from runner.compiled.estimate.prices import BYTES
 from runner.experiment.config.compose import compose
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.reader import read
-from runner.graph.sharding.plan import whole_axes
+from runner.graph.sharding.propagation import whole_axes
 from runner.programs.derivation.expressions import Hints
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.writer import Writer

@@ -29,7 +29,7 @@ from runner.programs.derivation.lines import Written
 from runner.programs.derivation.section import as_data, section, with_lines
 from runner.programs.types import InferredTypes
 from runner.reports.record.verdicts import Judged, NotRun
-from runner.worker import plan
+from runner.worker import propagation
 from runner.worker.types import infer
 from tests import harness
 from tests.command import ROOT
@@ -344,7 +344,7 @@ def test_an_underivable_graph_is_omitted_with_the_reason() -> None:
 
 
 def test_the_lines_are_derived_without_the_private_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "PLANNED", "builtin.module(sdy-of-another-day)")
+    monkeypatch.setattr(propagation, "PLANNED", "builtin.module(sdy-of-another-day)")
     types = _types(harness.experiment(MLP))
     assert types.derivation is not None
     assert str(types.derivation.plan.missing).startswith("Shardy's passes cannot be run from Python here: ")

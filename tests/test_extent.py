@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runner.base.faults import InvalidExperiment
 from runner.experiment import extent
-from runner.experiment.config import limits
+from runner.experiment.config import text_size
 from runner.experiment.config.compose import InvalidConfiguration, refuse_too_much
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
@@ -120,13 +120,13 @@ def test_a_docstring_has_exactly_the_text(text: str) -> None:
 
 @pytest.mark.parametrize("digits", ["9" * 1001, "0x" + "f" * 1000, "-" + "1" * 5000])
 def test_a_number_of_very_many_digits_is_refused_before_it_is_read(digits: str) -> None:
-    refusal = limits.refusal(f"dims:\n  I: {digits}\n")
+    refusal = text_size.refusal(f"dims:\n  I: {digits}\n")
     assert refusal is not None
     assert refusal[:2] == (2, 6)
     assert refusal[2].endswith("digits; the limit is 1,000, and no dtype has more than 64 bits")
     with pytest.raises(InvalidConfiguration, match="the limit is 1,000"):
         refuse_too_much([f"seed={digits}"], [ROOT / "conf"])
-    assert limits.refusal(f"summary: '{digits}'\n") is None
+    assert text_size.refusal(f"summary: '{digits}'\n") is None
 
 
 @pytest.mark.parametrize("key", ["summary", "source"])
@@ -134,8 +134,8 @@ def test_an_unpaired_surrogate_is_refused(key: str) -> None:
     config = harness.config(f"{ARRAYS}graph: {{C: sum(A)}}\n")
     with pytest.raises(InvalidExperiment, match="a lone surrogate"):
         read({**config, key: "a\ud800"})
-    assert limits.refusal(f'name: a\n{key}: "a\\ud800"\n') is not None
-    assert limits.refusal(f'name: a\n{key}: "a\\U0001F600"\n') is None
+    assert text_size.refusal(f'name: a\n{key}: "a\\ud800"\n') is not None
+    assert text_size.refusal(f'name: a\n{key}: "a\\U0001F600"\n') is None
 
 
 def test_a_value_with_too_many_dimensions_for_numpy_is_refused_at_its_line(tmp_path: Path) -> None:

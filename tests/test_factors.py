@@ -19,7 +19,7 @@ from runner.base.layout import Spec
 from runner.experiment.model import Experiment
 from runner.graph.language.syntax import parse
 from runner.graph.model import Ref
-from runner.graph.sharding.plan import parsed_rule
+from runner.graph.sharding.propagation import parsed_rule
 from runner.graph.term import Name, within
 from runner.programs.derivation.calls import Call, NotStatic
 from runner.programs.derivation.facts import call_of, leaves

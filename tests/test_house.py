@@ -22,7 +22,7 @@ PACKAGES = {
     "reports": ("record", "show", "track"),
     "checks": ("reference", "checks"),
     "worker": ("worker",),
-    "app": ("flow", "testing", "cli", "called", "given", "swept", "explaining", "planned", "api", "fixtures"),
+    "app": ("flow", "testing", "cli", "called", "given", "swept", "explaining", "call_plan", "api", "fixtures"),
 }
 """The packages from the ground up, with the rooms of each: a module imports its own room, and rooms before it."""
 

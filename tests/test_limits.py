@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.app.flow.limits import COMPILED, ROOM, SEARCHES, Round, next_limit
+from runner.app.flow.memory_limit import COMPILED, ROOM, SEARCHES, Round, next_limit
 from runner.app.flow.planning import as_compiled
 from runner.compiled.estimate.model import Estimate
 from tests.evidence import program

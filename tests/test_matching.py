@@ -9,7 +9,7 @@ import pytest
 from runner.base.layout import Mesh, Spec
 from runner.compiled.evidence.model import Collective
 from runner.compiled.why import matching
-from runner.graph.sharding.plan import Planned, PlannedCollective
+from runner.graph.sharding.propagation import Planned, PlannedCollective
 
 MESH = Mesh(("x",), (2,))
 

@@ -12,8 +12,8 @@ from runner.base.faults import InvalidExperiment, key_text
 from runner.base.layout import Mesh
 from runner.compiled.estimate.links import Links
 from runner.experiment import enumeration
+from runner.experiment.arrays import read_mesh
 from runner.experiment.hardware import Hardware, Torus
-from runner.experiment.layouts import read_mesh
 from runner.reports.record.measures import counts
 from runner.reports.record.model import CompiledProgram
 from tests.command import alone, recorded, run_command

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.app.cli.arguments import parsed
-from runner.app.cli.naming import with_experiment
+from runner.app.cli.experiment_names import with_experiment
 from runner.experiment.config.folders import InvalidName
 from tests.command import ROOT, recorded
 from tests.faults import GOOD

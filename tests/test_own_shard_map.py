@@ -21,7 +21,7 @@ from runner.app.flow import revising
 from runner.base.layout import Mesh, Spec
 from runner.checks import diagnosis
 from runner.checks.reference.interpreter import interpret
-from runner.experiment import naming
+from runner.experiment import value_names
 from runner.experiment.model import Experiment
 from runner.graph.term import Name
 from runner.worker import jaxprs
@@ -352,8 +352,8 @@ def test_a_trace_takes_a_loop_inside_whole_if_it_has_too_many_steps(monkeypatch:
     operands = (array(8, 4),) * 3
     lines, given = read(ring, *operands)
     experiment, results = calling(lines, given)
-    monkeypatch.setattr(naming, "VALUES", 12)
-    named = naming.inside(experiment)
+    monkeypatch.setattr(value_names, "VALUES", 12)
+    named = value_names.inside(experiment)
     assert named.whole == (("result_0_shard_map.result_0_scan", "with them the trace would have more than 12 values"),)
     values = interpret(named.experiment, "per_device", given).values
     (result,) = (values[named.results[name]] for name in results)

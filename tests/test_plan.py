@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runner
-from runner.app.flow.layouts import Planning, filled
+from runner.app.flow.filled_layouts import Planning, filled
 from runner.app.flow.planning import Compiled, Ranked, Tried, ranked
 from runner.base.faults import InvalidExperiment, key_text
 from runner.base.words import bytes_text
 from runner.compiled.estimate.prices import Bytes
-from runner.experiment import auto
+from runner.experiment import open_layouts
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.programs.planning import clock
@@ -37,8 +37,8 @@ from runner.programs.planning.reading import layable
 from runner.programs.planning.reduction import reduced
 from runner.programs.planning.solving import Solver
 from runner.programs.planning.tables import Tables
-from runner.reports.show.plan import differing
-from runner.reports.show.planned import optimality
+from runner.reports.show.plan_layouts import differing
+from runner.reports.show.plan_table import optimality
 from runner.worker.derive import value_types
 from tests.command import ROOT, run_command
 from tests.server import Done, command
@@ -71,13 +71,13 @@ def experiment(
 
 
 def read_graph(config: Mapping[str, Any]) -> Experiment:
-    return read({**auto.without(config), "program": "auto"})
+    return read({**open_layouts.without(config), "program": "auto"})
 
 
 def planned(config: Mapping[str, Any]) -> LayoutPlan:
     """Return the plan of a configuration, with the types from JAX in this process."""
-    request = auto.read_plan(config)
-    free = tuple(key_text(key) for key in auto.keys(config))
+    request = open_layouts.read_plan(config)
+    free = tuple(key_text(key) for key in open_layouts.keys(config))
     whole = read_graph(config)
     return plan(
         whole,
@@ -638,13 +638,13 @@ def test_a_limit_that_no_plan_meets_names_the_least_that_would() -> None:
     ("amount", "bytes_"), [(1000, 1000.0), ("90 GiB", 90 * 2.0**30), ("1.5 kB", 1500.0), ("2e9", 2e9), ("3MB", 3e6)]
 )
 def test_memory_is_bytes_or_has_a_unit(amount: Any, bytes_: float) -> None:
-    assert auto.read_plan({"plan": {"memory": amount}}).memory == bytes_
+    assert open_layouts.read_plan({"plan": {"memory": amount}}).memory == bytes_
 
 
 @pytest.mark.parametrize("amount", ["much", "90 Gibibytes", "-3 GB", "0 MB", True])
 def test_other_amounts_of_memory_are_refused(amount: Any) -> None:
     with pytest.raises(InvalidExperiment) as error:
-        auto.read_plan({"plan": {"memory": amount}})
+        open_layouts.read_plan({"plan": {"memory": amount}})
     assert error.value.fault.message.startswith(f"{amount!r} is not an amount of memory")
 
 
@@ -940,9 +940,9 @@ def test_the_shape_of_the_mesh_is_found_too(tmp_path: Path) -> None:
 
 def test_axes_that_are_alike_are_taken_in_one_order() -> None:
     config = {"mesh": {"axes": ["a", "b"], "shape": "auto"}, "target": {"devices": 8}}
-    assert auto.shapes(config, alike=True) == [[4, 2], [8, 1]]
-    assert auto.shapes({**config, "rules": [["embed", "a"]]}, alike=True) == [[2, 4], [4, 2], [1, 8], [8, 1]]
-    assert len(auto.shapes(config, alike=False)) == 4
+    assert open_layouts.shapes(config, alike=True) == [[4, 2], [8, 1]]
+    assert open_layouts.shapes({**config, "rules": [["embed", "a"]]}, alike=True) == [[2, 4], [4, 2], [1, 8], [8, 1]]
+    assert len(open_layouts.shapes(config, alike=False)) == 4
 
 
 def test_several_objectives_give_a_front() -> None:
@@ -1091,9 +1091,11 @@ def test_a_candidate_is_verified_at_sizes_that_its_layouts_divide() -> None:
     config = mlp(3, {"a": 2, "b": 4}, x=[], verify_dims={"B": 2, "D": 5, "F": 6})
     best_plan, graph = planned(config), read_graph(config)
     assert layouts(best_plan) == {"w1": [None, ["a", "b"]], "w2": [["a", "b"], None]}
-    keys = tuple(auto.keys(config))
+    keys = tuple(open_layouts.keys(config))
     types = value_types(graph.alone("graph"))
-    planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, auto.read_plan(config), best_plan)
+    planning = Planning(
+        graph, graph, open_layouts.without(config), frozenset(), keys, types, open_layouts.read_plan(config), best_plan
+    )
     assert filled(planning, best_plan.best)["verify_dims"] == {"B": 2, "D": 5, "F": 8}
 
 
@@ -1204,10 +1206,10 @@ def test_the_limit_of_the_model_moves_by_what_the_compiler_needs(
     limit = round((unlimited.held + unlimited.needed) / 2)
     config |= {"plan": {"memory": limit, "candidates": 1}}
     graph, types = read_graph(config), value_types(read_graph(config).alone("graph"))
-    request, plan_ = auto.read_plan(config), planned(config)
+    request, plan_ = open_layouts.read_plan(config), planned(config)
     assert plan_.best.needed <= limit < unlimited.needed
-    keys = tuple(auto.keys(config))
-    planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, request, plan_)
+    keys = tuple(open_layouts.keys(config))
+    planning = Planning(graph, graph, open_layouts.without(config), frozenset(), keys, types, request, plan_)
 
     def compiled(_planning: Planning, candidate: Candidate, own: Path, *_: Any) -> Tried:
         needed = int(candidate.held + ratio * (candidate.needed - candidate.held))
@@ -1236,8 +1238,8 @@ def test_a_plan_that_does_not_compile_is_made_again_only_if_it_needs_too_much_me
     config = mlp(8, {"model": 4}, x=[]) | {"outputs": {"y": ["model", None]}}
     config |= {"plan": {"memory": round(planned(config).best.needed), "candidates": 1}}
     graph, types = read_graph(config), value_types(read_graph(config).alone("graph"))
-    keys, request, plan_ = tuple(auto.keys(config)), auto.read_plan(config), planned(config)
-    planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, request, plan_)
+    keys, request, plan_ = tuple(open_layouts.keys(config)), open_layouts.read_plan(config), planned(config)
+    planning = Planning(graph, graph, open_layouts.without(config), frozenset(), keys, types, request, plan_)
 
     def compiled(_planning: Planning, candidate: Candidate, own: Path, *_: Any) -> Tried:
         program = Compiled(program="auto", status="passed", bytes_sent=int(candidate.sent), memory_bytes=1000)
@@ -1257,8 +1259,8 @@ def _ranked(
 ) -> Ranked:
     """Rank a plan of `config`; `sent`: what a device sends as compiled, by program and whether a weight is sharded."""
     graph, types = read_graph(config), value_types(read_graph(config).alone("graph"))
-    keys, request, plan_ = tuple(auto.keys(config)), auto.read_plan(config), planned(config)
-    planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, request, plan_)
+    keys, request, plan_ = tuple(open_layouts.keys(config)), open_layouts.read_plan(config), planned(config)
+    planning = Planning(graph, graph, open_layouts.without(config), frozenset(), keys, types, request, plan_)
 
     def compiled(_planning: Planning, candidate: Candidate, own: Path, *_: Any, programs: Any = (), **__: Any) -> Tried:
         sharded = any(any(spec) for spec in candidate.layouts.values())

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner.app.planned import LineConstraint, Plan
+from runner.app.call_plan import LineConstraint, Plan
 from runner.graph.source import Frame
 from tests.user_functions import planned_step
 

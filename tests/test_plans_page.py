@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from runner.app.cli import plan, report
-from runner.reports.show import plan as show
-from runner.reports.show.page import planned, plans
+from runner.reports.show import plan_layouts as show
+from runner.reports.show.page import plan_section, plans
 from runner.reports.show.page.markup import joined
 from tests.test_page import Page
 
@@ -140,7 +140,7 @@ def part_of(folder: Path, **fields: Any) -> str:
     """Return the text of the section of a plan with further fields, on the page of the plan's folder."""
     file = folder / "plan.json"
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **fields}), encoding="utf-8")
-    part = planned.part(folder, lambda name: f"{name}/report.html")
+    part = plan_section.part(folder, lambda name: f"{name}/report.html")
     assert part is not None
     return Page(f"<div>{joined(part.inside)}</div>").text
 
@@ -175,7 +175,7 @@ def test_a_plan_without_compiled_candidates_has_a_page(tmp_path: Path, capsys: p
 
 def test_the_page_of_a_run_draws_the_front_of_its_plan(tmp_path: Path) -> None:
     small, _ = write_plans(tmp_path)
-    part = planned.part(Path(small))
+    part = plan_section.part(Path(small))
     assert part is not None
     page = Page(f"<div>{joined(part.inside)}</div>")
     assert page.text.startswith("The layouts of this run x: [data, null]")

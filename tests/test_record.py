@@ -26,7 +26,7 @@ import runner
 from runner import __version__
 from runner.base import codec
 from runner.link import copied
-from runner.reports.record import files, record
+from runner.reports.record import record, writing
 from runner.reports.record.model import (
     CompiledProgram,
     Mode,
@@ -46,7 +46,7 @@ from tests.here import Here
 def test_a_file_replaces_the_old_one_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "shardings.txt"
     path.write_text("old")
-    files.write_text(path, "größer\n")
+    writing.write_text(path, "größer\n")
     assert path.read_text(encoding="utf-8") == "größer\n"
     assert os.listdir(tmp_path) == ["shardings.txt"]
 
@@ -65,7 +65,7 @@ def test_a_failure_while_writing_leaves_the_old_file(
 
     monkeypatch.setattr(os, failing, fail)
     with pytest.raises(OSError, match="no space left"):
-        files.write_text(path, "new")
+        writing.write_text(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["result.json"]
 
@@ -114,7 +114,7 @@ def test_without_unnamed_files_an_incomplete_file_is_hidden(tmp_path: Path, monk
         genuine(old, new)
 
     monkeypatch.setattr(os, "replace", watched)
-    files.write_text(tmp_path / "result.json", "new")
+    writing.write_text(tmp_path / "result.json", "new")
     ((hidden,),) = listings
     assert hidden.startswith(".result.json.")
     assert os.listdir(tmp_path) == ["result.json"]
@@ -239,7 +239,7 @@ def test_the_record_of_a_failed_run_is_read_back_too(name: str, tmp_path: Path) 
 def test_the_file_is_readable_by_others(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        files.write_text(tmp_path / "a", "")
+        writing.write_text(tmp_path / "a", "")
     finally:
         os.umask(before)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644

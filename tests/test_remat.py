@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from runner.app.flow import saving
 from runner.base.chosen import AUTO, EVERYTHING, UnsaidPolicy
 from runner.base.faults import InvalidExperiment, key_text
-from runner.experiment import auto, remat
+from runner.experiment import open_layouts, remat
 from runner.experiment.reader import read
 from runner.experiment.remat import Saved
 from runner.programs.planning.plan import LayoutPlan, NoPlan, Wanted, plan
@@ -76,7 +76,7 @@ BY_NAME = jax.checkpoint_policies.save_only_these_names
     ],
 )
 def test_what_is_computed_again_is_what_jax_computes_again(checkpoint: Any, policy: Any, again: list[str]) -> None:
-    config = auto.without(block())
+    config = open_layouts.without(block())
     config["graph"]["layers"] = {**config["graph"]["layers"], "checkpoint": checkpoint}
     whole = read({**config, "program": "auto"})
     of = layable(whole, value_types(whole.alone("graph")), ())
@@ -86,7 +86,7 @@ def test_what_is_computed_again_is_what_jax_computes_again(checkpoint: Any, poli
 
 def test_what_the_backward_pass_adds_up_is_not_computed_again() -> None:
     # The derivative of a sum reads no operand, so that the second product is not needed again.
-    config = auto.without(block())
+    config = open_layouts.without(block())
     whole = read({**config, "program": "auto"})
     of = layable(whole, value_types(whole.alone("graph")), ())
     products = [each for each in of.operations if each.called == "matmul"]
@@ -119,8 +119,8 @@ class Planned:
 def planned(saved: Saved, memory: float | None) -> Planned:
     """Return the plan that saves some values."""
     config = remat.saving(block(), saved)
-    free = tuple(key_text(key) for key in auto.keys(config))
-    whole = read({**auto.without(config), "program": "auto"})
+    free = tuple(key_text(key) for key in open_layouts.keys(config))
+    whole = read({**open_layouts.without(config), "program": "auto"})
     return Planned(plan(whole, value_types(whole.alone("graph")), Wanted("time", free, memory)))
 
 
@@ -192,7 +192,7 @@ def _message(config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def test_what_a_checkpoint_saves_has_to_be_said() -> None:
-    config = {**auto.without(block()), "remat": None}
+    config = {**open_layouts.without(block()), "remat": None}
     assert _message(config) == (
         "graph.layers.checkpoint",
         "nothing says what is saved: write remat: auto, and the planner finds it, or remat: [NAME]",
@@ -202,7 +202,7 @@ def test_what_a_checkpoint_saves_has_to_be_said() -> None:
 
 
 def test_the_names_in_a_file_are_the_policy_of_its_checkpoints() -> None:
-    whole = read({**auto.without(block()), "remat": ["act"], "program": "auto"})
+    whole = read({**open_layouts.without(block()), "remat": ["act"], "program": "auto"})
     (loop,) = (each for each in whole.graph if each.line.name == "layers")  # type: ignore[union-attr]
     assert loop.checkpoint.written == {"save_only_these_names": ["act"]}  # type: ignore[union-attr]
 

@@ -23,7 +23,7 @@ from runner.graph.language.operators import BY_NAME
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
 from runner.graph.term import Apply, Name, Term
-from runner.worker import limits
+from runner.worker import support
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import function
 
@@ -316,7 +316,7 @@ def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operat
 
 
 def test_every_limit_is_checked_and_used_by_some_row() -> None:
-    looked_at = [limit for limit, _ in limits.LIMITS if limit is not None]
+    looked_at = [limit for limit, _ in support.LIMITS if limit is not None]
     assert sorted(looked_at) == sorted(get_args(Limit))
     assert set(looked_at) == {limit for row in OPERATIONS.values() if row.over for limit in row.over.limits}
 

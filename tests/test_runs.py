@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.app.cli import report, runs
-from runner.reports.record import files, folders, manifest, record, shelf
+from runner.reports.record import folders, manifest, record, shelf, writing
 from runner.reports.record.model import SCHEMA
 from tests import evidence, swept
 from tests.command import run_command
@@ -435,7 +435,7 @@ def test_a_page_follows_a_link_and_refuses_non_files(capsys: pytest.CaptureFixtu
     assert stat.S_ISFIFO(os.stat("pipe.html").st_mode)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     with pytest.raises(OSError, match="it is not a file, so it is left as it is"):
-        files.write_text(Path("pipe.html"), "text")
+        writing.write_text(Path("pipe.html"), "text")
 
 
 def test_a_page_shows_no_file_but_those_beside_the_record() -> None:

@@ -202,7 +202,7 @@ def test_unexpected_lowered_collectives_fail(tmp_path: Path) -> None:
 
 
 def test_without_a_plan_a_planned_expectation_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.worker.plan.propagated", lambda *_: "Shardy cannot be asked")
+    monkeypatch.setattr("runner.worker.propagation.propagated", lambda *_: "Shardy cannot be asked")
     expected = {"planned": {"no_collectives": True}}
     checks = harness.run(RING, tmp_path, expect=expected, program="shard_map").record.programs["shard_map"].checks
     assert checks.planned_no_collectives is not None

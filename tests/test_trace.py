@@ -14,7 +14,7 @@ from runner.app.flow import run
 from runner.base.faults import InvalidExperiment
 from runner.checks.reference import interpret
 from runner.checks.trace import take
-from runner.experiment import data, naming
+from runner.experiment import data, value_names
 from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
@@ -464,7 +464,7 @@ def test_without_a_program_that_ran_the_derived_lines_are_interpreted(tmp_path: 
     derived = harness.types(text).derived
     context = harness.consulted(read(text), tmp_path)
     assert derived is not None
-    taken = take(context, Program.DERIVED, naming.named(derived), None, "it ran out of memory", [0, 1, 2, 3], None)
+    taken = take(context, Program.DERIVED, value_names.named(derived), None, "it ran out of memory", [0, 1, 2, 3], None)
     assert (taken.taken_from, taken.reason) == ("interpreter", "it ran out of memory")
     assert [node.name for node in taken.nodes] == ["C/psum#0/before", "C"]
     assert np.array(taken.nodes[1].values)[3, 0].tolist() == [152, 158, 164, 170]
@@ -514,7 +514,7 @@ def test_naming_changes_no_value(tmp_path: Path, name: str) -> None:
     small = {key: min(size, 64) if isinstance(size, int) else size for key, size in dims.items()}
     experiment = read(configured(text, mesh=mesh, dims=small, expect={}))
     arrays = data.make(experiment, tmp_path)
-    traced = naming.named(experiment)
+    traced = value_names.named(experiment)
     before = interpret(experiment, "per_device", arrays)
     after = interpret(traced.experiment, "per_device", arrays)
     assert traced.whole == ()

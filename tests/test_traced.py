@@ -178,7 +178,7 @@ PRINTING = {
     # Edits, in words and as a file has them.
     "checks/edits.py", "checks/slips.py", "checks/mends.py",
     # Lines that a file is spread out to, or that a trace names.
-    "experiment/enumeration.py", "experiment/repeats.py", "experiment/naming.py",
+    "experiment/enumeration.py", "experiment/repeats.py", "experiment/value_names.py",
 }  # fmt: skip
 """The modules that make text of terms."""
 

@@ -20,7 +20,7 @@ from runner.experiment.program import Program
 from runner.reports.record.model import Record
 from runner.reports.show import collectives as shown
 from runner.reports.show.page.run import page
-from runner.worker import plan, resharding
+from runner.worker import propagation, resharding
 from tests import harness
 from tests.command import ROOT, run_command
 from tests.conftest import LARGE
@@ -131,7 +131,9 @@ def test_the_need_of_another_value_is_no_reason(mlp: harness.Outcome) -> None:
 def test_without_a_plan_a_sentence_says_so_and_nothing_else_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.worker.plan.propagated", lambda *_: "Shardy's passes cannot be run from Python here")
+    monkeypatch.setattr(
+        "runner.worker.propagation.propagated", lambda *_: "Shardy's passes cannot be run from Python here"
+    )
     record = harness.run(MLP, tmp_path, grad=None).record
     assert record.status == "passed"
     texts = {each.why.text for each in listed(record) if each.why}
@@ -616,9 +618,9 @@ def test_the_keys_in_reasons_are_shown_with_their_places(mlp: harness.Outcome) -
 
 
 def test_the_pass_that_traces_origins_may_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = plan.propagated
-    crashing = plan.ORIGINATING
-    monkeypatch.setattr(plan, "propagated", lambda low, how: "it crashed" if how == crashing else own(low, how))
+    own = propagation.propagated
+    crashing = propagation.ORIGINATING
+    monkeypatch.setattr(propagation, "propagated", lambda low, how: "it crashed" if how == crashing else own(low, how))
     outcome = harness.run(MLP, tmp_path, grad=None).record
     plans = [result.plan for result in outcome.compiled.values()]
     assert {each and each.unknown for each in plans} == {"the origins of its shardings: it crashed"}

@@ -25,7 +25,7 @@ from runner.app.flow import run
 from runner.base import codec
 from runner.base.layout import Layout, Mesh, Spec
 from runner.checks.reference import interpret
-from runner.experiment import auto, data
+from runner.experiment import data, open_layouts
 from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
@@ -125,7 +125,7 @@ def _ignores(program: Program) -> bool:
 
 
 def _sent(record: Record, config: dict[str, Any]) -> dict[str, int]:
-    if record.status == "invalid" or auto.is_open(config):
+    if record.status == "invalid" or open_layouts.is_open(config):
         return {}
     experiment, sent = read(config), dict[str, int]()
     for name, program in record.programs.items():

@@ -47,7 +47,7 @@ class ShardproofSweeper(BasicSweeper):
     def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[list[str]]]:  # type: ignore[override]
         """Return the overrides of every point, in batches."""
         from runner.app.cli import enumerated, launching, resume
-        from runner.experiment.config import sweep as limits
+        from runner.experiment.config import sweep_size as limits
         from runner.experiment.config.points import Composer
 
         assert self.hydra_context is not None

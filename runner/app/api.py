@@ -33,7 +33,7 @@ from runner.reports.record import model
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from runner.app.planned import Plan
+    from runner.app.call_plan import Plan
     from runner.link.workers import Workers
 
 __all__ = [
@@ -416,10 +416,10 @@ def _planned(
     function: Callable[..., Any], operands: Sequence[Any], folder: str | Path | None, **arguments: Any
 ) -> Plan:
     """Plan a call in its own worker process, and leave the plan, its page and its candidates in the folder."""
-    from runner.app import planned
+    from runner.app import call_plan
     from runner.app.called import specs
-    from runner.app.called.auto import experiment_of
-    from runner.app.flow.planned import finished
+    from runner.app.called.open_specs import experiment_of
+    from runner.app.flow.plan_run import finished
     from runner.experiment.identifiers import importable
     from runner.link import copied
     from runner.link.workers import Workers
@@ -456,7 +456,7 @@ def _planned(
         finally:
             manifest.end(where)
             workers.close()
-    return planned.of_finished(result, function, operands, called, where)
+    return call_plan.of_finished(result, function, operands, called, where)
 
 
 class InvalidPlan(ValueError):
@@ -473,7 +473,7 @@ def checked(
 ) -> Record:
     """Do what `check` does with these `arguments`, without printing; `workers` are not closed."""
     from runner.app.called import specs
-    from runner.app.called.auto import experiment_of
+    from runner.app.called.open_specs import experiment_of
     from runner.experiment.identifiers import importable
     from runner.reports.record import manifest
     from runner.reports.record import record as records

@@ -14,7 +14,7 @@ from runner.base.untyped import is_mapping
 from runner.compiled.explanation import differences, expecting, files, meshes, model, profiles
 from runner.compiled.explanation.files import Wanted
 from runner.compiled.explanation.modules import Known
-from runner.reports.record.files import write_text
+from runner.reports.record.writing import write_text
 
 
 class Explained(model.Explanation):

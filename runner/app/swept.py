@@ -129,7 +129,7 @@ def sweep(
     if config_dir is not None:
         config_dir = given.path(config_dir, "config_dir", "the path of a folder")
     arguments = [*texts(overrides, keys), f"hydra.sweep.dir={for_hydra(str(where))}"]
-    unsaid = next((each for each in arguments if "\0" in each), None)
+    unsaid = next((argument for argument in arguments if "\0" in argument), None)
     if unsaid is not None:
         raise InvalidConfiguration(f"{given.shown(unsaid)} has a NUL character, which no command line has")
     if isinstance(experiment, Mapping):

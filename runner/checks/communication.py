@@ -13,7 +13,7 @@ from runner.compiled.evidence.model import Collective
 from runner.experiment.expect import Expectations
 from runner.experiment.forms import KINDS
 from runner.experiment.program import Program
-from runner.graph.sharding.plan import AskedCollective, PlannedCollective
+from runner.graph.sharding.propagation import AskedCollective, PlannedCollective
 from runner.reports.record.model import CompiledProgram
 from runner.reports.record.verdicts import Judged, NotRun, Verdict
 

@@ -16,10 +16,10 @@ from runner.checks.compare import SAME, Alternatives, Difference, difference, to
 from runner.checks.context import Context
 from runner.checks.reference import interpret, measure
 from runner.checks.reference.arithmetic import ANY
-from runner.experiment import naming
+from runner.experiment import value_names
 from runner.experiment.model import Node
-from runner.experiment.naming import NamedCode
 from runner.experiment.program import Program
+from runner.experiment.value_names import NamedCode
 from runner.link.target import ProgramRun
 from runner.reports.record.model import (
     PLACED,
@@ -63,8 +63,8 @@ def take(
     if held is None:
         values_of = interpret(traced.of, "per_device", context.arrays).values
         elements = sum(np.size(value) for values in values_of.values() for value in values)
-        if elements > naming.ELEMENTS:
-            return _trace(None, reason or naming.too_large(elements), devices)
+        if elements > value_names.ELEMENTS:
+            return _trace(None, reason or value_names.too_large(elements), devices)
     comparison = _Comparison(context, program, traced, held, device_ids)
     nodes: list[TracedNode] = []
     left_out: list[str] = []
@@ -147,10 +147,10 @@ class _Comparison:
 
     def place(self, line: str) -> str | None:
         """The place of a line, or of the steps of a loop, in the user's file, if it was read from one."""
-        frame = self._frames.get(naming.without_steps(line))
+        frame = self._frames.get(value_names.without_steps(line))
         return None if frame is None else str(frame)
 
-    def node(self, value: naming.NamedValue) -> TracedNode | None:
+    def node(self, value: value_names.NamedValue) -> TracedNode | None:
         """Return a line of the trace; None if its value is not an array."""
         described = self._described(value.node)
         if described is None:
@@ -174,12 +174,12 @@ class _Comparison:
         )
         return line if self._held is None else self._compared(value.node, self._held[value.node], line)
 
-    def _expression(self, value: naming.NamedValue) -> str:
+    def _expression(self, value: value_names.NamedValue) -> str:
         """The expression of a line, and its place in the user's file if it was read from one."""
         frame = self._frames.get(value.line)
         return value.expression if frame is None else f"{value.expression}{PLACED}{frame}"
 
-    def _origins(self, value: naming.NamedValue) -> TracedOrigins | None:
+    def _origins(self, value: value_names.NamedValue) -> TracedOrigins | None:
         """The devices between which a collective moves values; None for other lines, and if too many to draw."""
         if value.operation is None or value.before is None:
             return None

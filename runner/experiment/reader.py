@@ -11,14 +11,14 @@ from typing import Any
 from runner.base.faults import InvalidExperiment, invalid, nearest
 from runner.base.layout import Mesh, Spec
 from runner.base.untyped import is_list
-from runner.experiment import auto, divergence, expect, extent, hardware, remat, topology
+from runner.experiment import divergence, expect, extent, hardware, open_layouts, remat, topology
+from runner.experiment.arrays import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.checkpoints import check_names
 from runner.experiment.config import schema
 from runner.experiment.config.folders import misnamed
 from runner.experiment.forms import PLATFORMS, as_written, check, choices
 from runner.experiment.functions import read_functions
 from runner.experiment.imported import KEY, constrained, frames, read_imported
-from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.lines import Flat, flat
 from runner.experiment.model import (
     Array,
@@ -73,7 +73,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     named = config.get("program", "all")
     config = schema.whole(config) | {"program": named}
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
-    auto.refuse(config)
+    open_layouts.refuse(config)
     check(config["remat"], ("remat",))
     config = remat.resolved(config)
     name = config["name"]
@@ -179,7 +179,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     for expected in experiment.expected.values():
         check_inside(("expect", "layouts"), expected.layouts, statements["graph"], imports)
     check_blocks(experiment)
-    auto.read_plan(config)
+    open_layouts.read_plan(config)
     if experiment.trace and sections["per_device"] and not experiment.per_device:
         message = f"trace=true shows per_device, which program={experiment.programs[0]} does not run"
         raise invalid(("trace",), message + choices(p for p in Program if p.section == "per_device"))

@@ -12,7 +12,7 @@ from runner.base.dataclass import dataclass
 from runner.base.faults import Fault
 from runner.base.layout import Spec, Typed
 from runner.experiment.traced import TracedLines
-from runner.graph.sharding.plan import AskedCollective, Derivation, Planned, Reshard
+from runner.graph.sharding.propagation import AskedCollective, Derivation, Planned, Reshard
 from runner.link.steps import Spare, Step
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]

@@ -56,7 +56,7 @@ def mesh_functions(experiment: Experiment, program: Program) -> str:
     """Write `topology` and `make_mesh`."""
     mesh, there = experiment.mesh, experiment.target.topology
     assert there is not None
-    axis_types = tuple_of([f"AxisType.{each}" for each in program.axis_types(mesh)])
+    axis_types = tuple_of([f"AxisType.{axis_type}" for axis_type in program.axis_types(mesh)])
     rest = f"{mesh.axes!r}, axis_types={axis_types}"
     made = [f"    return jax.make_mesh({mesh.shape!r}, {rest}, devices=devices or topology())"]
     if mesh.devices is not None:

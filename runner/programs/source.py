@@ -133,7 +133,7 @@ def inputs(experiment: Experiment, names: Identifiers, folder: Path) -> str:
 def mesh_functions(experiment: Experiment, program: Program) -> str:
     """Write `make_mesh` and `shardings`."""
     mesh = experiment.mesh
-    axis_types = tuple_of([f"AxisType.{each}" for each in program.axis_types(mesh)])
+    axis_types = tuple_of([f"AxisType.{axis_type}" for axis_type in program.axis_types(mesh)])
     devices = "" if experiment.target.platform == "cpu" else f' or jax.devices("{experiment.target.platform}")'
     count = f"[:{mesh.size}]" if devices else ""
     argument = f"(devices{devices}){count}" if devices else "devices"

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.base.layout import Spec, Typed
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Experiment
-from runner.experiment.naming import NamedCode
+from runner.experiment.value_names import NamedCode
 from runner.programs import processes, shard_map, source, spelling
 from runner.programs.lines import Lines
 from runner.programs.shard_map import options

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from runner.base.layout import Spec, Typed
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.graph.sharding.plan import Derivation
+from runner.graph.sharding.propagation import Derivation
 from runner.graph.sharding.repairs import Repair
 
 

@@ -13,10 +13,10 @@ from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.nodes import Origins, backward
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.graph.sharding.plan import AskedCollective, Planned, Reshard
+from runner.graph.sharding.propagation import AskedCollective, Planned, Reshard
 from runner.link.events import Cost, Memory, Ranges
-from runner.reports.record.files import write_text
-from runner.worker import calls, deadlocks, lowered, phases, plan
+from runner.reports.record.writing import write_text
+from runner.worker import calls, deadlocks, lowered, phases, propagation
 from runner.worker.cost import with_loops
 from runner.worker.stderr import CapturedStderr
 from runner.worker.walk import REFUSALS, refusal
@@ -121,7 +121,7 @@ def compile_program(
 
 def planned(experiment: Experiment, program: Program, compiled: CompiledModule, folder: Path) -> Planned | None:
     """Shardy's plan of a program; None for a program on one device."""
-    return plan.of_program(experiment, program, compiled.lowered, folder) if program.on_mesh else None
+    return propagation.of_program(experiment, program, compiled.lowered, folder) if program.on_mesh else None
 
 
 def reshards(

@@ -109,7 +109,7 @@ class _Walk:
         walk = self._apart(on, equation, "whether it goes on depends on", "have left it")
         walk.run(inside["cond_jaxpr"], [*operands[:at], *results])
         walk.run(inside["body_jaxpr"], [*operands[at : at + then], *results])
-        return [each | on for each in results]
+        return [result | on for result in results]
 
     def _repeated(
         self, body: Any, operands: list[frozenset[str]], constants: int, carried: int

@@ -21,7 +21,7 @@ from runner.compiled.why import notation
 from runner.experiment.model import Experiment, Flat
 from runner.graph.language.syntax import SyntaxFault
 from runner.graph.model import Equation, Operand, Ref
-from runner.graph.sharding.plan import Derivation, Plan, whole_axes
+from runner.graph.sharding.propagation import Derivation, Plan, whole_axes
 from runner.programs.derivation.derive import TRIES, Derived, Typing, derive, settled
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.scopes import NotDerived
@@ -29,7 +29,7 @@ from runner.programs.derivation.writer import Hints
 from runner.programs.planning.inner import inner_layouts
 from runner.programs.types import Floats
 from runner.worker import calls
-from runner.worker.plan import NOWHERE, ModuleNames, Place, plan
+from runner.worker.propagation import NOWHERE, ModuleNames, Place, plan
 from runner.worker.refusing import refusal
 from runner.worker.requested import Requested
 from runner.worker.specs import partition, structs

@@ -24,7 +24,7 @@ from runner.compiled.explanation.modules import Known, ReadModule, UnreadableMod
 from runner.compiled.explanation.profiles import Recording
 from runner.graph.sharding.keys import LayoutKeys
 from runner.link.events import Memory
-from runner.worker import plan
+from runner.worker import propagation
 
 stages, trees, util = cast("Any", jax.stages), cast("Any", jax.tree), cast("Any", jax.tree_util)
 
@@ -163,16 +163,16 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
         constraint=reasons.constraint,
     )
 
-    def where(metadata: Metadata) -> plan.Place:
+    def where(metadata: Metadata) -> propagation.Place:
         lines = module.places.of(metadata)
         if not lines:
-            return plan.NOWHERE
+            return propagation.NOWHERE
         return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
 
     def array(name: str) -> str | None:
         return name if name in arrays else None
 
-    planned = plan.read(step.lowered, keys, plan.ModuleNames(where, array, tuple(outputs)))
+    planned = propagation.read(step.lowered, keys, propagation.ModuleNames(where, array, tuple(outputs)))
     explanation = replace(explanation, layouts=laid.layouts(planned.operations))
     return reasons.explained(module, explanation, planned.summary(), arrays)
 

@@ -59,8 +59,8 @@ from runner.worker import (
     types,
     versions,
 )
+from runner.worker.chosen_layouts import of_results
 from runner.worker.jaxprs import CannotRead
-from runner.worker.layouts import of_results
 from runner.worker.raising import text_of
 from runner.worker.setting import Setting
 from runner.worker.specs import partition

@@ -160,5 +160,5 @@ def _moved(value: Any, most: float, seed: Any) -> Any:
 
 def _inner(parameters: Any) -> list[Any]:
     """The jaxprs among the parameters of an equation."""
-    several = [part for each in parameters for part in (each if is_sequence(each) else (each,))]
+    several = [part for parameter in parameters for part in (parameter if is_sequence(parameter) else (parameter,))]
     return [each for each in several if hasattr(each, "eqns")]

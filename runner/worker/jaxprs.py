@@ -146,8 +146,8 @@ def read(
     Raises `CannotRead`, and any exception of the function.
     """
     structs = [
-        each if isinstance(each, jax.ShapeDtypeStruct) else jax.ShapeDtypeStruct(each.shape, each.dtype)
-        for each in operands.values()
+        operand if isinstance(operand, jax.ShapeDtypeStruct) else jax.ShapeDtypeStruct(operand.shape, operand.dtype)
+        for operand in operands.values()
     ]
     reader = _Reader({*operands, *taken}, mesh, frozenset(manual), unread=unread)
     if mesh is None or not manual:
@@ -590,7 +590,7 @@ class _Body:
             return None
         names = _names(equation)
         self.reader.called.update(names)
-        return next((each for each in names if each in self.references), None)
+        return next((name for name in names if name in self.references), None)
 
     def _cannot(self, why: str) -> CannotRead:
         return CannotRead(f"{self.frame or 'the function'}: {why}")
@@ -1229,9 +1229,9 @@ def _bodies(
         return ()
     # With the operands in another order, the function would have the same jaxpr.
     return tuple(
-        str(each.params["jaxpr"])
-        for each in traced.jaxpr.eqns
-        if each.params.get("name") == name and each.invars == traced.jaxpr.invars
+        str(eqn.params["jaxpr"])
+        for eqn in traced.jaxpr.eqns
+        if eqn.params.get("name") == name and eqn.invars == traced.jaxpr.invars
     )
 
 

@@ -23,7 +23,7 @@ import jaxlib.version
 
 from runner.base.faults import InvalidExperiment, invalid
 from runner.base.layout import Spec, Typed
-from runner.experiment import data, naming
+from runner.experiment import data, value_names
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -45,13 +45,13 @@ from runner.link.steps import Step, StepWork
 from runner.programs.derivation.section import as_data
 from runner.programs.types import Floats, InferredTypes
 from runner.programs.writers import WRITERS
-from runner.reports.record.files import write_text
+from runner.reports.record.writing import write_text
 from runner.worker import calls, gradient, own_files, phases, processes, warm
+from runner.worker.chosen_layouts import layouts
 from runner.worker.compilation import NotLowered
 from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
 from runner.worker.keeping import keeping
-from runner.worker.layouts import layouts
 from runner.worker.raising import raised, text_of
 from runner.worker.setting import unset
 from runner.worker.types import infer
@@ -414,12 +414,12 @@ def _prepare_trace(experiment: Experiment, types: InferredTypes, data: Path) -> 
     from runner.worker.trace import TraceProgram, prepare
 
     if experiment.traced is Program.AUTO:
-        return prepare(naming.inside(experiment.written or experiment), data)
+        return prepare(value_names.inside(experiment.written or experiment), data)
     if experiment.traced is not Program.DERIVED:
-        return prepare(naming.named(experiment.alone("per_device")), data)
+        return prepare(value_names.named(experiment.alone("per_device")), data)
     if types.derived is None:
         return TraceProgram(refused=f"derived cannot be written: {types.not_derived}")
-    return prepare(naming.named(types.derived), data)
+    return prepare(value_names.named(types.derived), data)
 
 
 def _profile(program: Program, execution: Execution, folder: Path, arrays: Path) -> Profiled:

@@ -15,7 +15,7 @@ from runner.base.layout import Mesh
 from runner.compiled.evidence import groups
 from runner.compiled.evidence.hlo import Metadata
 from runner.graph.sharding import ring
-from runner.graph.sharding.plan import AskedCollective
+from runner.graph.sharding.propagation import AskedCollective
 from runner.worker.modules import Walk, bytes_of
 
 KINDS = {

@@ -12,7 +12,7 @@ from typing import Any
 from runner.base import executions
 from runner.base.executions import Count, InBranch
 from runner.compiled.evidence.hlo import Location, Metadata
-from runner.graph.sharding.plan import CLAUSES
+from runner.graph.sharding.propagation import CLAUSES
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^>]+)>")
 _BITS = re.compile(r"(\d+)")

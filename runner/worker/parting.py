@@ -124,7 +124,7 @@ class _Single:
     @property
     def dtype(self) -> str:
         """The dtype of its results that rounds most; that of booleans if none is a float."""
-        kinds = [each.aval.dtype for each in self.body.outvars if widening.is_inexact(each.aval.dtype)]
+        kinds = [outvar.aval.dtype for outvar in self.body.outvars if widening.is_inexact(outvar.aval.dtype)]
         return str(max(kinds, key=lambda kind: float(_jnp.finfo(kind).eps), default="bool"))
 
     def evaluate(self, values: Mapping[int, Any], body: Any = None) -> dict[int, Any]:
@@ -279,7 +279,7 @@ class _Flat:
         values: dict[int, Any] = {**self.constants, **given}
         for entry in self.entries:
             values |= entry.evaluate(values)
-        returned = [values[each] if isinstance(each, int) else _value(each) for each in results]
+        returned = [values[result] if isinstance(result, int) else _value(result) for result in results]
         return [values[number] for number in self.kept()], returned
 
     def compare(self, kept: Mapping[int, Any], bodies: Mapping[tuple[int, ...], Any]) -> dict[tuple[int, ...], Any]:
@@ -302,7 +302,7 @@ class _Flat:
         for variable, value in zip(body.constvars, consts, strict=True):
             known[variable] = self._constant(variable.aval, value)
         for equation in body.eqns:
-            terms = [each if isinstance(each, Literal) else known[each] for each in equation.invars]
+            terms = [invar if isinstance(invar, Literal) else known[invar] for invar in equation.invars]
             at = "/".join(filter(None, (stack, str(equation.source_info.name_stack))))
             called = _called(equation)
             if called is not None:
@@ -316,7 +316,7 @@ class _Flat:
             else:
                 results = self._single(equation, known, body, at, into)
             known |= zip(equation.outvars, results, strict=True)
-        return [each if isinstance(each, Literal) else known[each] for each in body.outvars]
+        return [outvar if isinstance(outvar, Literal) else known[outvar] for outvar in body.outvars]
 
     def _constant(self, aval: Any, value: Any) -> int:
         number = self.number(aval)
@@ -325,7 +325,7 @@ class _Flat:
 
     def _numbers(self, terms: Sequence[_Term]) -> list[int]:
         """The numbers of values, with new ones for literals."""
-        return [each if isinstance(each, int) else self._constant(each.aval, _value(each)) for each in terms]
+        return [term if isinstance(term, int) else self._constant(term.aval, _value(term)) for term in terms]
 
     def _single(
         self, equation: Any, terms: Mapping[Any, _Term], within: Any, stack: str, into: list[Any]
@@ -345,7 +345,7 @@ class _Flat:
             )
             body = body.with_consts([]) if getattr(body, "consts", ()) else body
             operands = self._numbers([terms[v] for v in variables])
-            numbers = tuple(each for each in results if each is not None)
+            numbers = tuple(result for result in results if result is not None)
             into.append(_Single(equation, body, tuple(operands), numbers, stack))
         return results
 
@@ -373,7 +373,7 @@ class _Flat:
                 self.constants,
                 tuple(self._numbers(terms)),
                 tuple(blocks),
-                tuple(each for each in singles if isinstance(each, _Single)),
+                tuple(single for single in singles if isinstance(single, _Single)),
                 tuple(returned),
                 tuple(results),
             )
@@ -392,7 +392,7 @@ def _called(equation: Any) -> Any:
     if equation.primitive.name not in _TRANSPARENT or params.get("name") in _WHOLE:
         return None
     jaxprs = (params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"))
-    return next((each for each in jaxprs if isinstance(each, (core.Jaxpr, CLOSED_JAXPR))), None)
+    return next((jaxpr for jaxpr in jaxprs if isinstance(jaxpr, (core.Jaxpr, CLOSED_JAXPR))), None)
 
 
 def _dropped(variable: Any) -> bool:

@@ -17,15 +17,15 @@ from runner.checks import reference
 from runner.compiled.evidence import counts, groups, hlo, nodes
 from runner.compiled.why import notation
 from runner.experiment import reader
-from runner.graph.sharding import plan, repairs
+from runner.graph.sharding import propagation, repairs
 from runner.link import handover, together, wire
 from runner.programs import writers
 from runner.programs.derivation import derive
-from runner.reports.record import files
+from runner.reports.record import writing
 from runner.worker import announced
 
 LOADED = (
     concurrent.futures, http.server, importlib.metadata, importlib.resources, multiprocessing.connection,
     ml_dtypes, numpy.ma, numpy.random, pygments.lexers, reference, derive, counts, groups, hlo, nodes, reader,
-    handover, together, wire, files, plan, repairs, notation, announced, writers,
+    handover, together, wire, writing, propagation, repairs, notation, announced, writers,
 )  # fmt: skip

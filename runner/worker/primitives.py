@@ -434,7 +434,7 @@ def _cumulated(application: Application) -> Term:
 def _windowed_by(application: Application) -> Term:
     """A window reduced by a single binary operation."""
     params, (x, first) = application.params, application.operands
-    names = [each.primitive.name for each in params["jaxpr"].eqns]
+    names = [eqn.primitive.name for eqn in params["jaxpr"].eqns]
     if names not in (["add"], ["mul"], ["max"], ["min"]) or len(application.outputs) != 1:
         raise Unread(f"'reduce_window' with a function other than add, mul, max and min: {REFERENCE}")
     return _built(

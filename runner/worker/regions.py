@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from runner.base.layout import Spec
-from runner.graph.sharding.plan import parsed_rule
+from runner.graph.sharding.propagation import parsed_rule
 
 RegionNode: TypeAlias = tuple[int, int, str]
 """The number of a value, one of its dimensions, and a mesh axis that shards it."""

@@ -46,7 +46,7 @@ def requested(jaxpr: Any, mesh: Mesh) -> Iterator[Requested]:
         axes = tuple(axis for axis in (named if is_sequence(named) else (named,)) if isinstance(axis, str))
         n = mesh.axis_size(axes)
         if n > 1:
-            held = sum(math.prod(each.aval.shape) * each.aval.dtype.itemsize for each in equation.invars)
+            held = sum(math.prod(invar.aval.shape) * invar.aval.dtype.itemsize for invar in equation.invars)
             sent = ring.sent(kind, n, held, n * held)
             assert sent is not None, kind
             pairs = tuple((int(a), int(b)) for a, b in equation.params.get("perm", ()))

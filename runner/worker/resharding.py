@@ -17,7 +17,7 @@ from runner.compiled.evidence.collectives import read
 from runner.compiled.evidence.nodes import Origins
 from runner.experiment.model import Experiment
 from runner.graph.sharding import moves, ring
-from runner.graph.sharding.plan import Reshard
+from runner.graph.sharding.propagation import Reshard
 from runner.worker import calls, processes
 from runner.worker.specs import partition
 from runner.worker.stderr import CapturedStderr

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.base.layout import Spec
 from runner.compiled.evidence.opcodes import REDUCTIONS
-from runner.graph.sharding.plan import parsed_rule
+from runner.graph.sharding.propagation import parsed_rule
 from runner.worker.modules import shape_of
 
 _DIMENSION = re.compile(r"\{([^}]*)\}")

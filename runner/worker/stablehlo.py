@@ -25,8 +25,8 @@ from runner.compiled.explanation.modules import Known, UnreadableModule
 from runner.compiled.explanation.places import Places
 from runner.compiled.explanation.texts import sources
 from runner.graph.sharding.keys import LayoutKeys
-from runner.graph.sharding.plan import AskedCollective, Plan, PlannedCollective
-from runner.worker import lowered, plan, protos, shardy, unoptimized, versions
+from runner.graph.sharding.propagation import AskedCollective, Plan, PlannedCollective
+from runner.worker import lowered, propagation, protos, shardy, unoptimized, versions
 from runner.worker import modules as mlir
 
 _FILE = re.compile(r'"([^"]+)":\d+:\d+')
@@ -163,17 +163,17 @@ def _lines(places: Places, metadata: Metadata) -> tuple[OperationOrigin, ...]:
 def _plan(module: LoweredModule, places: Places) -> Plan:
     arrays = reasons.arrays_of(module.arguments, module.shapes)
 
-    def where(metadata: Metadata) -> plan.Place:
+    def where(metadata: Metadata) -> propagation.Place:
         lines = _lines(places, metadata)
         if not lines:
-            return plan.NOWHERE
+            return propagation.NOWHERE
         return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
 
     def array(name: str) -> str | None:
         return name if name in arrays else None
 
     keys = LayoutKeys(mesh=module.mesh, keys=[*arrays], arrays=arrays, constraint=reasons.constraint)
-    return plan.read(module.lowered, keys, plan.ModuleNames(where, array))
+    return propagation.read(module.lowered, keys, propagation.ModuleNames(where, array))
 
 
 def _placed(entry: AskedCollective | PlannedCollective, at: int) -> PlacedCollective:

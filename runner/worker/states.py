@@ -91,7 +91,7 @@ def _before(equation: Any, variable: Any) -> list[Any]:
     name, params = equation.primitive.name, equation.params
     number = equation.outvars.index(variable)
     if name in _KEEPING:
-        same = [each for each in equation.invars if each.aval.shape == variable.aval.shape]
+        same = [invar for invar in equation.invars if invar.aval.shape == variable.aval.shape]
         return same[:1] if "scatter" in name or name == "dynamic_update_slice" else same
     if name == "cond":
         bodies, operands = [branch.jaxpr for branch in params["branches"]], equation.invars[1:]

@@ -33,7 +33,7 @@ def system(equation: Any) -> System | None:
     if len(equation.outvars) != 1 or lengths.matvec != 1 or getattr(product, "consts", ()):
         return None
     solving = getattr(equation.params["jaxprs"].solve, "jaxpr", equation.params["jaxprs"].solve)
-    if [each.params.get("name") for each in solving.eqns] != ["_lu_solve"]:
+    if [eqn.params.get("name") for eqn in solving.eqns] != ["_lu_solve"]:
         return None
     matrix, unknown = jaxpr.invars
     steps = [e for e in jaxpr.eqns if e.primitive.name != "reduce_sum" or tuple(e.params["axes"])]

@@ -13,12 +13,12 @@ import numpy as np
 
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Typed
-from runner.experiment import naming
-from runner.experiment.naming import NamedCode
+from runner.experiment import value_names
+from runner.experiment.value_names import NamedCode
 from runner.link import handover
 from runner.link.events import Traced
 from runner.programs import trace
-from runner.worker import limits, processes
+from runner.worker import processes, support
 from runner.worker.types import per_device
 
 
@@ -57,7 +57,7 @@ def _stacked(value: Any, position_of: Mapping[Any, int]) -> np.ndarray:
 def prepare(traced: NamedCode, folder: Path) -> TraceProgram:
     """Write the tracing program; `folder` is where `load` looks."""
     experiment = traced.of
-    if (reason := limits.not_here(experiment)) is not None:
+    if (reason := support.not_here(experiment)) is not None:
         return TraceProgram(refused=reason)
     try:
         types, _ = per_device(traced.experiment, {})
@@ -68,6 +68,6 @@ def prepare(traced: NamedCode, folder: Path) -> TraceProgram:
     wanted = [name for value in traced.values for name in (value.before, value.node) if name in types]
     kept = {str(name): types[str(name)] for name in dict.fromkeys(wanted)}
     elements = experiment.mesh.size * sum(math.prod(typed.shape) for typed in kept.values())
-    if elements > naming.ELEMENTS:
-        return TraceProgram(refused=naming.too_large(elements))
+    if elements > value_names.ELEMENTS:
+        return TraceProgram(refused=value_names.too_large(elements))
     return TraceProgram(trace.write(experiment, traced, folder, kept), tuple(kept))

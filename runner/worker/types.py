@@ -16,8 +16,8 @@ from runner.base.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
 from runner.base.layout import Layout, Spec, Typed
 from runner.base.untyped import is_sequence
 from runner.base.words import listed, quoted
+from runner.experiment.arrays import fits
 from runner.experiment.imported import inside
-from runner.experiment.layouts import fits
 from runner.experiment.lines import paths
 from runner.experiment.model import GRADIENTS, Array, Experiment, Node, Section
 from runner.experiment.program import Program
@@ -27,7 +27,7 @@ from runner.graph.model import Repeat, walk
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, mapped
 from runner.programs.types import Floats, InferredTypes, Repairs
-from runner.worker import calls, explicit, gradient, limits
+from runner.worker import calls, explicit, gradient, support
 from runner.worker.raising import raised
 from runner.worker.refusing import refusal
 from runner.worker.requested import Requested, requested
@@ -122,7 +122,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
             outputs[name] = _array_type(experiment, array)
         outputs = {name: outputs[name] for name in experiment.outputs}
     if not experiment.chosen and all(program in unsupported for program in experiment.programs):
-        of_lines = limits.not_here(experiment) is not None or not experiment.grad
+        of_lines = support.not_here(experiment) is not None or not experiment.grad
         raise invalid(("per_device",) if of_lines else ("grad", "of"), unsupported[experiment.programs[0]])
     return InferredTypes(outputs, nodes, repairs, unsupported, floats, differing, unwritten=unwritten, **deriving)
 
@@ -427,7 +427,7 @@ def _differentiated_lines(experiment: Experiment) -> Callable[..., Any]:
 
 def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
     """The reason why `shard_map` does not support the per-device code or its derivative; None where it does."""
-    if (reason := limits.not_here(experiment)) is not None or experiment.grad is None:
+    if (reason := support.not_here(experiment)) is not None or experiment.grad is None:
         return reason
     differentiated = calls.grad(_differentiated_lines(experiment), argnums=gradient.places(experiment))
     structs = _structs(experiment, lambda layout: layout.shape)[: len(experiment.arrays)]

@@ -39,7 +39,7 @@ from runner.graph.model import (
     flat,
 )
 from runner.graph.source import FunctionCall, Source
-from runner.worker import calls, limits
+from runner.worker import calls, support
 from runner.worker.refusing import first_lines, refusal, unfit, unlike, unlike_branches
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, sharding_type_errors
@@ -373,7 +373,7 @@ class Walker:
             value = call(*operands)
         except (*REFUSALS, AssertionError, NameError) as error:
             self.refuse(refusal(error, operands) + _power_meant(equation), equation.source)
-        if (reason := limits.elements(value)) is not None:
+        if (reason := support.elements(value)) is not None:
             self.refuse(reason, equation.source)
         return value
 
@@ -463,12 +463,12 @@ class Walker:
             ]
             positional = values[: len(equation.operands)]
             by_name = dict(zip(named, values[len(equation.operands) :], strict=True))
-            reason = limits.strides(operation, positional, by_name) or limits.numbers(operation, positional)
+            reason = support.strides(operation, positional, by_name) or support.numbers(operation, positional)
             if reason is not None:
                 self.refuse(reason, equation.source)
             if operation.kind == "collective":
                 bound = operation.signature.bind(*positional, **by_name)
-                reason = limits.collective(operation, bound.arguments, self.experiment, under_vmap=self.under_vmap)
+                reason = support.collective(operation, bound.arguments, self.experiment, under_vmap=self.under_vmap)
                 if reason:
                     self.refuse(reason, equation.source)
                 if "shift" in by_name:

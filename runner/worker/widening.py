@@ -221,7 +221,7 @@ class Widening:
         if isinstance(value, _core.Jaxpr):
             return self.jaxpr(value, within)
         if isinstance(value, _CLOSED):
-            return _CLOSED(self.jaxpr(value.jaxpr, within), [self.constant(each) for each in value.consts])
+            return _CLOSED(self.jaxpr(value.jaxpr, within), [self.constant(const) for const in value.consts])
         if isinstance(value, _core.ShapedArray):
             return _wide_type(value)
         if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.inexact)):
@@ -262,10 +262,10 @@ class _Body:
         constvars, invars = ([self._variable(each) for each in several] for several in (jaxpr.constvars, jaxpr.invars))
         for equation in jaxpr.eqns:
             self._rewrite(equation)
-        outvars = [self._operand(each) for each in jaxpr.outvars]
+        outvars = [self._operand(outvar) for outvar in jaxpr.outvars]
         wide = jaxpr.replace(constvars=constvars, invars=invars, outvars=outvars, eqns=self._equations)
         consts = getattr(jaxpr, "consts", ())
-        return wide.with_consts([self._widening.constant(each) for each in consts]) if consts else wide
+        return wide.with_consts([self._widening.constant(const) for const in consts]) if consts else wide
 
     def _variable(self, variable: Any) -> Any:
         if variable not in self._wide:

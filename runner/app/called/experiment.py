@@ -126,8 +126,8 @@ def experiment(
 def _target(on: CallMesh, keys: Mapping[str, Any]) -> dict[str, Any]:
     """The number of devices to simulate, where the caller's process has more than the mesh."""
     size = 1
-    for each in on.axes.values():
-        size *= each
+    for axis in on.axes.values():
+        size *= axis
     more = devices_of_caller()
     return {"target": {"devices": more}} if more > size and "target" not in keys else {}
 

@@ -52,7 +52,7 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
     Raises `ValueError`.
     """
     context, ambient = _context()
-    near = [own for each in shardings if (own := getattr(each, "mesh", None)) is not None]
+    near = [own for sharding in shardings if (own := getattr(sharding, "mesh", None)) is not None]
     near += [] if context is None else [context]
     if mesh is None:
         mesh = next(iter(near), None)

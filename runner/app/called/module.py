@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.app.called import pickling
 from runner.experiment.imported import CALLED
-from runner.reports.record.files import write_text
+from runner.reports.record.writing import write_text
 
 MODULE = Path(CALLED).stem
 

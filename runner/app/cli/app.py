@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.app.cli.arguments import asks_for_listing, folders, parsed
-from runner.app.cli.naming import with_experiment, with_specs
+from runner.app.cli.experiment_names import with_experiment, with_specs
 from runner.experiment.config.folders import InvalidName
 from runner.link.process import Worker
 from runner.version import __version__

@@ -143,7 +143,7 @@ def _run_by_hydra(command: CommandLine, arguments: list[str], known: argparse.Na
     os.environ["HYDRA_FULL_ERROR"] = "1"
     import hydra
 
-    from runner.experiment.config import sweep
+    from runner.experiment.config import sweep_size
 
     register()
     refuse_too_much(overrides, folders(known, overrides))
@@ -153,7 +153,7 @@ def _run_by_hydra(command: CommandLine, arguments: list[str], known: argparse.Na
     before = sys.argv
     composed_by_hydra = overrides
     try:
-        if known.multirun and (withheld := sweep.withheld(overrides)):
+        if known.multirun and (withheld := sweep_size.withheld(overrides)):
             arguments = [argument for argument in arguments if argument not in withheld]
             composed_by_hydra = [override for override in overrides if override not in withheld]
             command.points = tuple(o for o in overrides if not o.startswith(("hydra.", "hydra/")))

@@ -20,7 +20,7 @@ from runner.link.target import types_of
 from runner.link.workers import Workers
 
 if TYPE_CHECKING:
-    from runner.graph.sharding.plan import Derivation
+    from runner.graph.sharding.propagation import Derivation
     from runner.reports.record.model import Status
 
 

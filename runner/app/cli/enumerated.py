@@ -19,12 +19,12 @@ from runner.base.faults import InvalidExperiment
 from runner.base.layout import Mesh
 from runner.base.untyped import is_list
 from runner.experiment import enumeration
+from runner.experiment.arrays import read_mesh
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
 from runner.experiment.config.points import REFUSALS, Composer
 from runner.experiment.config.quoting import WORD
-from runner.experiment.config.sweep import too_many
+from runner.experiment.config.sweep_size import too_many
 from runner.experiment.imported import UnreadFunctions, read_imported
-from runner.experiment.layouts import read_mesh
 from runner.experiment.plain import read_dims, read_size
 from runner.experiment.written import spread
 from runner.link.workers import Workers

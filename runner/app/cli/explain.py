@@ -19,7 +19,7 @@ from runner.compiled.explanation.meshes import InvalidMesh
 from runner.compiled.explanation.model import Explanation
 from runner.compiled.explanation.modules import Known, UnreadableModule
 from runner.experiment.config.sources import shown
-from runner.reports.record.files import write_text
+from runner.reports.record.writing import write_text
 from runner.reports.show import annotated, console, explained
 from runner.reports.show.page import explanation as page
 

@@ -166,7 +166,7 @@ def run_one(job: Job, workers: Workers) -> Status:
     log.info("%s: %s\n\n%s", record.experiment, record.status, report.story(record, job.folder))
     report.run(record, job.folder, brief=job.many, show=point.show)
     if (job.folder / PLAN).exists():
-        from runner.reports.show import plan
+        from runner.reports.show import plan_layouts
 
-        plan.show_layouts(job.folder / PLAN)
+        plan_layouts.show_layouts(job.folder / PLAN)
     return record.status

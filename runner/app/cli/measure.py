@@ -16,7 +16,7 @@ from runner.compiled.estimate import fit
 from runner.experiment.config.sources import shown
 from runner.experiment.forms import PLATFORMS
 from runner.link.measures import MeasuredRun, MeasuringRequest, NotMeasured, measure
-from runner.reports.record import files
+from runner.reports.record import writing
 from runner.reports.show.console import print_table, say
 from runner.reports.show.table import Table
 
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     versions = ", ".join(f"{package} {metadata.version(package)}" for package in ("jax", "jaxlib"))
     try:
         file.parent.mkdir(exist_ok=True)
-        files.write_text(file, fit.document(fit.fit(measures), options.name, f"{datetime.date.today()}", versions))
+        writing.write_text(file, fit.document(fit.fit(measures), options.name, f"{datetime.date.today()}", versions))
     except OSError as error:
         print(f"{shown(file)}\n  {error.strerror}", file=sys.stderr)
         return 3

@@ -23,7 +23,7 @@ from runner.experiment.imported import TREES
 from runner.experiment.reader import read
 from runner.link.target import types_and_gradients_of
 from runner.link.workers import Workers
-from runner.reports.record import files
+from runner.reports.record import writing
 
 if TYPE_CHECKING:
     from runner.checks.context import Context
@@ -61,7 +61,7 @@ def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
     context = consulted(experiment, folder, lambda: configuration.sources, workers, overrides)
     tried = mutants(context)
     _report(tried, broken(context.experiment), experiment.name)
-    files.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in tried], indent=1) + "\n")
+    writing.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in tried], indent=1) + "\n")
     print(f"\n{folder / FILE}")
     return "failed" if any(mutant.outcome == "survived" for mutant in tried) else "passed"
 

@@ -21,14 +21,14 @@ from runner.experiment.config.compose import Configuration
 from runner.experiment.config.sources import shown
 from runner.link.workers import Workers
 from runner.reports.record.folders import PAGE, PLAN
-from runner.reports.record.planned import UnreadablePlan
-from runner.reports.show import planned as showing
-from runner.reports.show.plan import CHOICES, ROUNDS, amount, choice_cells, differing, round_cells
+from runner.reports.record.plan_file import UnreadablePlan
+from runner.reports.show import plan_table as showing
+from runner.reports.show.plan_layouts import CHOICES, ROUNDS, amount, choice_cells, differing, round_cells
 from runner.reports.show.table import Table
 
 if TYPE_CHECKING:
-    from runner.app.flow.layouts import Planning
-    from runner.app.flow.limits import Round
+    from runner.app.flow.filled_layouts import Planning
+    from runner.app.flow.memory_limit import Round
     from runner.app.flow.planning import Ranked, Tried
     from runner.base.layout import Spec
     from runner.reports.record.model import Status
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str]) -> int:
 def _compare(arguments: Sequence[str]) -> int:
     from runner.app.cli import report
     from runner.app.cli.arguments import Parser
-    from runner.reports.record.files import write_text
-    from runner.reports.show import plan as saved
+    from runner.reports.record.writing import write_text
+    from runner.reports.show import plan_layouts as saved
     from runner.reports.show.page import plans
 
     command = f"{invocation()} plan"
@@ -83,10 +83,10 @@ def _compare(arguments: Sequence[str]) -> int:
 
 
 def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
-    from runner.app.flow import planned
+    from runner.app.flow import plan_run
 
     folder, overrides = job.folder, list(job.provenance.overrides)
-    plan = planned.finished(
+    plan = plan_run.finished(
         configuration.plain, folder, lambda: configuration.sources, overrides, workers, tell=_show_first
     )
     planning, ranked = plan.planning, plan.ranked
@@ -105,7 +105,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     print(f"\n{folder / PLAN}")
     if (folder / PAGE).exists():
         print(folder / PAGE)
-    written = planned.EXPERIMENT
+    written = plan_run.EXPERIMENT
     print(f"{invocation()} --config-dir {folder / written.parts[0]} +experiment={written.stem}")
     return plan.status
 
@@ -142,7 +142,7 @@ def _of_limit(memory: float, ranked: Ranked) -> str | None:
 def _show_plan(planning: Planning) -> None:
     showing.show(planning.plan, planning.labels, planning.request)
     if len(planning.choices) > 1:
-        rows = [choice_cells(codec.plain(each), planning.plan.least) for each in planning.choices]
+        rows = [choice_cells(codec.plain(choice), planning.plan.least) for choice in planning.choices]
         showing.show_table(Table(CHOICES, rows))
         print()
     if not planning.shapes:

@@ -22,11 +22,11 @@ from runner.base.words import of_system
 from runner.experiment.config.sources import shown
 from runner.reports.record import folders, manifest, measures, sweeps
 from runner.reports.record import record as records
-from runner.reports.record.files import write_text
 from runner.reports.record.folders import PAGE
 from runner.reports.record.model import Record
-from runner.reports.record.planned import UnreadablePlan
-from runner.reports.show.page import frame, measured, planned, run, sweep
+from runner.reports.record.plan_file import UnreadablePlan
+from runner.reports.record.writing import write_text
+from runner.reports.show.page import frame, measured, plan_section, run, sweep
 
 
 class InvalidReport(Exception):
@@ -59,7 +59,7 @@ def _report(paths: list[Path], options: argparse.Namespace) -> Path:
     if len(paths) == 1 and (paths[0] / folders.PLAN).is_file() and not folders.runs(paths[0]):
         page = named(options.output) if options.output else _replaced(paths[0] / PAGE)
         try:
-            text = planned.page(paths[0])
+            text = plan_section.page(paths[0])
         except UnreadablePlan as error:
             raise InvalidReport(str(error)) from None
         write_text(page, text)
@@ -149,7 +149,7 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
     commands = [
         command for home in dict.fromkeys(folder.parent for folder in by_folder) if (command := sweeps.read(home))
     ]
-    plan = planned.part(paths[0], lambda folder: _link(paths[0] / folder, page)) if len(paths) == 1 else None
+    plan = plan_section.part(paths[0], lambda folder: _link(paths[0] / folder, page)) if len(paths) == 1 else None
     write_text(page, sweep.page(name, swept, notes, commands, plan))
     return page
 

@@ -17,8 +17,8 @@ from runner.base.untyped import is_dict, is_list
 from runner.experiment.config import quoting
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.reports.record import manifest
-from runner.reports.record.files import write_text
 from runner.reports.record.sweeps import FILE
+from runner.reports.record.writing import write_text
 
 _WORD = "resume="
 TRUST = "trust=true"

@@ -29,8 +29,8 @@ from runner.experiment.imported import imports
 from runner.link.workers import Workers
 from runner.reports.record import manifest, measures
 from runner.reports.record import record as records
-from runner.reports.record.files import write_text
 from runner.reports.record.measures import Row
+from runner.reports.record.writing import write_text
 from runner.reports.show import report
 from runner.reports.show import sweep as shown
 from runner.reports.show.progress import Quiet, SweepProgress

@@ -18,7 +18,7 @@ from runner.experiment.config import quoting
 from runner.experiment.config.sources import shown as shortened
 from runner.reports.record import consistent, manifest, measures
 from runner.reports.record import record as records
-from runner.reports.record.files import write_text
+from runner.reports.record.writing import write_text
 from runner.reports.show import sheet
 from runner.reports.show import sweep as shown
 from runner.reports.show.console import captured, say

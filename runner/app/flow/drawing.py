@@ -11,7 +11,7 @@ from runner.app.flow.dimensions import Fitting
 from runner.base import dtypes
 from runner.checks.context import Context
 from runner.link.target import ProgramRun
-from runner.reports.record import files
+from runner.reports.record import writing
 from runner.reports.record.folders import PICTURES
 from runner.reports.record.model import Record, Shard
 from runner.reports.record.readable import readable
@@ -77,7 +77,7 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record,
     shown = readable(record)
     for file, picture in _PICTURES.items():
         if (text := picture(shown)) is not None:
-            files.write_text(folder / file, text)
+            writing.write_text(folder / file, text)
 
 
 def _output_picture(

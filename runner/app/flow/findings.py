@@ -25,11 +25,11 @@ from runner.compiled.estimate.model import Estimate
 from runner.compiled.evidence.gather import gather
 from runner.compiled.evidence.model import Collective, Evidence, Gathered
 from runner.compiled.why.reasons import explained
-from runner.experiment import extent, memory, naming, unread
+from runner.experiment import extent, memory, unread, value_names
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
-from runner.experiment.naming import NamedCode
 from runner.experiment.program import Program
+from runner.experiment.value_names import NamedCode
 from runner.graph.sharding import ring
 from runner.graph.source import SECTIONS
 from runner.link.events import Devices, Finished, Parted, Profiled, Ran, Traced, Types
@@ -185,12 +185,12 @@ class Findings:
     def _named(self, context: Context) -> NamedCode | None:
         """The code that a trace shows, as far as it has an oracle; None without derived lines."""
         if self._experiment.traced is Program.AUTO:
-            return naming.inside(context.experiment.written or context.experiment)
+            return value_names.inside(context.experiment.written or context.experiment)
         if self._experiment.traced is not Program.DERIVED:
-            return naming.named(context.experiment.alone("per_device"))
+            return value_names.named(context.experiment.alone("per_device"))
         if self._derived is None:
             return None
-        return naming.named(self._derived if context.experiment.reads_gradients else self._derived.forward)
+        return value_names.named(self._derived if context.experiment.reads_gradients else self._derived.forward)
 
     def _tell_operands(self) -> None:
         """Replace the specs of the arrays by the devices' actual parts, where a program ran on the mesh."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.app.flow import functions
-from runner.app.flow.layouts import Planning, filled, typed
-from runner.app.flow.limits import Round, next_limit
+from runner.app.flow.filled_layouts import Planning, filled, typed
+from runner.app.flow.memory_limit import Round, next_limit
 from runner.app.flow.run import run
 from runner.base import regular
 from runner.base.faults import Key, invalid, key_text
@@ -19,14 +19,14 @@ from runner.base.layout import Spec
 from runner.base.untyped import is_list, is_mapping
 from runner.base.words import long_text
 from runner.experiment import effort
-from runner.experiment.auto import Least, PlanRequest
+from runner.experiment.open_layouts import Least, PlanRequest
 from runner.experiment.patterns import fits
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.link.workers import Workers
 from runner.programs.planning.plan import Candidate, NoPlan, Wanted, plan
 from runner.reports.record.model import CompiledProgram, ProgramRecord, Record, Status
-from runner.reports.show.planned import gains_nothing
+from runner.reports.show.plan_table import gains_nothing
 
 if TYPE_CHECKING:
     from runner.experiment.config.sources import Sources

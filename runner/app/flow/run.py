@@ -21,7 +21,7 @@ from runner.base.faults import InvalidExperiment, invalid
 from runner.base.invocation import invocation
 from runner.base.printable import printable
 from runner.base.words import of_system
-from runner.experiment import auto, data, definition, expect, memory, topology
+from runner.experiment import data, definition, expect, memory, open_layouts, topology
 from runner.experiment.config import schema
 from runner.experiment.config.folders import added
 from runner.experiment.data import Arrays
@@ -143,7 +143,7 @@ class Running:
         """Read the experiment and give a worker its job, if the input is valid."""
         try:
             self._refusal = expect.refusal(self.config)
-            if auto.is_open(self.config):
+            if open_layouts.is_open(self.config):
                 self.config = self._planned()
             experiment = read(self._traced(self.config))
             self._require_possible(experiment)
@@ -190,13 +190,13 @@ class Running:
     def _planned(self) -> Mapping[str, Any]:
         """The configuration with the layouts of the best plan, which is left in the folder."""
         # Few experiments leave layouts open.
-        from runner.app.flow import layouts
+        from runner.app.flow import filled_layouts
 
         with self.progress:
             self.progress.tell("the layouts")
-            planning = layouts.planned(self.config, self.folder, self.sources, self.workers)
-        layouts.leave(self.folder, planning)
-        return layouts.expecting(planning, layouts.filled(planning, planning.plan.best))
+            planning = filled_layouts.planned(self.config, self.folder, self.sources, self.workers)
+        filled_layouts.leave(self.folder, planning)
+        return filled_layouts.expecting(planning, filled_layouts.filled(planning, planning.plan.best))
 
     def _traced(self, config: Mapping[str, Any], trees: str = TREES) -> Mapping[str, Any]:
         """The configuration with what it imports read; most import nothing."""
@@ -258,7 +258,7 @@ class Running:
 
     def _heard(self, job: _Job, record: Record) -> Findings:
         """Collect the results of a job into `record`."""
-        from runner.app.flow import dimensions, naming, reasons, revising, untyped_output
+        from runner.app.flow import dimensions, logical_specs, reason_keys, revising, untyped_output
         from runner.app.flow.findings import Findings
         from runner.app.flow.modes import modes
         from runner.app.flow.reruns import Reruns
@@ -300,8 +300,8 @@ class Running:
         record.explain = experiment.explain
         record.show = experiment.show if isinstance(experiment.show, str) else list(experiment.show)
         if experiment.logical:
-            record.logical = naming.logical(experiment, self.sources())
-        record.places = self.sources().places(reasons.keys(record.compiled.values()))
+            record.logical = logical_specs.logical(experiment, self.sources())
+        record.places = self.sources().places(reason_keys.keys(record.compiled.values()))
         return findings
 
     def _verify(self, experiment: Experiment, record: Record) -> None:
@@ -342,7 +342,16 @@ class Running:
 
 def _preload() -> None:
     """Import what the results of most runs need, while the worker is busy."""
-    for name in ("dimensions", "findings", "modes", "naming", "reasons", "reruns", "revising", "untyped_output"):
+    for name in (
+        "dimensions",
+        "findings",
+        "logical_specs",
+        "modes",
+        "reason_keys",
+        "reruns",
+        "revising",
+        "untyped_output",
+    ):
         importlib.import_module(f"runner.app.flow.{name}")
 
 

@@ -249,7 +249,7 @@ def _settled(result: Any, kind: str, machine: Machine, *, exact: bool = False) -
 
 
 def _einsum(subscripts: str, *operands: Any) -> Any:
-    return contract(notation.parsed(subscripts, [np.ndim(each) for each in operands]), *operands)
+    return contract(notation.parsed(subscripts, [np.ndim(operand) for operand in operands]), *operands)
 
 
 def _in_own_dtype(subscripts: str, value: Rounded) -> Any:

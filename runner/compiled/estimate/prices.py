@@ -17,8 +17,8 @@ import numpy as np
 
 from runner.base.layout import Mesh
 from runner.compiled.estimate.links import GROUPS, Links
-from runner.experiment.auto import Least
 from runner.experiment.hardware import Hardware
+from runner.experiment.open_layouts import Least
 from runner.graph.sharding import ring
 from runner.graph.sharding.moves import Move
 

@@ -13,7 +13,7 @@ from runner.compiled.evidence.model import Evidence, Gathered, Profile
 from runner.compiled.evidence.nodes import Origins
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.graph.sharding.plan import Reshard
+from runner.graph.sharding.propagation import Reshard
 
 if TYPE_CHECKING:
     from runner.compiled.evidence import planes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from runner.base.codec import named
 from runner.base.dataclass import dataclass
 from runner.base.executions import Count, InBranch
-from runner.graph.sharding.plan import Reshard
+from runner.graph.sharding.propagation import Reshard
 from runner.link.events import RunTimes
 
 if TYPE_CHECKING:

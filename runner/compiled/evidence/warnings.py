@@ -9,7 +9,7 @@ from runner.base.layout import Mesh
 from runner.compiled.evidence import hlo, hlo_sharding
 from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.model import CompilerWarning
-from runner.graph.sharding.plan import Reshard
+from runner.graph.sharding.propagation import Reshard
 
 _LINE = re.compile(r"^[WEF]\d{4} [\d:.]+ +\d+ ([\w./\-]+\.cc):\d+\] (.*)$")
 """A warning or an error of XLA's: `W1121 04:49:57.685833 21960 spmd_partitioner.cc:666] [SPMD] …`."""

@@ -14,7 +14,7 @@ from runner.base.words import bytes_text
 
 if TYPE_CHECKING:
     from runner.compiled.evidence.model import Collective, Reason
-    from runner.graph.sharding.plan import AskedCollective, PlannedCollective
+    from runner.graph.sharding.propagation import AskedCollective, PlannedCollective
 
 
 NOBODY = "no other device"

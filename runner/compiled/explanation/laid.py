@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from runner.compiled.explanation.model import PlannedLayout
-from runner.graph.sharding.plan import PlannedOperation
+from runner.graph.sharding.propagation import PlannedOperation
 
 
 def layouts(

@@ -13,7 +13,7 @@ from runner.base.layout import Mesh
 from runner.compiled.evidence import groups
 from runner.compiled.evidence.model import Collective, MergedPart
 from runner.compiled.why import needs
-from runner.graph.sharding.plan import Planned, PlannedCollective
+from runner.graph.sharding.propagation import Planned, PlannedCollective
 
 _REDUCING = ("all-reduce", "reduce-scatter")
 

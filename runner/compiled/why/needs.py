@@ -12,7 +12,7 @@ from runner.compiled.evidence.model import Collective
 from runner.experiment.model import Array, Experiment, Section, expressions
 from runner.experiment.program import Program
 from runner.graph.language.parts import called
-from runner.graph.sharding.plan import Planned, PlannedCollective, PlannedOperation, PlannedValue, parsed_rule
+from runner.graph.sharding.propagation import Planned, PlannedCollective, PlannedOperation, PlannedValue, parsed_rule
 from runner.graph.term import Apply, name_of, within
 
 

@@ -17,7 +17,7 @@ from runner.experiment.lines import Loop
 from runner.experiment.model import Experiment, Flat, expressions
 from runner.experiment.source_text import SourceText
 from runner.graph.language.printing import text
-from runner.graph.sharding.plan import Plan, PlannedCollective, PlannedLine, PlannedOperation, PlannedValue
+from runner.graph.sharding.propagation import Plan, PlannedCollective, PlannedLine, PlannedOperation, PlannedValue
 from runner.graph.term import Const, Name, Term, mapped, name_of, substituted
 
 _Lying: TypeAlias = "tuple[list[str], Spec]"

@@ -18,7 +18,13 @@ from runner.compiled.why.written import ProgramLines, reason_of, unexplained
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.sharding import ring
-from runner.graph.sharding.plan import AskedCollective, Planned, PlannedCollective, PlannedOperation, PlannedValue
+from runner.graph.sharding.propagation import (
+    AskedCollective,
+    Planned,
+    PlannedCollective,
+    PlannedOperation,
+    PlannedValue,
+)
 
 
 def explained(

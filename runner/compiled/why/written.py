@@ -15,7 +15,7 @@ from runner.experiment.model import Experiment, Section, expressions
 from runner.experiment.program import Program
 from runner.graph.language.parts import called
 from runner.graph.language.printing import text
-from runner.graph.sharding.plan import AskedCollective, Planned
+from runner.graph.sharding.propagation import AskedCollective, Planned
 from runner.graph.term import within
 
 _TRANSPOSED = {

@@ -144,11 +144,11 @@ def beforehand(
 
 def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     """Raise `InvalidConfiguration` for a number, a value or an experiment file beyond the limits; aliases stay."""
-    from runner.experiment.config import files, limits
+    from runner.experiment.config import files, text_size
 
     for override in overrides:
         value = override.partition("=")[2].strip()
-        if (reason := limits.digits(value) or limits.levels(value)) is not None:
+        if (reason := text_size.digits(value) or text_size.levels(value)) is not None:
             raise InvalidConfiguration(f"command line: {override[:60]}…\n  {reason}")
     message = files.too_much(overrides, folders)
     if message is not None:

@@ -11,7 +11,7 @@ import yaml
 
 from runner.base import regular
 from runner.base.untyped import is_dict, is_list
-from runner.experiment.config import limits
+from runner.experiment.config import text_size
 from runner.experiment.config.folders import file_of, is_there
 from runner.experiment.config.shape import GROUPS, described
 from runner.experiment.config.sources import shown
@@ -120,7 +120,7 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
         key, _, names = override.partition("=")
         for name in names.split(",") if key.lstrip("+") == "experiment" else ():
             for file in (file_of(folder, "experiment", name.strip().strip("'\"")) for folder in folders):
-                refusal = limits.refusal(regular.read_text(file, "replace")) if is_there(file) else None
+                refusal = text_size.refusal(regular.read_text(file, "replace")) if is_there(file) else None
                 if refusal is not None:
                     line, column, message = refusal
                     return f"{shown(file)}:{line}:{column}\n  {message}"

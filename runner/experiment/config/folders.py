@@ -58,7 +58,7 @@ def located(file: Path, folder: Path | None = None) -> tuple[Path, str]:
     if path.suffix != ".yaml":
         raise InvalidName("the file of an experiment ends in .yaml: rename it")
     if folder is None:
-        home = next((each for each in path.parents if each.name == "experiment"), None)
+        home = next((parent for parent in path.parents if parent.name == "experiment"), None)
         folder = path.parent if home is None else home.parent
     home = Path(os.path.realpath(folder / "experiment"))
     there = path if path.is_relative_to(home) else Path(os.path.realpath(path))

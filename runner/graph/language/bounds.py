@@ -56,7 +56,7 @@ def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = 
             case Const(value=str() as text):
                 return _Sequence(len(text))
             case Group():
-                return _Sequence(sum(each.elements if isinstance(each, _Sequence) else 1 for each in parts))
+                return _Sequence(sum(part.elements if isinstance(part, _Sequence) else 1 for part in parts))
             case Name(name=name) if name in sizes:
                 return known(sizes[name], term)
             case Apply(operation="axis_size", operands=(argument,), named=()) if mesh is not None:

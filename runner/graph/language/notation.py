@@ -68,7 +68,7 @@ def tensordot(operands: Sequence[Any]) -> Labels | None:
         return None
     if len(axes) == 1:
         axes = range(ranks[0] - axes[0], ranks[0]), range(axes[0])
-    of_both = [[each] if isinstance(each, int) else list(each) for each in axes]
+    of_both = [[axis] if isinstance(axis, int) else list(axis) for axis in axes]
     summed = [dict(zip((d % rank for d in of), _SUMMED, strict=False)) for rank, of in zip(ranks, of_both, strict=True)]
     inputs = [
         "".join(paired.get(d) or letters[d] for d in range(rank))

@@ -66,7 +66,7 @@ def taken_out(
             elif isinstance(node.func, ast.Name) and node.func.id in own:
                 self.generic_visit(node)
                 operands = tuple(map(ast.unparse, node.args))
-                named = tuple((each.arg or "", ast.unparse(each.value)) for each in node.keywords)
+                named = tuple((keyword.arg or "", ast.unparse(keyword.value)) for keyword in node.keywords)
                 call = OwnCall(written, node.func.id, operands, named)
             else:
                 return self.generic_visit(node)

@@ -128,7 +128,7 @@ class _Plain(ast.NodeTransformer):
 def _of_method(node: ast.Call, method: ast.Attribute) -> ast.Call:
     arguments = node.args
     several = OPERATIONS[METHODS[method.attr]].on_arrays == "method of a tuple"
-    if several and len(arguments) > 1 and not any(isinstance(each, ast.Starred) for each in arguments):
+    if several and len(arguments) > 1 and not any(isinstance(argument, ast.Starred) for argument in arguments):
         shape = ast.Tuple(arguments, ast.Load())
         shape.lineno, shape.col_offset = arguments[0].lineno, arguments[0].col_offset
         shape.end_lineno, shape.end_col_offset = arguments[-1].end_lineno, arguments[-1].end_col_offset

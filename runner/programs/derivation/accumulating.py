@@ -56,7 +56,7 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
     if term is None or not sums or any(around(each, Name(name)) != around(sums[0], Name(name)) for each in sums):
         return None
     # A collective that another line needs too is sent in every step in any case.
-    standing = Counter(each for line in body for each in _all_collectives(line))
+    standing = Counter(all_collective for line in body for all_collective in _all_collectives(line))
     if any(standing[each] > 1 for each in sums):
         return None
     stripped = {**stripping.stripped, line.line: term}
@@ -108,7 +108,7 @@ def _all_collectives(line: Writing) -> Iterator[Term]:
     if isinstance(line, Written):
         yield from collectives(line.term)
     else:
-        yield from (each for inner in line.body for each in _all_collectives(inner))
+        yield from (all_collective for inner in line.body for all_collective in _all_collectives(inner))
 
 
 def added_up(graph: Graph) -> dict[int, int]:

@@ -8,7 +8,7 @@ from runner.base.layout import Parts, Spec
 from runner.compiled.estimate.prices import Prices
 from runner.experiment.model import Experiment, Flat
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.sharding.plan import Derivation, Plan
+from runner.graph.sharding.propagation import Derivation, Plan
 from runner.programs.derivation.inlining import inlined
 from runner.programs.derivation.invariants import hoisted
 from runner.programs.derivation.lines import statements
@@ -125,7 +125,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices, 
     best = writer.first()
     tried: set[tuple[int, Spec]] = set()
     for _ in range(min(_TRIALS, _WRITTEN // max(len(experiment.computed("graph").producers), 1))):
-        asked = next((each for each in best.asked.items() if each not in tried), None)
+        asked = next((item for item in best.asked.items() if item not in tried), None)
         if asked is None:
             break
         tried.add(asked)
@@ -150,9 +150,9 @@ def _alike(experiment: Experiment, types: Parts, number: int) -> tuple[int, ...]
         alike[number] = None
         row = OPERATIONS.get(equation.operation)
         if row is not None and row.elementwise:
-            for each in equation.reads:
-                if types.get(each) == types.get(number):
-                    add(each)
+            for read in equation.reads:
+                if types.get(read) == types.get(number):
+                    add(read)
 
     add(number)
     return tuple(alike)

@@ -262,7 +262,7 @@ class Expressions:
     def _wanted(self, equation: Equation, results: Sequence[Typed], goal: Spec | None) -> Spec | None:
         """The layout that the result must end in, or else the plan's; None if there is neither."""
         shape = results[0].shape
-        if any(each.shape != shape for each in results):
+        if any(result.shape != shape for result in results):
             return None
         if goal is not None and len(goal) <= len(shape):
             return moves.plain(self.mesh, goal, len(shape))

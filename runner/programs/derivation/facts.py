@@ -99,7 +99,7 @@ def _labels(call: Call) -> Labels | None:
         return None
     flat = [part for each in call.arguments.values() for part in ((each,) if each.parts is None else each.parts)]
     operands = [each.value if each.typed is None else each.typed for each in flat]
-    return None if any(each is UNKNOWN for each in operands) else row.contraction(operands)
+    return None if any(operand is UNKNOWN for operand in operands) else row.contraction(operands)
 
 
 def _trimmed(names: Names, number: int, call: Call) -> frozenset[int]:

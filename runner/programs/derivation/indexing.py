@@ -145,7 +145,7 @@ def _bracketed(call: Call) -> tuple[list[Taken], list[int]] | None:
     shape, between, takes, new = call.array.shape, entries(call), list[Taken](), list[int]()
     for item in between:
         if item.value is None:
-            new.append(sum(not each.drops for each in takes) + len(new))
+            new.append(sum(not take.drops for take in takes) + len(new))
         elif item.value is ...:
             given = sum(each.value is not None and each.value is not ... for each in between)
             takes += [Taken()] * (len(shape) - given)
@@ -183,7 +183,7 @@ def _range(bounds: range, size: int, place: str = "") -> Taken:
 
 
 def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
-    given = dict(zip((each.place for each in entries(site.call)), items(site.equation.operands[1]), strict=True))
+    given = dict(zip((entry.place for entry in entries(site.call)), items(site.equation.operands[1]), strict=True))
     halo = site.call.operand.halo
     for d, taken in enumerate(takes):
         item = given.get(taken.place)

@@ -59,9 +59,9 @@ class Layouts:
 
     def spend(self, sendings: Iterable[Sending], scope: Scope) -> None:
         """Count collectives in each step of a scope."""
-        for each in sendings:
-            self.sent += each.sent * scope.steps
-            self.cost += each.cost * scope.steps
+        for sending in sendings:
+            self.sent += sending.sent * scope.steps
+            self.cost += sending.cost * scope.steps
 
     def unspend(self, sent: Sending, scope: Scope) -> None:
         """Take back a collective that was counted in each step of a scope."""

@@ -45,8 +45,8 @@ class Stripping:
                 self.stripped[line.line] = stripped
                 return term
             case Apply(operands=operands) if (row := called(term)) is not None and row.linear == "together":
-                parts = [self.strip(each) for each in operands]
-                kept = tuple(each for each in parts if each is not None)
+                parts = [self.strip(operand) for operand in operands]
+                kept = tuple(part for part in parts if part is not None)
                 return replace(term, operands=kept) if len(kept) == len(parts) else None
             case Apply(operands=(left, right)) if (row := called(term)) is not None and row.linear:
                 if self.is_scalar(right):
@@ -73,6 +73,6 @@ def is_scalar(term: Term, numbers: Container[str]) -> bool:
         case Name(name=name):
             return name in numbers
         case Apply(operands=operands, spelled="operator"):
-            return all(is_scalar(each, numbers) for each in operands)
+            return all(is_scalar(operand, numbers) for operand in operands)
         case _:
             return False

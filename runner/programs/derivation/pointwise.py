@@ -14,7 +14,7 @@ NAMES = tuple(dict.fromkeys(row.key for row in OPERATIONS.values() if row.elemen
 @rule_for(*NAMES)
 def pointwise(call: Call) -> Rule | None:
     """Rule: each dimension of the result is a factor; a broadcast dimension of an operand has none."""
-    listed = any(each.parts is not None and not each.static for each in call.arguments.values())
+    listed = any(argument.parts is not None and not argument.static for argument in call.arguments.values())
     return None if listed else broadcasting(call)
 
 
@@ -29,7 +29,7 @@ def selected(call: Call) -> Rule | None:
 def bitcast(call: Call) -> Rule:
     """Rule: each dimension that operand and result share; between widths, one has another dimension at its end."""
     shape = call.result.shape
-    (array,) = [array for each in call.arguments.values() for array in each.arrays()]
+    (array,) = [array for argument in call.arguments.values() for array in argument.arrays()]
     mine = Call.type(array).shape
     shared = min(len(mine), len(shape))
     operand, result = (tuple((d,) if d < shared else () for d in range(len(dims))) for dims in (mine, shape))
@@ -39,7 +39,7 @@ def bitcast(call: Call) -> Rule:
 def broadcasting(call: Call) -> Rule:
     """The rule of operands that are broadcast against each other."""
     shape = call.result.shape
-    arrays = [array for each in call.arguments.values() for array in each.arrays()]
+    arrays = [array for argument in call.arguments.values() for array in argument.arrays()]
     operands = {array.place: aligned(Call.type(array).shape, shape) for array in arrays}
     run = {factor for dimensions in operands.values() for factors in dimensions for factor in factors}
     return Rule(operands, tuple((d,) if d in run else () for d in range(len(shape))), dict(enumerate(shape)))

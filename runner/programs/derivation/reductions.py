@@ -22,7 +22,7 @@ def along(call: Call) -> Rule | None:
     """Rule: an operation along some dimensions, which must be whole, and independent along the others."""
     shape = call.array.shape
     others = [each for name, each in call.arguments.items() if name not in ("axis", "axes", "keepdims")][1:]
-    if any(not each.static for each in others):
+    if any(not other.static for other in others):
         return None
     rank, result = len(shape), call.result.shape
     axes = call.axes("axes" if "axes" in call.arguments else "axis", rank=rank, default=default_axis(call))

@@ -283,11 +283,11 @@ def pairs(widths: Any) -> list[tuple[int, int]]:
         return [(widths, widths)]
     if not is_sequence(widths) or len(widths) == 0:
         raise NotStatic
-    if all(isinstance(each, int) for each in widths):
+    if all(isinstance(width, int) for width in widths):
         if len(widths) > 2:
             raise NotStatic
         return [(widths[0], widths[-1])]
-    listed: list[tuple[Any, ...]] = [tuple(each) for each in widths]
+    listed: list[tuple[Any, ...]] = [tuple(width) for width in widths]
     if any(len(pair) != 2 for pair in listed):
         raise NotStatic
     return [(int(low), int(high)) for low, high in listed]

@@ -83,7 +83,7 @@ def between(call: Call) -> float:
 def traffic_of(call: Call, rule: Rule, in_memory: Collection[str]) -> Traffic:
     """What an operation computes and moves; a product reads and writes memory, others read operands `in_memory`."""
     work = work_of(call)
-    types = {each.place: each.typed for argument in call.arguments.values() for each in argument.arrays()}
+    types = {array.place: array.typed for argument in call.arguments.values() for array in argument.arrays()}
     moved = (types.get(place) if work.flops or place in in_memory else None for place in rule.operands)
     read = (0.0 if typed is None else _bytes(typed) for typed in moved)
     return Traffic(work, tuple(read), _bytes(call.result) if work.flops else 0.0)

@@ -535,7 +535,7 @@ class _Loop:
 
 def _lines(graph: Graph) -> Iterator[Equation]:
     """The equations that are lines, in order."""
-    return (each for each in graph.equations if each.form is not None or each.results[0].name)
+    return (equation for equation in graph.equations if equation.form is not None or equation.results[0].name)
 
 
 def _number(value: DeviceValue) -> str:

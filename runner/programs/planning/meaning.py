@@ -69,7 +69,7 @@ class Meanings:
         self._layable = layable
         self.groups = Groups(layable)
         self._inputs = [at for at in layable.arrays if layable.tensors[at].shape]
-        self._producers = {at: each for each in layable.operations for at in each.results}
+        self._producers = {at: operation for operation in layable.operations for at in operation.results}
         self._steps = list(_steps(layable))
         self._contractions = list(self._products())
         self._arrays_of: dict[int, frozenset[int]] = {}
@@ -150,10 +150,10 @@ class Meanings:
             weights = self._spread(begin)
             scores = self._spread([tensor], back=True)
             asked = next((each for each in self._contractions if set(each.operation.results) & scores), None)
-            for each in self._contractions:
-                for mine, other, _, added in each.sides:
+            for contraction in self._contractions:
+                for mine, other, _, added in contraction.sides:
                     if mine in weights and other not in weights and added:
-                        yield from ((group, (each, asked)) for group in each.contracted & groups)
+                        yield from ((group, (contraction, asked)) for group in contraction.contracted & groups)
 
     def _normalised(self) -> Iterator[tuple[int, tuple[int, ...], frozenset[int]]]:
         """Yield the tensors whose exponentials are summed, those computed first of them, and the groups summed over."""
@@ -189,7 +189,7 @@ class Meanings:
     def _choices(self) -> Iterator[int]:
         """Yield the groups that a choice is spread along, as by a one-hot mask: experts, and their places."""
         for operation in self._layable.operations:
-            read = {each.tensor for each in operation.operands}
+            read = {operand.tensor for operand in operation.operands}
             if read & self._selected:
                 before = {group for at in read for group in self.groups.of_tensor(at)}
                 for at in operation.results:
@@ -208,7 +208,7 @@ class Meanings:
         if first & data:
             return product.first, product.free[0]
         # Activations stand before weights, unless the second operand has what no product ever contracts.
-        contracted = frozenset[int]().union(*(each.contracted for each in self._contractions))
+        contracted = frozenset[int]().union(*(contraction.contracted for contraction in self._contractions))
         turned = not learned and bool(product.free[1] - contracted) and product.free[0] <= contracted
         turned = turned and bool(product.free[0])
         return (product.second, product.free[1]) if turned else (product.first, product.free[0])
@@ -221,7 +221,7 @@ class Meanings:
         return self._arrays_of[tensor]
 
     def _operands(self) -> set[int]:
-        return {at for each in self._contractions for at in (each.first, each.second)}
+        return {at for contraction in self._contractions for at in (contraction.first, contraction.second)}
 
     def _learned(self) -> set[int]:
         """The arrays with a gradient, or those that a step returns updated, or returns gradients of."""
@@ -268,10 +268,10 @@ class Meanings:
         while more:
             more = False
             for befores, afters, _ in self._steps:
-                if befores and all(each in roots for each in befores):
+                if befores and all(before in roots for before in befores):
                     for after in afters:
                         if after not in roots:
-                            roots[after] = frozenset[int]().union(*(roots[each] for each in befores))
+                            roots[after] = frozenset[int]().union(*(roots[before] for before in befores))
                             more = True
         return roots
 
@@ -297,11 +297,11 @@ class Meanings:
 
         It is if a nonlinear function other than a softmax stands between it and another product with such an array.
         """
-        mine = [each for each in self._contractions if {each.first, each.second} & alone]
+        mine = [contraction for contraction in self._contractions if {contraction.first, contraction.second} & alone]
         if not mine or not all(shared <= each.carried for each in mine):
             return False
         before = self._spread(at for each in mine for at in each.operation.results)
-        following = [each for each in self._contractions if shared <= each.carried]
+        following = [contraction for contraction in self._contractions if shared <= contraction.carried]
         after = self._spread((at for each in following for at in (each.first, each.second)), back=True)
         between = [each for each in self._layable.operations if set(each.results) & before & after]
         # An array of the last layer has the product before it.
@@ -382,7 +382,7 @@ class Meanings:
                 yield group
                 yield from (asked.free[0] | asked.free[1]) if asked is not None else ()
         for number, operation in enumerate(self._layable.operations):
-            read = {each.tensor for each in operation.operands}
+            read = {operand.tensor for operand in operation.operands}
             if operation.called in _SCANS and not read & self._selected:
                 yield from self._scanned(operation, number)
             elif operation.called == _ATTENTION and (group := self.groups.of_factor(number, 1)) is not None:
@@ -463,7 +463,7 @@ class Meanings:
 def _steps(layable: Layable) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], bool]]:
     """Yield what each operation and transfer reads and gives, and whether it is a product."""
     for operation in layable.operations:
-        yield tuple(each.tensor for each in operation.operands), operation.results, bool(operation.work.flops)
+        yield tuple(operand.tensor for operand in operation.operands), operation.results, bool(operation.work.flops)
     for transfer in layable.transfers:
         if not layable.tensors[transfer.after].name.startswith("grad."):
             yield (transfer.before,), (transfer.after,), False

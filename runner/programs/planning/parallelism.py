@@ -112,19 +112,19 @@ class _Plan:
 
     def _read_sendings(self) -> None:
         rows = {group for each in self._axes.values() for group, role in each.roles.values() if role == "rows"}
-        for each in self._tables.sendings(self._choice):
-            if each.tensor is None:
+        for sending in self._tables.sendings(self._choice):
+            if sending.tensor is None:
                 continue
-            kind, sent = each.sending.kind, each.sending.sent * each.times
-            for axis in each.sending.axes:
+            kind, sent = sending.sending.kind, sending.sending.sent * sending.times
+            for axis in sending.sending.axes:
                 mine = self._axes[axis]
-                if each.tensor in self._meanings.roots and not each.backward and kind == "all-gather":
-                    for array in sorted(self._meanings.roots[each.tensor]):
+                if sending.tensor in self._meanings.roots and not sending.backward and kind == "all-gather":
+                    for array in sorted(self._meanings.roots[sending.tensor]):
                         label = self._layable.label(array)
                         mine.gathered[label] = mine.gathered.get(label, 0.0) + sent
-                elif kind in _COMPLETED and self._is_gradient(each.tensor, backward=each.backward):
+                elif kind in _COMPLETED and self._is_gradient(sending.tensor, backward=sending.backward):
                     mine.gradients[kind] = mine.gradients.get(kind, 0.0) + sent
-                elif kind in _COMPLETED and not each.backward and self._contracts(each.tensor, rows):
+                elif kind in _COMPLETED and not sending.backward and self._contracts(sending.tensor, rows):
                     mine.sums[kind] = mine.sums.get(kind, 0.0) + sent
 
     def _is_gradient(self, tensor: int, *, backward: bool) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 from runner.base.layout import Parts, Spec
 from runner.base.words import listed
 from runner.compiled.estimate.prices import SCATTERED, Bytes, EstimatedSeconds, Prices
-from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
+from runner.experiment.open_layouts import Least
 from runner.programs.derivation.scopes import NotDerived
 from runner.programs.planning import clock
 from runner.programs.planning.costs import costs_more, costs_the_same
@@ -348,7 +348,7 @@ def _candidate(tables: Tables, memory: Memory, choice: Choice) -> Candidate:
         layouts={key: lying[at].spec(choice[at]) for key, at in layable_.free.items()},
         constraints=constraints,
         cost=tables.network.cost(choice),
-        sent=sum(each.sending.sent * each.times for each in tables.sendings(choice)),
+        sent=sum(sending.sending.sent * sending.times for sending in tables.sendings(choice)),
         held=held(tables, choice),
         needed=memory.needed(choice),
         products=dict(_products(tables, choice, constraints)),
@@ -379,10 +379,10 @@ def _lines(tables: Tables, choice: Choice) -> tuple[LineCost, ...]:
 def _axes(tables: Tables, choice: Choice) -> Iterator[AxesBytes]:
     """Yield the bytes sent, by mesh axes and kind of collective."""
     totals: dict[tuple[tuple[str, ...], str], tuple[float, int]] = {}
-    for each in tables.sendings(choice):
-        key = each.sending.axes, each.sending.kind
+    for sending in tables.sendings(choice):
+        key = sending.sending.axes, sending.sending.kind
         sent, count = totals.get(key, (0.0, 0))
-        totals[key] = sent + each.sending.sent * each.times, count + each.times
+        totals[key] = sent + sending.sending.sent * sending.times, count + sending.times
     for (axes, kind), (sent, count) in totals.items():
         yield AxesBytes(axes=axes, kind=kind, bytes=sent, count=count)
 

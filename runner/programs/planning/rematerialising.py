@@ -103,8 +103,8 @@ def _is_product(operation: RuledOperation) -> bool:
 
 def _has_no_batch(operation: RuledOperation) -> bool:
     """Whether no dimension is in all operands of a product and in its result."""
-    of_operands = [{f for d in operation.rule.operands[each.place] for f in d} if each.place else set[int]()
-                   for each in operation.operands]  # fmt: skip
+    of_operands = [{f for d in operation.rule.operands[operand.place] for f in d} if operand.place else set[int]()
+                   for operand in operation.operands]  # fmt: skip
     shared = set[int].intersection(*of_operands) if of_operands else set[int]()
     return not shared & {factor for dimension in operation.rule.result for factor in dimension}
 

@@ -231,7 +231,7 @@ class Space:
                     held /= self.mesh.axis_size(mine)
             if rest := scattered.get(None):
                 sendings.append(self._collective("all-reduce", rest, held))
-            yield _Completion(after, sum(each.cost for each in sendings), tuple(sendings))
+            yield _Completion(after, sum(sending.cost for sending in sendings), tuple(sendings))
 
     def _extended(self, layout: int, unit: tuple[str, ...], d: int) -> int | None:
         """The number of a layout with further axes on dimension `d`; None if there is none."""

@@ -196,8 +196,8 @@ class Tables:
         """A key for all that an operation's costs depend on; operations with equal keys share tables."""
         tensors = self.layable.tensors
         operands = [
-            (self.lying[each.tensor], each.place, each.stored, tensors[each.tensor].differentiated)
-            for each in operation.operands
+            (self.lying[operand.tensor], operand.place, operand.stored, tensors[operand.tensor].differentiated)
+            for operand in operation.operands
         ]
         results = [(self.lying[at], tensors[at].copies > 0, tensors[at].differentiated) for at in operation.results]
         named = all(tensors[at].name for at in operation.results) and operation.line not in self.layable.frames
@@ -403,7 +403,7 @@ class Tables:
         """Yield the costs of an operation, for each of its ways and each layout of its operands and results."""
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
-        costs = np.array([sum(each.cost for each in sendings) for sendings in sent]) * operation.steps
+        costs = np.array([sum(sending.cost for sending in sendings) for sendings in sent]) * operation.steps
         yield _Cost("collectives inside {operation}", None, Table(costs))
         costs = np.array([self._computing(operation, way) for way in ways]) * operation.steps
         yield _Cost("computing {operation}", None, Table(costs))
@@ -487,7 +487,7 @@ class Tables:
         """The way in which an operand's gradient is computed, for each layout of the operand and each way."""
         operation = self.layable.operations[number]
         operands, rule = operation.operands, operation.rule
-        dimensions = [() if each.place is None else rule.operands[each.place] for each in operands]
+        dimensions = [() if operand.place is None else rule.operands[operand.place] for operand in operands]
         read = [(each.tensor, mine) for each, mine in zip(operands, dimensions, strict=True)]
         read[place] = operation.results[0], rule.result
         return self._compiled_ways(
@@ -609,9 +609,9 @@ class Tables:
         """The collectives inside an operation in one step, of all times that it is computed."""
         backward = [operation.steps == 1] if operation.differentiated else []
         return [
-            each
+            sending
             for back in (False, *backward, *([False] if operation.recomputed is not None else []))
-            for each in operation.rule.sendings(self.mesh, way.assignment, self.prices, backward=back)
+            for sending in operation.rule.sendings(self.mesh, way.assignment, self.prices, backward=back)
         ]
 
     def _traffic(self, operation: RuledOperation, way: NumberedAssignment) -> tuple[list[float], float]:
@@ -842,7 +842,7 @@ def _entries(layable: Layable, axes: int, *, shared: bool) -> int:
 
     total = sum(layouts(transfer.before) * layouts(transfer.after) for transfer in layable.transfers)
     for operation in layable.operations:
-        beside = sum(map(layouts, (*(each.tensor for each in operation.operands), *operation.results)))
+        beside = sum(map(layouts, (*(operand.tensor for operand in operation.operands), *operation.results)))
         total += beside * (len(_factors(operation.rule)) + 1) ** axes
     return total
 

@@ -21,7 +21,7 @@ from runner.base import codec, regular
 from runner.base.untyped import is_dict, is_list
 from runner.compiled.evidence.model import Collective
 from runner.experiment.config.sources import shown
-from runner.reports.record import files
+from runner.reports.record import writing
 from runner.reports.record.model import CompiledProgram, ProgramRecord
 
 Pinned = dict[str, Any]
@@ -246,7 +246,7 @@ def pin(path: Path, place: Place, value: Pinned | None) -> None:
             for version, targets in content.items()
             if (kept := {target: programs for target, programs in targets.items() if programs})
         }
-        files.write_text(path, text(content))
+        writing.write_text(path, text(content))
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias
 from runner.base import regular
 from runner.base.dataclass import dataclass
 from runner.base.untyped import is_dict
-from runner.reports.record.files import write_text
 from runner.reports.record.folders import PICTURES, RECORD, natural
+from runner.reports.record.writing import write_text
 
 FILE = "manifest.json"
 

@@ -17,9 +17,9 @@ from runner.base.printable import json_text, printable
 from runner.base.words import bytes_text, time_text
 from runner.experiment.forms import KINDS
 from runner.reports.record import outcome
-from runner.reports.record.files import write_text
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.record.verdicts import ValueVerdict
+from runner.reports.record.writing import write_text
 
 
 @dataclass(frozen=True)

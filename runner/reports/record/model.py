@@ -13,7 +13,7 @@ from runner.compiled.estimate.model import Estimate
 from runner.compiled.evidence.model import Evidence
 from runner.compiled.why.least import Gap
 from runner.experiment.program import Placer, Program
-from runner.graph.sharding.plan import Derivation
+from runner.graph.sharding.propagation import Derivation
 from runner.graph.source import Frame
 from runner.link.events import Compilation, Devices
 from runner.reports.record.verdicts import Checks, FileChecks, RefusalVerdict, ValueVerdict

@@ -14,7 +14,7 @@ from runner.compiled.evidence import words
 from runner.compiled.evidence.model import CompilerWarning, Profile
 from runner.compiled.why.least import joined, parts
 from runner.experiment.program import Program
-from runner.graph.sharding.plan import Planned
+from runner.graph.sharding.propagation import Planned
 from runner.reports.record.model import CompiledProgram, Mode, Pictures, Record
 from runner.reports.record.verdicts import (
     FileChecks,

@@ -15,9 +15,9 @@ from typing import Any
 from runner.base import codec, plain
 from runner.base.printable import json_text
 from runner.base.untyped import is_dict, is_list
-from runner.reports.record.files import write_text
 from runner.reports.record.model import SCHEMA, STATUSES, Environment, Git, Record, Status
 from runner.reports.record.verdicts import Checks, FileChecks
+from runner.reports.record.writing import write_text
 from runner.version import __version__
 
 

@@ -14,7 +14,7 @@ from runner.base.words import listed as names_listed
 from runner.compiled.evidence.model import Collective
 from runner.compiled.evidence.words import NOBODY, because, collective, subject
 from runner.experiment.program import Program
-from runner.graph.sharding.plan import Reshard
+from runner.graph.sharding.propagation import Reshard
 from runner.reports.record.model import Record
 from runner.reports.show.table import Table
 

@@ -13,7 +13,7 @@ from runner.compiled.evidence.model import Collective
 from runner.compiled.explanation import files, laid, meshes, modules
 from runner.compiled.explanation.model import Explanation
 from runner.compiled.explanation.modules import Known, UnreadableModule
-from runner.graph.sharding.plan import PlannedOperation
+from runner.graph.sharding.propagation import PlannedOperation
 from runner.graph.source import Frame
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.record.readable import lines_of

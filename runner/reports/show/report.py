@@ -286,12 +286,12 @@ _LEGEND = {
 
 def legend(record: Record, *, complete: bool = True) -> str:
     """Return a line that explains the technical words of the table, `complete` or in brief."""
-    has_notices = complete or any(each.status == "weak" for each in record.programs.values())
+    has_notices = complete or any(program.status == "weak" for program in record.programs.values())
     there = (
         {"notices": True} if has_notices and any(_compared(each.checks) for each in record.programs.values()) else {}
     )
-    names = {name for each in record.programs.values() for name, _ in each.checks.named()}
-    known = any(each.status == "known" for each in record.programs.values())
+    names = {name for program in record.programs.values() for name, _ in program.checks.named()}
+    known = any(program.status == "known" for program in record.programs.values())
     sections = record.checks.sections
     apart = sections is not None and sections.status in FAULTS and any(map(_is_written, record.programs))
     shown = {**there, "accuracy": _beyond_rounding(record), "derivation": complete and "derivation" in names}

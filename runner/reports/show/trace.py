@@ -24,7 +24,7 @@ def plain(trace: Trace, axes: Sequence[str], platform: str) -> str:
 def exchanges(trace: Trace, axes: Sequence[str]) -> list[Exchange]:
     """Return the collectives of a trace that can be drawn."""
     all_exchanges = (exchange.read(node, trace.devices, axes) for node in trace.nodes)
-    return [each for each in all_exchanges if each is not None]
+    return [all_exchange for all_exchange in all_exchanges if all_exchange is not None]
 
 
 def picture(record: Record) -> str | None:

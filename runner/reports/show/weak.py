@@ -12,9 +12,9 @@ def advice(record: Record) -> list[str]:
     """Return one line for each way in which a check is weak."""
     outputs = [
         output
-        for each in record.programs.values()
-        if isinstance(each.checks.value, ValueVerdict)
-        for output in each.checks.value.compared.values()
+        for program in record.programs.values()
+        if isinstance(program.checks.value, ValueVerdict)
+        for output in program.checks.value.compared.values()
         if output.status == "weak"
     ]
     ways: list[str] = []

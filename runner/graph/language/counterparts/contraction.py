@@ -20,7 +20,7 @@ def contract(labels: Labels, *operands: Any) -> Any:
     - `operands`: arrays; those of a subclass (`Rounded`) go to `np.einsum`, which dispatches to their class.
     """
     inputs, result = labels
-    if len(operands) == 2 and all(type(each) is np.ndarray and each.dtype.kind in "fc" for each in operands):
+    if len(operands) == 2 and all(type(operand) is np.ndarray and operand.dtype.kind in "fc" for operand in operands):
         first, second = inputs
         distinct = all(len(set(names)) == len(names) for names in inputs)
         # A matrix product needs summed dimensions, and each of them in both operands.

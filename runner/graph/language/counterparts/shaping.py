@@ -119,7 +119,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
 
 
 def _places(indices: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(each.astype(integer()) for each in indices)
+    return tuple(index.astype(integer()) for index in indices)
 
 
 def iota(dtype: Any, size: int) -> Any:
@@ -191,7 +191,7 @@ def at_least(function: Callable[..., Any]) -> Callable[..., Any]:
     """`jnp.atleast_1d` and the like: several arrays give a list."""
 
     def widen(*arys: Any) -> Any:
-        widened = [function(array(each)) for each in arys]
+        widened = [function(array(ary)) for ary in arys]
         return widened[0] if len(widened) == 1 else widened
 
     return widen

@@ -37,7 +37,7 @@ Limit = Literal[
     "takes a permutation", "one axis under vmap", "every device under vmap", "groups without check_vma",
     "casts what is the same", "axes of one kind", "never under vmap", "ragged operands", "typed as its output",
 ]  # fmt: skip
-"""The uses of a collective that JAX does not support without a clear error: `runner/worker/limits.py` checks them."""
+"""The uses of a collective that JAX does not support without a clear error (`runner/worker/support.py`)."""
 
 
 Linear = Literal["together", "each", "first"]

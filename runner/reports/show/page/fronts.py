@@ -8,7 +8,7 @@ from runner.reports.show.page import chart, drawing
 from runner.reports.show.page.chart import Axis, Dot
 from runner.reports.show.page.markup import Markup
 from runner.reports.show.page.scale import scale
-from runner.reports.show.plan import amount
+from runner.reports.show.plan_layouts import amount
 
 _TITLES = {"bytes": "bytes that a device sends", "memory": "memory of a device", "time": "estimated time"}
 

@@ -10,7 +10,7 @@ from runner.reports.show.page.chart import swatch
 from runner.reports.show.page.frame import Part, document
 from runner.reports.show.page.headline import item
 from runner.reports.show.page.markup import Inside, Markup, table, tag
-from runner.reports.show.plan import SavedPlan, amount, costs_apart, dearer, layouts_apart, short
+from runner.reports.show.plan_layouts import SavedPlan, amount, costs_apart, dearer, layouts_apart, short
 from runner.reports.show.shapes import number
 from runner.reports.show.table import Table
 

@@ -11,13 +11,13 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.base import regular
-from runner.reports.record.files import write_text
 from runner.reports.record.folders import PAGE, PICTURES
 from runner.reports.record.model import Record
 from runner.reports.record.readable import readable
+from runner.reports.record.writing import write_text
 from runner.reports.show import values
 from runner.reports.show.console import PLAIN
-from runner.reports.show.page import estimated, headline, layouts, moves, planned, sources, traced, verdicts
+from runner.reports.show.page import estimated, headline, layouts, moves, plan_section, sources, traced, verdicts
 from runner.reports.show.page.frame import Part, document
 from runner.reports.show.page.markup import Inside, Markup, badge, scrolling, table, tag
 from runner.reports.show.table import Table
@@ -42,7 +42,7 @@ def page(record: Record, folder: Path, way: str = "") -> str:
         estimated.part(record),
         *layouts.parts(readable(record)),
         sources.part(record, folder, way),
-        planned.part(folder),
+        plan_section.part(folder),
         _outputs(record),
         traced.part(record),
         _unknown(record),

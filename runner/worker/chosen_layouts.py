@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from runner.base import dtypes
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.graph.sharding.plan import whole_axes
+from runner.graph.sharding.propagation import whole_axes
 from runner.link.events import ValueLayout
 from runner.worker import calls, shardy
 from runner.worker.modules import Walk

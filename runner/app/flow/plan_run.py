@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.app.flow import layouts
+from runner.app.flow import filled_layouts
 from runner.app.flow import planning as flow
-from runner.app.flow.layouts import Planning
+from runner.app.flow.filled_layouts import Planning
 from runner.app.flow.planning import Compiled, Ranked, Tried
 from runner.base import codec
 from runner.base.untyped import is_mapping
@@ -17,9 +17,9 @@ from runner.base.words import bytes_text
 from runner.experiment.config import schema
 from runner.link.workers import Workers
 from runner.programs.planning.plan import Candidate
-from runner.reports.record import files, manifest
+from runner.reports.record import manifest, writing
 from runner.reports.record.folders import PAGE, PLAN
-from runner.reports.show.planned import optimality
+from runner.reports.show.plan_table import optimality
 
 if TYPE_CHECKING:
     from runner.experiment.config.sources import Sources
@@ -77,7 +77,7 @@ def finished(
     `tell` is called with the plan before candidates are compiled, and with the reason if none is. With `report` the
     folder has a page. Raises `InvalidExperiment`.
     """
-    planning = layouts.planned(config, folder, sources, workers)
+    planning = filled_layouts.planned(config, folder, sources, workers)
     refused = flow.too_large(planning) if planning.request.candidates else None
     tell(planning, refused)
     if refused is not None:
@@ -85,18 +85,19 @@ def finished(
     ranked = flow.ranked(planning, folder, sources, overrides, workers)
     plan = FinishedPlan(ranked.planning, planning, ranked, refused)
     more = {"without_gain": ranked.without_gain} if ranked.without_gain else {}
-    layouts.leave(folder, plan.planning, tried=codec.plain(ranked.tried), rounds=codec.plain(ranked.rounds), **more)
+    tried, rounds = codec.plain(ranked.tried), codec.plain(ranked.rounds)
+    filled_layouts.leave(folder, plan.planning, tried=tried, rounds=rounds, **more)
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
-    definition = layouts.expecting(plan.planning, layouts.filled(plan.planning, plan.best))
+    definition = filled_layouts.expecting(plan.planning, filled_layouts.filled(plan.planning, plan.best))
     if plan.own and plan.own[0].written is not None:
         definition = {**definition, "program": [plan.own[0].programs[0].program]}
-    written = layouts.anywhere(definition, sources)
-    files.write_text(folder / EXPERIMENT, text(written, plan.planning, plan.own[0].programs[0] if plan.own else None))
+    written = filled_layouts.anywhere(definition, sources)
+    writing.write_text(folder / EXPERIMENT, text(written, plan.planning, plan.own[0].programs[0] if plan.own else None))
     if config.get("report") is True:
         # Few plans have a page.
-        from runner.reports.show.page import planned
+        from runner.reports.show.page import plan_section
 
-        files.write_text(folder / PAGE, planned.page(folder))
+        writing.write_text(folder / PAGE, plan_section.page(folder))
         manifest.add([folder / PAGE])
     return plan
 

@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.programs.planning.costs import costs_the_same
-from runner.reports.record import planned
+from runner.reports.record import plan_file
 from runner.reports.record.folders import PAGE, PLAN
 from runner.reports.show.page import fronts
 from runner.reports.show.page.frame import Part, document
 from runner.reports.show.page.markup import Inside, Markup, joined, table, tag
-from runner.reports.show.plan import (
+from runner.reports.show.plan_layouts import (
     CHOICES,
     EXCEEDS,
     ROUNDS,
@@ -56,7 +56,7 @@ _LARGEST = 2_000_000
 
 def page(folder: Path) -> str:
     """Return the page of a plan, with links to the pages of its candidates. Raises `UnreadablePlan`."""
-    whole = planned.read(folder)
+    whole = plan_file.read(folder)
     none = "" if whole.get("tried") else "no candidate was compiled"
     name = whole.get("experiment") or folder.name
     mesh = mesh_text(whole)
@@ -87,8 +87,8 @@ def part(folder: Path, link: Callable[[str], str] | None = None) -> Part | None:
     if not (folder / PLAN).exists():
         return None
     try:
-        whole = planned.read(folder)
-    except planned.UnreadablePlan as error:
+        whole = plan_file.read(folder)
+    except plan_file.UnreadablePlan as error:
         return Part("plan", "Plan", tag("p", f"{error}", class_="lead"))
     return _part(whole, link, ran=link is None)
 

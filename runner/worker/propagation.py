@@ -23,9 +23,9 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.sharding import ring
 from runner.graph.sharding.keys import KeyedArray, LayoutKeys
-from runner.graph.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
+from runner.graph.sharding.propagation import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.link.steps import Spare
-from runner.reports.record.files import write_text
+from runner.reports.record.writing import write_text
 from runner.worker import sharding_origins, shardy
 from runner.worker.modules import bytes_of, dtype_of, producer, shape_of, unchanged
 from runner.worker.phases import spared

@@ -8,13 +8,13 @@ from runner.base.layout import Spec
 from runner.base.printable import printable
 from runner.base.words import bytes_text, listed
 from runner.experiment import remat
-from runner.experiment.auto import PlanRequest
+from runner.experiment.open_layouts import PlanRequest
 from runner.experiment.patterns import folded
 from runner.programs.planning.costs import costs_more
 from runner.programs.planning.plan import NOT_EXAMINED, Alternative, LayoutPlan
 from runner.reports.show import table
 from runner.reports.show.console import PLAIN, room, say, show_lines, wrapped
-from runner.reports.show.plan import EXCEEDS, amount, differing, short
+from runner.reports.show.plan_layouts import EXCEEDS, amount, differing, short
 from runner.reports.show.table import Table, Texts
 
 
@@ -96,9 +96,9 @@ def figures(plan: LayoutPlan, request: PlanRequest) -> Iterator[str]:
 def layouts(plan: LayoutPlan, labels: Mapping[str, str]) -> Table[str]:
     """Return the table of layouts: arrays, lines and outputs with the same layout, next best and reason in one row."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
-    for each in plan.alternatives:
-        section = each.key.partition(".")[0]
-        groups.setdefault((section, *_cells(each, plan)), []).append(short(each.key, labels))
+    for alternative in plan.alternatives:
+        section = alternative.key.partition(".")[0]
+        groups.setdefault((section, *_cells(alternative, plan)), []).append(short(alternative.key, labels))
     rows = [
         (f"{_SECTIONS.get(section, '')}{', '.join(folded(names)).lstrip('/')}", layout, following, since)
         for (section, layout, following, since), names in groups.items()

@@ -15,11 +15,11 @@ from runner.base import codec
 from runner.base.chosen import EVERYTHING
 from runner.base.faults import InvalidExperiment, Key, invalid, key_text
 from runner.base.layout import Parts, Typed
-from runner.experiment import auto, data, remat
-from runner.experiment.auto import PlanRequest
+from runner.experiment import data, open_layouts, remat
 from runner.experiment.config import schema
 from runner.experiment.imported import TREES
 from runner.experiment.model import Experiment
+from runner.experiment.open_layouts import PlanRequest
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.experiment.remat import Saved
@@ -32,7 +32,7 @@ from runner.programs.derivation.scopes import NotDerived
 from runner.programs.planning import clock
 from runner.programs.planning.costs import costs_the_same
 from runner.programs.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
-from runner.reports.record import files
+from runner.reports.record import writing
 from runner.reports.record.folders import PLAN
 
 if TYPE_CHECKING:
@@ -108,13 +108,13 @@ class Planning:
 
 def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers) -> Planning:
     """Find the layouts of a configuration. Raises `InvalidExperiment` if it leaves none open or none can be found."""
-    if not auto.is_open(config):
+    if not open_layouts.is_open(config):
         raise invalid((), "there is no layout to plan: write auto in place of a spec, such as arrays.A.spec=auto")
-    request = auto.read_plan(config)
-    if not auto.shape_is_open(config):
+    request = open_layouts.read_plan(config)
+    if not open_layouts.shape_is_open(config):
         return _planned(config, folder, sources, workers, request, request.seconds)
     # If time is minimised, it matters which links an axis uses.
-    shapes = auto.shapes(config, alike=request.least != "time")
+    shapes = open_layouts.shapes(config, alike=request.least != "time")
     until = clock.now() + request.seconds
     best, each, first = None, list[OfShape](), None
     for number, shape in enumerate(shapes):
@@ -237,12 +237,12 @@ def _read(
     request: PlanRequest,
 ) -> _Open:
     """Read what is to be planned on one mesh."""
-    definition = auto.without(config)
-    apart = auto.apart(config)
+    definition = open_layouts.without(config)
+    apart = open_layouts.apart(config)
     experiment = read(functions.traced(definition, folder / TREES, sources, workers, values=False, apart=apart))
-    left_open = frozenset([*apart, *(str(key[1]) for key in auto.keys(config) if key[0] == "specs")])
+    left_open = frozenset([*apart, *(str(key[1]) for key in open_layouts.keys(config) if key[0] == "specs")])
     inside = dict.fromkeys(experiment.patterned.values())
-    keys = tuple(auto.of_traced(config, experiment.imports.paths, inside))
+    keys = tuple(open_layouts.of_traced(config, experiment.imports.paths, inside))
     _require_possible(experiment, _key(keys), saving=config.get("remat") is not None)
     graph, types = typed(experiment, folder, sources, workers)
     return _Open(experiment, graph, definition, left_open, keys, types, request)
@@ -288,7 +288,7 @@ def leave(folder: Path, planning: Planning, **more: Any) -> None:
         "choices": codec.plain(planning.choices),
         "labels": planning.labels,
     }
-    files.write_text(folder / PLAN, json.dumps({**written, **more}, indent=1) + "\n")
+    writing.write_text(folder / PLAN, json.dumps({**written, **more}, indent=1) + "\n")
 
 
 def _require_possible(experiment: Experiment, key: Key, *, saving: bool) -> None:

@@ -13,7 +13,7 @@ from runner.base.words import bytes_text, listed, time_text
 from runner.experiment import remat
 from runner.experiment.patterns import folded
 from runner.programs.planning.costs import costs_the_same
-from runner.reports.record import planned
+from runner.reports.record import plan_file
 from runner.reports.show.console import print_table
 from runner.reports.show.table import Table
 
@@ -94,7 +94,7 @@ class LineCosts(NamedTuple):
 
 def read(path: Path) -> SavedPlan:
     """Read the plan of a run folder, or its file. Raises `UnreadablePlan`."""
-    whole = planned.read(path)
+    whole = plan_file.read(path)
     plan, labels = whole["plan"], whole.get("labels", {})
     best, front = plan["best"], plan.get("front") or ()
     return SavedPlan(
@@ -178,7 +178,7 @@ def costs_apart(a: SavedPlan, b: SavedPlan) -> list[LineCosts]:
         for line, what in dict.fromkeys((*a.lines, *b.lines))
     ]
     return sorted(
-        (each for each in costs if not _is_negligible(a, b, each.b - each.a)), key=lambda each: -abs(each.b - each.a)
+        (cost for cost in costs if not _is_negligible(a, b, cost.b - cost.a)), key=lambda each: -abs(each.b - each.a)
     )
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.app.called.auto import experiment_of
-from runner.app.flow.planned import FinishedPlan
+from runner.app.called.open_specs import experiment_of
+from runner.app.flow.plan_run import FinishedPlan
 from runner.base.chosen import AUTO
 from runner.base.layout import Spec
 from runner.experiment import remat
@@ -19,7 +19,7 @@ from runner.graph.language.wrapping import around_products
 from runner.graph.source import Frame
 from runner.programs.planning.plan import Alternative
 from runner.reports.record.folders import PAGE
-from runner.reports.show import planned as showing
+from runner.reports.show import plan_table as showing
 from runner.reports.show.console import captured
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def of_finished(
         in_specs=specs.of_operands(operands, called),
         out_specs=specs.of_result(function, operands),
         constraints=tuple(specs.constraints()),
-        next_best={labels.get(each.key, each.key): each for each in plan.alternatives},
+        next_best={labels.get(alternative.key, alternative.key): alternative for alternative in plan.alternatives},
         parallelism=plan.parallelism,
         least=plan.least,
         cost=best.cost,
@@ -201,9 +201,9 @@ class _Specs:
 def _diffs(constraints: Sequence[LineConstraint]) -> Iterator[str]:
     """Yield a unified diff for each file."""
     files: dict[str, dict[int, list[LineConstraint]]] = {}
-    for each in constraints:
-        if each.frame is not None:
-            files.setdefault(each.frame.file, {}).setdefault(each.frame.line, []).append(each)
+    for constraint in constraints:
+        if constraint.frame is not None:
+            files.setdefault(constraint.frame.file, {}).setdefault(constraint.frame.line, []).append(constraint)
     for file, lines in files.items():
         before = linecache.getlines(file)
         specs = {line: [_written(each.spec) for each in own] for line, own in lines.items()}

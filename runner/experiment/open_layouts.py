@@ -87,7 +87,7 @@ _WORDS = re.compile(r"\w+")
 
 
 def _numbers(devices: Any) -> list[Any]:
-    return [number for each in devices for number in _numbers(each)] if is_list(devices) else [devices]
+    return [number for device in devices for number in _numbers(device)] if is_list(devices) else [devices]
 
 
 def keys(config: Mapping[str, Any]) -> Iterator[Key]:

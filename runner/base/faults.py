@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-
-from runner.base.dataclass import dataclass
+from dataclasses import dataclass
 
 LEFT_OUT = "a psum or another reduction is left out, or the spec is wrong"
 """The hint for an output whose spec replicates it although JAX cannot infer that it is replicated."""

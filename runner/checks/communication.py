@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from runner.base import executions
-from runner.base.dataclass import dataclass
 from runner.base.executions import Count, InBranch, Range
 from runner.base.words import bytes_text
 from runner.compiled.evidence import words

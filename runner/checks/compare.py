@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from runner.base import dtypes
-from runner.base.dataclass import dataclass
 from runner.checks.reference import PerDevice, Rounding
 
 SAFE = {1: 3.0, 2: 3.0, 4: 4.0, 8: 4.0}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from runner.base.dataclass import dataclass
 from runner.base.layout import Layout, Spec, Typed
 from runner.checks.compare import Alternatives, Tolerance, tolerance
 from runner.checks.reference import Gradients, Oracle, PerDevice, Rounding, UndecidedLine

@@ -10,11 +10,11 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.base import dtypes
-from runner.base.dataclass import dataclass
 from runner.base.faults import Fault, InvalidExperiment, invalid, nearest
 from runner.base.untyped import is_list
 from runner.experiment.model import Array, Experiment

@@ -10,10 +10,9 @@ along such an axis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from runner.base import dtypes
-from runner.base.dataclass import dataclass
 from runner.base.faults import InvalidExperiment
 from runner.base.words import quoted
 from runner.experiment import graphs

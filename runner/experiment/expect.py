@@ -8,10 +8,9 @@ one alone; the most specific value counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from runner.base.dataclass import dataclass
 from runner.base.executions import Range
 from runner.base.faults import Key, invalid, nearest
 from runner.base.layout import Spec

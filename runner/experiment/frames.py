@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from runner.base.dataclass import dataclass
 from runner.base.faults import InvalidExperiment, Key
 from runner.experiment.model import Line, Origin
 from runner.experiment.plain import located

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from runner.base.dataclass import dataclass
 from runner.base.faults import InvalidExperiment, Key, invalid
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.checkpoints import read_checkpoint

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runner.base import dtypes
-from runner.base.dataclass import dataclass
 from runner.base.faults import Key, invalid, nearest
 from runner.base.layout import Mesh
 from runner.base.untyped import is_mapping

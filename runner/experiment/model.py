@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from runner.base import codec, dtypes
-from runner.base.dataclass import dataclass
 from runner.base.faults import Key
 from runner.base.layout import Layout, Mesh, Spec, SpecEntries
 from runner.experiment import checkpoints, definition, expect, graphs, imported

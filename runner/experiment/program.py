@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, TypeAlias
-
-from runner.base.dataclass import dataclass
 
 if TYPE_CHECKING:
     from runner.base.layout import Mesh

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from runner.base.dataclass import dataclass
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.base.layout import Mesh, Spec
 from runner.base.untyped import is_list, is_mapping

@@ -10,10 +10,9 @@ begins with that of the call (`runner/experiment/lines.py`: `flat`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.base.dataclass import dataclass
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.base.layout import Mesh
 from runner.base.untyped import is_mapping

@@ -12,9 +12,8 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from runner.base.dataclass import dataclass
 from runner.base.faults import Key, invalid, nearest
 from runner.experiment.config.slices import GENERATIONS
 

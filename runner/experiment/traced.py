@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
-from runner.base.dataclass import dataclass
 from runner.base.layout import Spec
 from runner.graph.model import Region
 from runner.graph.source import Checkpoint

@@ -10,10 +10,9 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from runner.base.dataclass import dataclass
 from runner.base.layout import Spec
 from runner.experiment.lines import regions, renamed
 from runner.experiment.model import Experiment, Flat, Line, Loop, Node

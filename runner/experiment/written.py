@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from runner.base.dataclass import dataclass
 from runner.base.faults import Key, invalid
 from runner.base.untyped import is_mapping
 from runner.experiment.config import schema

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from runner.base.dataclass import dataclass
 from runner.base.layout import Spec
 from runner.graph.source import Checkpoint, FunctionCall, Line, Source
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term

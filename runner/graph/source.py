@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from runner.base.dataclass import dataclass
 from runner.base.faults import Key
 from runner.graph.term import characters
 

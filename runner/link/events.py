@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from runner.base import codec
-from runner.base.dataclass import dataclass
 from runner.base.faults import Fault
 from runner.base.layout import Spec, Typed
 from runner.experiment.traced import TracedLines

@@ -8,7 +8,7 @@ running is recorded with the worker's last output, and a new worker continues wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -16,7 +16,6 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from runner.base import dtypes
-from runner.base.dataclass import dataclass
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Parts, Spec
 from runner.experiment.data import Arrays

@@ -11,10 +11,9 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from runner.base.dataclass import dataclass
 from runner.link import process
 from runner.link.process import ANNOUNCED, Launch, Worker
 from runner.link.steps import Spare, Step

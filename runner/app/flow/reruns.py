@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.base.dataclass import dataclass
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Layout
 from runner.experiment.data import Arrays

@@ -10,13 +10,12 @@ import importlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.app.flow import clock, functions
-from runner.base.dataclass import dataclass
 from runner.base.faults import InvalidExperiment, invalid
 from runner.base.invocation import invocation
 from runner.base.printable import printable

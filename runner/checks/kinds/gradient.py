@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runner.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.checks.reference.gradient import DIRECTIONS, RTOL

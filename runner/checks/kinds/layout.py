@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runner.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from runner.base.layout import Layout
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from runner.base import dtypes
-from runner.base.dataclass import dataclass
 from runner.base.faults import invalid
 from runner.checks.compare import Tolerance, difference
 from runner.checks.context import Context

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from runner.base.dataclass import dataclass
 from runner.base.words import on_devices
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs, excused_by_outputs

@@ -15,14 +15,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from runner.base import dtypes
-from runner.base.dataclass import dataclass
 from runner.base.layout import Layout, Mesh, Spec, first_holders
 from runner.base.untyped import is_list
 from runner.base.words import quoted

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from runner.base import dtypes
-from runner.base.dataclass import dataclass
 from runner.base.layout import first_holders
 from runner.checks.reference.arithmetic import Arithmetic, Floats
 from runner.checks.reference.decisions import Following, PerDevice, Place, Recording, Script, Stepping, Taking

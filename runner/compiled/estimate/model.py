@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from runner.base.dataclass import dataclass
 from runner.base.executions import Count
 from runner.base.words import time_text
 

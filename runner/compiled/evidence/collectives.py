@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from runner.base.dataclass import dataclass
 from runner.base.layout import Mesh
 from runner.compiled.evidence import custom_calls, groups, megascale, merged
 from runner.compiled.evidence.attribution import Attribution

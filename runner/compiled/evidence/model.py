@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from runner.base.codec import named
-from runner.base.dataclass import dataclass
 from runner.base.executions import Count, InBranch
 from runner.graph.sharding.propagation import Reshard
 from runner.link.events import RunTimes

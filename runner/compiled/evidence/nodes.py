@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
-from runner.base.dataclass import dataclass
 from runner.compiled.evidence.hlo import Location, Metadata
 from runner.compiled.evidence.source_lines import is_users
 from runner.experiment.identifiers import Identifiers

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from runner.base import executions
 from runner.base.codec import ALWAYS, named
-from runner.base.dataclass import dataclass
 from runner.base.executions import Count, Part
 from runner.base.layout import Spec
 from runner.compiled.estimate.model import Estimate

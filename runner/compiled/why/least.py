@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from runner.base import executions
-from runner.base.dataclass import dataclass
 from runner.base.executions import Part
 from runner.compiled.evidence.model import Collective
 

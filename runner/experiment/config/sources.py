@@ -10,13 +10,12 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
-from runner.base.dataclass import dataclass
 from runner.base.faults import Fault, Key, key_text
 from runner.base.words import shortened
 from runner.experiment.config.folders import experiments, is_there

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from runner.base.codec import ALWAYS, Numbers, named
-from runner.base.dataclass import dataclass
 from runner.base.layout import Spec
 from runner.compiled.estimate.model import Estimate
 from runner.compiled.evidence.model import Evidence

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from runner.base.codec import ALWAYS, named
-from runner.base.dataclass import dataclass
 from runner.base.words import on_devices
 
 RanStatus: TypeAlias = Literal["passed", "known", "weak", "failed"]

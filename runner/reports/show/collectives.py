@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from runner.base import executions
-from runner.base.dataclass import dataclass
 from runner.base.executions import Count, Part, Range
 from runner.base.words import bytes_text
 from runner.base.words import listed as names_listed

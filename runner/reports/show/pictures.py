@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from runner.base.dataclass import dataclass
 from runner.base.layout import Layout
 from runner.base.words import bytes_text, devices_text
 from runner.experiment.patterns import folded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -39,9 +40,18 @@ def check(folder: Path, function: Any, *operands: Any, **more: Any) -> api.Recor
 
 
 def compiled_by_jax(function: Any, x: Any) -> Any:
-    """What JAX compiles of a call, or the exception with which it refuses it."""
+    """What JAX compiles of a call in a process of its own, or the exception with which it refuses it.
+
+    A `shard_map` without a mesh keeps that of its first call, so the module is loaded anew.
+    """
+    spec = importlib.util.spec_from_file_location(calls.__name__, calls.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    loaded = getattr(module, function.__name__)
     try:
-        return jax.jit(function, donate_argnums=0 if function is calls.step else ()).lower(x).compile()
+        return jax.jit(loaded, donate_argnums=0 if function is calls.step else ()).lower(x).compile()
     except Exception as error:
         return error
 

@@ -27,9 +27,9 @@ KEYS: dict[Key, str] = {
 }
 
 VALUES: list[tuple[Key, Any, str]] = [
-    (("mesh",), [2, 4], "write {axes: [x, y], shape: [2, 4]}"),
-    (("dims",), [8, 16], "write {B: 8, D: 16}"),
-    (("grad",), "out", "write {of: loss, wrt: [w]}"),
+    (("mesh",), [2, 4], "for example {axes: [x, y], shape: [2, 4]}"),
+    (("dims",), [8, 16], "for example {B: 8, D: 16}"),
+    (("grad",), "out", "for example {of: loss, wrt: [w]}"),
     (("graph",), "out = x @ w + b", "write out: x @ w + b"),
     (("arrays", "A", "shape"), "(B", "a list is in square brackets: [B, …]"),
     (("arrays", "A", "shape"), "(B, D)", "a list is in square brackets: [B, D]"),

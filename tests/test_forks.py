@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -88,18 +89,23 @@ def test_a_worker_that_dies_is_reported_while_its_children_hold_its_pipes(tmp_pa
     assert not left(mark)
 
 
-def interruptible() -> None:
-    """Let a process take an interrupt, which it ignores where the tests run in a shell's background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+_TAKING_INTERRUPTS = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def interruptible(command: Sequence[str]) -> list[str]:
+    """Return a command that takes an interrupt, which it would ignore where the tests run in a shell's background."""
+    return [sys.executable, "-c", _TAKING_INTERRUPTS, *command]
 
 
 def interrupted(command: list[str], how: signal.Signals, mark: str, folder: Path, marker: Path) -> None:
     """Interrupt a command once the `marker` is there; no process with the mark is left, and no temporary file."""
     (folder / "tmp").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp"), _MARK: mark}
-    with subprocess.Popen(
-        command, cwd=folder, env=environment, stderr=subprocess.PIPE, preexec_fn=interruptible
-    ) as process:
+    with subprocess.Popen(interruptible(command), cwd=folder, env=environment, stderr=subprocess.PIPE) as process:
         while not marker.exists():
             assert process.poll() is None
             time.sleep(0.02)

@@ -159,13 +159,12 @@ def test_a_signal_to_any_command_leaves_no_process_and_no_temporary_file(tmp_pat
     mark = uuid.uuid4().hex
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp"), _MARK: mark}
     with subprocess.Popen(
-        [sys.executable, *COMMANDS[name]],
+        interruptible([sys.executable, *COMMANDS[name]]),
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=interruptible,
     ) as process:
         time.sleep(draw.uniform(0.5, 2 * _LONGEST))
         process.send_signal(number)

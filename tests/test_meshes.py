@@ -78,7 +78,7 @@ def test_a_program_with_an_order_of_devices_runs_alone(tmp_path: Path) -> None:
 )
 def test_devices_that_make_no_mesh_are_refused(devices: Any, says: str) -> None:
     with pytest.raises(InvalidExperiment) as caught:
-        read_mesh({"axes": ["x", "y"], "shape": [2, 2], "devices": devices})
+        read_mesh({"mesh": {"axes": ["x", "y"], "shape": [2, 2], "devices": devices}})
     assert (key_text(caught.value.fault.key), caught.value.fault.message) == ("mesh.devices", says)
 
 

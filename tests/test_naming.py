@@ -149,11 +149,11 @@ def test_a_fault_in_a_file_given_by_path_has_its_place(here: Path) -> None:
     ran = command(here, "my.yaml", *ROW, "hydra.run.dir=run")
     assert ran.returncode == 2
     assert ran.stderr.startswith("my.yaml:13:6  graph.C\n  no array, dim or earlier name 'BB'")
-    (here / "my.yaml").write_text(GOOD.partition("\n")[2])
+    (here / "my.yaml").write_text(GOOD.replace("_global_", "mine", 1))
     ran = command(here, "my.yaml", *ROW, "hydra.run.dir=run2")
     assert (ran.returncode, ran.stderr) == (
         2,
-        "my.yaml:1:1\n  an experiment begins with the line: # @package _global_\n",
+        "my.yaml:1:1\n  this line must be: # @package _global_; or leave it out\n",
     )
 
 

@@ -338,7 +338,7 @@ def test_a_nested_shard_map_has_the_lines_of_the_function_where_it_has_a_referen
     assert (trace.taken_from, trace.first_difference, trace.same_outputs) == ("auto", None, None)
     assert all(node.agrees for node in trace.nodes)
     (x,) = (node for node in trace.nodes if node.name.endswith("scan_2[1].result_shard_map_2.x_3"))
-    assert x.expression.startswith("h_2 by P(None, 'y')  # test_own_shard_map.py:")
+    assert x.expression.startswith("h by P(None, 'y')  # test_own_shard_map.py:")
     assert x.shape == [2, 2]
     sums = [node.collective.axes for node in trace.nodes if node.collective is not None]
     assert sums == [["y"]] * 3 + [["x"]]

@@ -85,7 +85,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_nothing(
     killed = f"""
 import os, signal, sys
 from pathlib import Path
-from runner.reports.record import files
+from runner.reports.record import writing
 genuine = os.fdopen
 def end(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def half(*given, **more):
@@ -96,7 +96,7 @@ def half(*given, **more):
         def write(self, text): file.write(text[:3]); file.flush(); end()
     return Half()
 os.{moment} = {"half" if moment == "fdopen" else "end"}
-files.write_text(Path(sys.argv[1]), "new text")
+writing.write_text(Path(sys.argv[1]), "new text")
 """
     done = subprocess.run([sys.executable, "-c", killed, str(path)], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL

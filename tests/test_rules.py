@@ -240,8 +240,9 @@ def test_ambiguous_names_are_refused_where_they_are_used(tmp_path: Path) -> None
 
 
 def test_the_record_and_the_terminal_show_the_resolved_specs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
     at = folder(tmp_path)
     composition = compose("mine", at, ["program=auto"])
     (tmp_path / "out").mkdir()

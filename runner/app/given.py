@@ -45,9 +45,15 @@ def unusable(text: str) -> str | None:
 
 
 def experiment(value: object) -> str | Path | Mapping[str, Any]:
-    """Return an experiment's name, the path of its file, or its mapping. Raises `ValueError` for anything else."""
+    """Return an experiment's name, the path of its file, or its mapping.
+
+    Raises `TypeError` for a function, and `ValueError` for anything else.
+    """
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value)
+    if callable(value):
+        name = getattr(value, "__name__", "f")
+        raise TypeError(f"a function is no experiment: write runner.check({name}, (x, w), …) with its operands")
     if not isinstance(value, str | Path):
         instead = "give its name, the path of its file, or a mapping of its keys"
         raise ValueError(f"{shown(value)} is no experiment; {instead}")

@@ -205,9 +205,6 @@ def name_of(experiment: str | Path | Mapping[str, Any]) -> str:
     experiment = given.experiment(experiment)
     if isinstance(experiment, Mapping):
         return folder_name(experiment.get("name"))
-    if callable(experiment):
-        name = getattr(experiment, "__name__", "f")
-        raise TypeError(f"a function is no experiment: write runner.check({name}, (x, w), …) with its operands")
     return folder_name(Path(experiment).stem)
 
 

@@ -72,6 +72,15 @@ class ChangedGraphs:
         rows = [OPERATIONS.get(equation.operation) for equation in gone]
         return Gone(len(gone), sum(row is not None and row.communicates for row in rows))
 
+    def lines(self, results: Iterable[str]) -> set[Line | None]:
+        """The lines on which these results depend."""
+        live = _live(self.graph, {self.graph.names[name] for name in results})
+        return {
+            _line_of(equation)
+            for equation in walk(self.graph)
+            if any(value.number in live for value in equation.results)
+        }
+
     def _changed(
         self,
         repeat: Line | None,

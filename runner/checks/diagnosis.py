@@ -35,6 +35,7 @@ from runner.checks.reference.rerun import Rerun
 from runner.checks.slips import changing, removing
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section, expressions
+from runner.graph.source import Line
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
@@ -402,11 +403,13 @@ class Trial:
         """Whether a whole line that exchanges blocks, or that puts them in their places, has no effect once edited.
 
         A collective that mends a wrong ring by doing its work leaves the ring as idle as the mistake may have made it.
+        A line on which no wrong result depends is not that ring.
         """
         lines: dict[tuple[str, str], Edit] = {}
         for removal in (self._removals[number] for number in self._near(edit)):
             line = (removal.place, removal.before)
-            if removal.kind in _PLACING and len(removal.changed.edited) >= len(_edited(lines.get(line))):
+            wrong = any(statement.line in self._wrong_lines for _, statement in removal.changed.edited)
+            if wrong and removal.kind in _PLACING and len(removal.changed.edited) >= len(_edited(lines.get(line))):
                 lines[line] = removal
         return any(self._is_idle(edit, removal) for removal in lines.values())
 
@@ -426,6 +429,17 @@ class Trial:
             if edited.isdisjoint(statement.line for _, statement in removal.changed.edited)
         )
         return sorted(apart, key=rank)[:_REMOVED]
+
+    @cached_property
+    def _wrong_lines(self) -> set[Line | None]:
+        """The lines on which a wrong result of the suspect depends."""
+        wrong = {
+            name
+            for case in self._cases
+            for name in self._context.experiment.results
+            if not self._agree(name, case.values["graph"], case.suspect.values)
+        }
+        return self._changed.lines(wrong)
 
     @cached_property
     def _removals(self) -> list[Edit]:

@@ -56,7 +56,7 @@ def test_every_operation_has_samples():
     assert set(SAMPLES) == arrays | {"subscript", "operators"}
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_EXPLICIT)), ids=lambda pack: pack[0])
 def test_explicit_runs_every_operation(pack, tmp_path):
     outcome = harness.run(graph_of(pack, "explicit", SPECS[0]), tmp_path)
@@ -71,7 +71,7 @@ def test_explicit_types_every_operation_in_other_layouts(pack, specs):
         assert harness.infer(experiment).unsupported == {}
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("program", ["auto", "constraint"])
 @pytest.mark.parametrize("pack", packs(expressions(RUNNING, first=1)), ids=lambda pack: pack[0])
 def test_the_compiler_partitions_every_operation(pack, program, tmp_path):
@@ -95,7 +95,7 @@ def test_the_value_check_catches_a_convolution_that_xla_partitions_wrongly(tmp_p
     assert outcome.checks["auto"].value.status == "failed"
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_CAST, NOT_UNDER_VMAP, first=1)), ids=lambda pack: pack[0])
 def test_every_operation_works_on_shards(pack, tmp_path):
     nodes = {}
@@ -429,7 +429,7 @@ outputs: {o: [x]}
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", CASES)
 def test_programs_agree_with_the_oracles(case, tmp_path):
     text, programs = CASES[case]

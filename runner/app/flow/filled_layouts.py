@@ -164,10 +164,14 @@ def _planned(
     seconds: float,
 ) -> Planning:
     """Return the plan on one mesh."""
+
+    def opened(config: Mapping[str, Any], folder: Path) -> _Open:
+        return _read(config, folder, sources, workers, request)
+
     try:
         if not remat.is_open(config):
-            return _solved(_read(config, folder, sources, workers, request), request.memory, seconds)
-        return _saving(config, folder, sources, workers, request, seconds)
+            return _solved(opened(config, folder), request.memory, seconds)
+        return _saving(config, folder, opened, request.memory, seconds)
     except NoPlan as error:
         by_time = "time" in (request.least, *request.beside) and error.least is None
         raise invalid(("plan", "least" if by_time else "memory"), str(error)) from None
@@ -176,19 +180,18 @@ def _planned(
 def _saving(
     config: Mapping[str, Any],
     folder: Path,
-    sources: Callable[[], Sources],
-    workers: Workers,
-    request: PlanRequest,
+    opened: Callable[[Mapping[str, Any], Path], _Open],
+    memory: float | None,
     seconds: float,
 ) -> Planning:
-    """Return the plan with the best choice of what is saved for the backward pass."""
-    opened = dict[Saved, _Open]()
+    """Return the plan with the best choice of what is saved for the backward pass; each choice is `opened` once."""
+    choices_opened = dict[Saved, _Open]()
 
     def of(saved: Saved) -> _Open:
-        if saved not in opened:
-            own = folder / f"saved_{len(opened)}"
-            opened[saved] = _read(remat.saving(config, saved), own, sources, workers, request)
-        return opened[saved]
+        if saved not in choices_opened:
+            own = folder / f"saved_{len(choices_opened)}"
+            choices_opened[saved] = opened(remat.saving(config, saved), own)
+        return choices_opened[saved]
 
     if not config.get("imports") and not remat.reads(config):
         raise invalid(("remat",), "nothing reads it: write checkpoint: auto in a function or a repeat")
@@ -209,7 +212,7 @@ def _saving(
             plan_ = replace(plan_, unknown=(*plan_.unknown, note))
         return replace(best, plan=plan_, choices=choices, chosen=chosen)
 
-    return chosen(request.memory)
+    return chosen(memory)
 
 
 _CHOICES = 8

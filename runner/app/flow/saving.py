@@ -123,6 +123,3 @@ def _row(saved: Saved, plan: LayoutPlan) -> OfSaved:
     return OfSaved(
         saved=saved, cost=best_.cost, needed=best_.needed, recomputed=plan.recomputed, exceeds=_over(plan) > 0
     )
-
-
-__all__ = ["OfSaved", "best", "number_of_choices"]

@@ -118,7 +118,7 @@ EXPERIMENTS: dict[str, tuple[Any, str]] = {
     "a number": (3, "3 is no experiment; give its name"),
     "bytes": (b"case3", "b'case3' is no experiment; give its name"),
     "a list": ([CASE], "is no experiment; give its name"),
-    "a function": (abs, "<built-in function abs> is no experiment; give its name"),
+    "a function": (abs, "a function is no experiment: write runner.check(abs, (x, w), …) with its operands"),
     "a name of 5000": ("a" * 5000, "with a name of 5000 bytes"),
     "NUL": ("a\0", "which has a NUL character"),
     "half a character": ("\ud800", "which is no text that a path can be"),

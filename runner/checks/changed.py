@@ -81,6 +81,12 @@ class ChangedGraphs:
             if any(value.number in live for value in equation.results)
         }
 
+    @property
+    def exchanging(self) -> set[Line | None]:
+        """The lines in which devices exchange values."""
+        rows = ((equation, OPERATIONS.get(equation.operation)) for equation in walk(self.graph))
+        return {_line_of(equation) for equation, row in rows if row is not None and row.communicates}
+
     def _changed(
         self,
         repeat: Line | None,

@@ -56,7 +56,13 @@ def explained(
     Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, `estimating.InvalidHardware`, and
     what JAX raises when it lowers and compiles.
     """
-    taken = staged(step, arguments)
+    return _explained(staged(step, arguments), mesh, hardware, recording)
+
+
+@modules.uncollected()
+def _explained(
+    taken: Staged, mesh: Mapping[str, int] | None, hardware: str | None, recording: Recording | None
+) -> Explanation:
     module = read(taken, mesh)
     if recording is not None:
         program = recording.chosen(module.explanation.module)

@@ -55,6 +55,7 @@ class SeveralModules(UnreadableModule):
         self.modules = there
 
 
+@modules.uncollected()
 def explain(path: Path | None, wanted: Wanted = Wanted()) -> Explanation:
     """The explanation of a file, of a module in a folder of dumps, or of a program in a profile.
 

@@ -180,7 +180,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
 
     planned = propagation.read(step.lowered, keys, propagation.ModuleNames(where, array, tuple(outputs)))
     explanation = replace(explanation, layouts=laid.layouts(planned.operations))
-    return reasons.explained(module, explanation, planned.summary(), arrays)
+    return reasons.explained(explanation, planned.summary(), arrays)
 
 
 # Layouts and donation, which JAX knows and a module's text may not have.

@@ -220,6 +220,7 @@ class _CollectiveReader:
         instruction, computation = place.instruction, place.computation
         names = self._names(place)
         own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
+        own += [origin for origin in self._merged(place) if origin not in own]
         axes, listed, devices = self._axes(place)
         # An instruction that prepares the operand of a collective may have the collective's name.
         every = [stack for name in names for stack in stacks(name.op_name)]
@@ -310,6 +311,13 @@ class _CollectiveReader:
             return []
         users = place.computation.users.get(instruction.name, ())
         return sorted((user for user in users if user.opcode == "get-tuple-element"), key=Instruction.index)
+
+    def _merged(self, place: _Scheduled) -> list[OperationOrigin]:
+        """The lines of a merged collective of whose results the module names none, by what makes its operands."""
+        elements = self._elements(place)
+        if not elements or any(self._origins.tells(element.metadata) for element in elements):
+            return []
+        return self._flow.producers(place.computation, place.instruction.operands)
 
     def _differentiated(self, place: _Scheduled) -> list[OperationOrigin]:
         """The lines whose cotangents it sums, where `shard_map`'s transpose asks for the sum without a line."""

@@ -6,13 +6,13 @@ import contextlib
 import gc
 import re
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.compiled.evidence import collectives, hlo, work
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import Instruction, Module
 from runner.compiled.evidence.source_lines import IsUsers, is_users
-from runner.compiled.explanation import arguments, living, meshes, places
+from runner.compiled.explanation import arguments, living, meshes, places, written
 from runner.compiled.explanation.model import (
     Argument,
     Buffer,
@@ -186,10 +186,13 @@ def _placed(module: Module, lines: Places, communication: Collectives) -> list[P
         for name, instruction in computation.instructions.items()
         if name in names
     }
-    return [
-        PlacedCollective(**vars(entry), callers=lines.callers(instructions[entry.instruction].metadata, entry.node))
-        for entry in communication.entries
-    ]
+    placed: list[PlacedCollective] = []
+    for entry in communication.entries:
+        metadata = instructions[entry.instruction].metadata
+        why = None if entry.inserted else written.reason(entry, metadata.op_name)
+        callers = lines.callers(metadata, entry.node)
+        placed.append(PlacedCollective(**vars(replace(entry, why=why)), callers=callers))
+    return placed
 
 
 def _computed(computed: work.ModuleWork) -> list[ComputedLine]:

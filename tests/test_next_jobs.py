@@ -27,8 +27,8 @@ def _workers() -> Iterator[None]:
 
 
 def check(function: Any, folder: Path) -> api.Record:
-    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x"), "folder": folder, "workers": WORKERS}
-    return api.checked(function, (X,), **given)
+    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x")}
+    return api.checked(function, (X,), folder, WORKERS, **given)
 
 
 def scaled(x: Any) -> Any:

@@ -32,8 +32,8 @@ def fragment(record: Record, folder: Path | None = None) -> str:
     if listed.rows:
         parts.append(grid(listed))
     totals = collectives.totals(record) if len(listed.rows) > 1 else []
-    said = (*([folded] if folded else []), *totals, *collectives.lines(record))
-    parts += [f"<p>{escape(line)}</p>" for line in said]
+    sentences = (*([folded] if folded else []), *totals, *collectives.lines(record))
+    parts += [f"<p>{escape(line)}</p>" for line in sentences]
     if folder is not None and record.programs:
         parts += [tag("div", part) for part in moves.sources(record, folder)]
     if (compared := modes.compared(record)) is not None:

@@ -96,9 +96,9 @@ def table(rows: Sequence[Row], sort: str | None = None) -> tuple[Table[StatusCel
         cells += [StatusCell(accuracy_text(row.accuracy))] if accurate else []
         cells += [StatusCell(_measured(group, name, named=len(on) > 1)) for name in measured]
         lines.append(cells)
-    said = [f"[{number}] {note.text()}" for number, note in enumerate(notes.values(), start=1)]
-    more = [f"{len(said) - _NOTES} more messages are in results.csv"] if len(said) > _NOTES else []
-    return Table(head, lines, grouping=("program", "status")), [*said[:_NOTES], *more]
+    sentences = [f"[{number}] {note.text()}" for number, note in enumerate(notes.values(), start=1)]
+    more = [f"{len(sentences) - _NOTES} more messages are in results.csv"] if len(sentences) > _NOTES else []
+    return Table(head, lines, grouping=("program", "status")), [*sentences[:_NOTES], *more]
 
 
 _TIMES = ("compile_s", "run_s")
@@ -170,8 +170,8 @@ def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: T
     if figures.rows:
         print_report(figures)
         say()
-    said = [*notes, *_left_out(len(rows) - len(shortened), view.left_out)]
-    beneath = [*said, *([""] if said else []), *lines(all_rows), *memory(shortened)]
+    sentences = [*notes, *_left_out(len(rows) - len(shortened), view.left_out)]
+    beneath = [*sentences, *([""] if sentences else []), *lines(all_rows), *memory(shortened)]
     for line in beneath:
         say(line)
     counts = Counter(statuses)

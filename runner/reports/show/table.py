@@ -90,19 +90,23 @@ def lines(table: Texts, room: int | None = None) -> list[Line]:
     if _total(_least(head, rows)) <= room:
         return _fitted(head, rows, beneath, room)
     head, rows, constant = _without_constant(head, rows)
-    said = [[(line, "dim")] for line in textwrap.wrap(constant, room, subsequent_indent="  ")]
+    sentences = [[(line, "dim")] for line in textwrap.wrap(constant, room, subsequent_indent="  ")]
     columns = [head.index(name) for name in table.grouping if name in head]
     counts = range(1, 1 + len(columns))
     grouped = next(filter(None, (_grouped(head, rows, columns[:count], room) for count in counts)), None)
-    return [*(grouped or _fitted(head, rows, beneath, room)), *said]
+    return [*(grouped or _fitted(head, rows, beneath, room)), *sentences]
 
 
 def _without_constant(head: list[str], rows: list[list[_Styled]]) -> tuple[list[str], list[list[_Styled]], str]:
     """Return the columns whose rows differ, with the first; and a sentence with the values of the others."""
     alike = [k for k in range(1, len(head)) if len(rows) > 1 and len({row[k][0] for row in rows}) == 1]
     kept = [k for k in range(len(head)) if k not in alike]
-    said = ", ".join(f"{head[k]} {rows[0][k][0]}" for k in alike if rows[0][k][0].strip("– "))
-    return [head[k] for k in kept], [[row[k] for k in kept] for row in rows], f"in every row: {said}" if said else ""
+    sentences = ", ".join(f"{head[k]} {rows[0][k][0]}" for k in alike if rows[0][k][0].strip("– "))
+    return (
+        [head[k] for k in kept],
+        [[row[k] for k in kept] for row in rows],
+        f"in every row: {sentences}" if sentences else "",
+    )
 
 
 def _grouped(head: list[str], rows: list[list[_Styled]], by: Sequence[int], room: int) -> list[Line] | None:

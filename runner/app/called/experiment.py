@@ -125,7 +125,7 @@ def require_call(function: Any, operands: Any, caller: str) -> None:
     """Raise `ValueError` unless `runner.check`, or another `caller`, is given a function and its operands."""
     if not callable(function):
         raise ValueError(f"{function!r} is not a function")
-    if not isinstance(operands, list | tuple) or hasattr(operands, "_fields"):
+    if hasattr(operands, "_fields") or not isinstance(operands, list | tuple):
         raise ValueError(
             f"the operands are a tuple, runner.{caller}({_name(function)}, (x, w)), not {_described(operands)}"
         )

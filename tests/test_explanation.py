@@ -647,7 +647,9 @@ def test_a_collective_that_the_program_asks_for_says_so(mesh: Any, operands: tup
     mapped = jax.jit(jax.shard_map(mean, mesh=mesh, in_specs=P("data", "model"), out_specs=P(None, "model")))
     (only,) = runner.explain(mapped, operands[0]).moving
     assert only.why is not None
-    assert only.why.text.startswith(f"{_line_of('jax.lax.pmean')} asks for it: psum")
+    assert only.why.text == f"{_line_of('jax.lax.pmean')} asks for it: psum"
+    # The module alone has it too.
+    assert runner.explain(mapped.lower(operands[0]).compile()).moving[0].why == only.why
 
 
 def test_an_expectation_that_is_met_is_silent(compiled: Any, here: runner.Explained) -> None:

@@ -95,10 +95,11 @@ class Record(model.Record):
         return f"<Record{of}: {summary.line(self, ', ')}>"
 
     def __str__(self) -> str:
-        from runner.reports.show import report
+        from runner.reports.show import console, report
 
-        out, wrong = Page(), Page()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
+        out, wrong, columns = Page(), Page(), console.room()
+        fitting = contextlib.nullcontext() if columns is None else console.within(columns)
+        with fitting, contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
             report.run(self, self.folder, brief=False, show=self.show)
         return wrong.getvalue() + out.getvalue()
 

@@ -56,7 +56,13 @@ def explained(
     Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, `estimating.InvalidHardware`, and
     what JAX raises when it lowers and compiles.
     """
-    taken = staged(step, arguments)
+    return _explained(staged(step, arguments), mesh, hardware, recording)
+
+
+@modules.uncollected()
+def _explained(
+    taken: Staged, mesh: Mapping[str, int] | None, hardware: str | None, recording: Recording | None
+) -> Explanation:
     module = read(taken, mesh)
     if recording is not None:
         program = recording.chosen(module.explanation.module)
@@ -174,7 +180,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
 
     planned = propagation.read(step.lowered, keys, propagation.ModuleNames(where, array, tuple(outputs)))
     explanation = replace(explanation, layouts=laid.layouts(planned.operations))
-    return reasons.explained(module, explanation, planned.summary(), arrays)
+    return reasons.explained(explanation, planned.summary(), arrays)
 
 
 # Layouts and donation, which JAX knows and a module's text may not have.

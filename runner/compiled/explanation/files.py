@@ -55,6 +55,7 @@ class SeveralModules(UnreadableModule):
         self.modules = there
 
 
+@modules.uncollected()
 def explain(path: Path | None, wanted: Wanted = Wanted()) -> Explanation:
     """The explanation of a file, of a module in a folder of dumps, or of a program in a profile.
 
@@ -97,7 +98,7 @@ def _with_reasons(explanation: Explanation, text: str, lowered: Path, wanted: Wa
             raise
         return replace(explanation, notes=[*explanation.notes, f"the reasons are not known: {error}"])
     why = {entry.instruction: entry.why for entry in other.placed or ()}
-    placed = [replace(entry, why=why.get(entry.instruction)) for entry in explanation.placed or ()]
+    placed = [replace(entry, why=why.get(entry.instruction) or entry.why) for entry in explanation.placed or ()]
     return replace(
         explanation,
         placed=placed,

@@ -653,7 +653,7 @@ def test_a_cell_without_a_value_says_why() -> None:
     points = [measured.MeasuredPoint(str(k), each, each.overrides, None) for k, each in enumerate((broken, made))]
     page = Page(sweep.page("mine", measured.gather(points)))
     titles = [attributes.get("title") for name, attributes in page.elements if name in ("td", "span")]
-    assert "conf/a.yaml:1:1 mesh no such mesh" in [title and " ".join(title.split()) for title in titles]
+    assert "conf/a.yaml:1:1 mesh: no such mesh" in [title and " ".join(title.split()) for title in titles]
     row = page.text[page.text.index("1 a auto") :]
     assert row.startswith("1 a auto ✓ passed")
 

@@ -6,13 +6,12 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
 from runner.base.invocation import invocation
 from runner.base.printable import Page
-from runner.base.words import accuracy_text, bytes_text, listed
+from runner.base.words import accuracy_text, bytes_text, listed, time_text
 from runner.experiment.config.sources import listing as experiments
 from runner.experiment.config.sources import shown
 from runner.experiment.expect import CHECKED
@@ -134,7 +133,8 @@ def _values(record: Record, wanted: Show) -> None:
     def asked(name: str) -> bool:
         return wanted != "none" and name in (chosen or (name,)) and name not in leaves
 
-    for line in values.lines(outputs, asked, room() or PLAIN):
+    most = values.SHOWN if wanted == "auto" else None
+    for line in values.lines(outputs, asked, room() or PLAIN, most):
         say(line)
 
 
@@ -163,7 +163,7 @@ def programs(record: Record) -> Table[StatusCell]:
         error, power = _measured(result.checks)
         row += map(StatusCell, (error, *([accuracy_text(_accuracy(result.checks))] if accurate else []), power))
         timing = result.timing if isinstance(result, CompiledProgram) else None
-        row.append(StatusCell(f"{timing.compile_s * 1e3:.0f} ms" if timing else "–"))
+        row.append(StatusCell(_compile_time(timing) if timing else "–"))
         row.append(StatusCell(_run_time(timing) if timing else "–"))
         rows.append(row)
     measured = ("largest error", *(["accuracy"] if accurate else []), "notices")
@@ -373,16 +373,18 @@ def _expectations(checks: Sequence[Verdict]) -> StatusCell:
 def _collectives(record: Record, *, complete: bool) -> None:
     from runner.reports.show import collectives
 
-    shown = Table(collectives.HEAD, collectives.rows(record)) if complete else collectives.brief(record)
-    table, rest = collectives.shortened(shown.rows, most=None if complete else collectives.SHOWN)
-    if table:
-        print_report(replace(shown, rows=table))
-    totals = collectives.totals(record) if len(table) > 1 else []
+    if complete:
+        shown, folded = Table(collectives.HEAD, collectives.rows(record)), None
+    else:
+        shown, folded = collectives.brief(record)
+    if shown.rows:
+        print_report(shown)
+    totals = collectives.totals(record) if len(shown.rows) > 1 else []
     explain = collectives.reasons(record) if complete or record.explain else []
-    beneath = [*([rest] if rest else []), *totals, *collectives.lines(record), *explain]
+    beneath = [*([folded] if folded else []), *totals, *collectives.lines(record), *explain]
     for line in beneath:
         say(line)
-    if table or beneath:
+    if shown.rows or beneath:
         say()
     for program, result in record.compiled.items():
         for warning in result.compiler_warnings or ():
@@ -453,6 +455,10 @@ def _estimates(record: Record, *, complete: bool) -> None:
     for line in estimates.beneath(estimated, complete=complete):
         say(line)
     say()
+
+
+def _compile_time(timing: Timing) -> str:
+    return f"{timing.compile_s * 1e3:.0f} ms" if timing.compile_s < 1 else time_text(timing.compile_s)
 
 
 def _run_time(timing: Timing) -> str:

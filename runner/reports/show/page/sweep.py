@@ -303,9 +303,10 @@ def _unknown(sweep: MeasuredSweep, notes: Sequence[str]) -> Part | None:
         )
     lines += memory(sweep.rows)
     for name in measures.MEASURES:
-        lacking = [row for row in sweep.passed if row.measures.get(name) is None]
+        lacking = [row for row in sweep.candidates if row.measures.get(name) is None]
         if lacking:
-            rows = "all rows" if len(lacking) == len(sweep.passed) else f"{len(lacking)} of {len(sweep.passed)} rows"
+            of = len(sweep.candidates)
+            rows = "all rows" if len(lacking) == of else f"{len(lacking)} of {of} rows"
             lines.append(f"{title(name)}: not known for {rows} that passed")
     if sweep.simulated:
         lines.append(

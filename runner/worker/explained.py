@@ -6,6 +6,7 @@ caller's devices and under the caller's mesh context. Nothing runs, no array is 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,11 +96,28 @@ def staged(step: Any, arguments: Sequence[Any]) -> Staged:
             return Staged(None, step, name)
         lowered = step.lower() if isinstance(step, stages.Traced) else step
     elif callable(step):
+        _require_fitting(step, name, arguments)
         jitted: Any = step if hasattr(step, "lower") else cast("Any", jax).jit(step)
         lowered = jitted.lower(*arguments)
     else:
         raise TypeError(f"{step!r} is neither a function nor what jit lowers or compiles")
     return Staged(lowered, lowered.compile(), name)
+
+
+def _require_fitting(step: Any, name: str, arguments: Sequence[Any]) -> None:
+    """Raise `TypeError` for arguments that a function does not take; what its signature does not say, JAX says."""
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        only: Any = arguments[0] if len(arguments) == 1 else None
+        instead = (
+            f": runner.explain({name}, {', '.join(signature.parameters)})" if isinstance(only, tuple | list) else ""
+        )
+        raise TypeError(f"{name}: {error}; its arguments are given one by one{instead}") from None
 
 
 def read(step: Staged, mesh: Mapping[str, int] | None) -> ReadModule:

@@ -235,6 +235,7 @@ def test_no_jax_is_imported(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.in_turn
 def test_a_thousand_points_are_five_megabytes_at_the_most(tmp_path: Path) -> None:
     swept.write(tmp_path, 1000)
     assert report.main([str(tmp_path), "--only"]) == 0

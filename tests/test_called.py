@@ -40,7 +40,7 @@ def _workers() -> Iterator[None]:
 
 def check(folder: Path, function: Any, *operands: Any, **more: Any) -> api.Record:
     """Do what `runner.check` does, without printing; it starts no process for each."""
-    return api.checked(function, operands, folder=folder, workers=WORKERS, **{"mesh": MESH, **more})
+    return api.checked(function, operands, folder, WORKERS, **{"mesh": MESH, **more})
 
 
 def message(folder: Path, function: Any, *operands: Any, **more: Any) -> str:
@@ -164,8 +164,8 @@ def test_a_jitted_functions_in_shardings_are_its_specs_and_mesh(tmp_path: Path) 
 def test_one_process_traces_and_runs_all_checks(tmp_path: Path) -> None:
     workers = Workers()
     for number in range(3):
-        arguments: dict[str, Any] = {"mesh": MESH, "in_specs": P("data"), "workers": workers}
-        record = api.checked(jnp.cos if number else jnp.matmul, (X,), folder=tmp_path / str(number), **arguments)
+        arguments: dict[str, Any] = {"mesh": MESH, "in_specs": P("data")}
+        record = api.checked(jnp.cos if number else jnp.matmul, (X,), tmp_path / str(number), workers, **arguments)
         assert record.status == ("passed" if number else "invalid")
     assert workers.started == 1
     workers.close()

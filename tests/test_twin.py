@@ -367,8 +367,8 @@ def test_mistakes_in_bfloat16_and_a_missing_psum_are_noticed(
 ) -> None:
     x = np.random.default_rng(0).normal(size=(8, 16)).astype("bfloat16")
     record = api.checked(
-        function, (x,), mesh={"x": 4}, in_specs=[jax.sharding.PartitionSpec("x")], reference=right, program="auto",
-        verify=verify, folder=tmp_path / "run", workers=WORKERS,
+        function, (x,), tmp_path / "run", WORKERS, mesh={"x": 4}, in_specs=[jax.sharding.PartitionSpec("x")],
+        reference=right, program="auto", verify=verify,
     )  # fmt: skip
     assert record.error is None
     value: Any = record.compiled["auto"].checks.value

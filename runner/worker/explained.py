@@ -6,6 +6,7 @@ caller's devices and under the caller's mesh context. Nothing runs, no array is 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,6 +89,7 @@ def staged(step: Any, arguments: Sequence[Any]) -> Staged:
     """Lower and compile what is not yet. Raises as `explained` does."""
     lowered: Any = None
     name = getattr(step, "__name__", type(step).__name__)
+    step = _unwrapped(step)
     if isinstance(step, (stages.Compiled, stages.Lowered, stages.Traced)):
         if arguments:
             raise TypeError(f"a {name} has its arguments already: runner.explain(step)")
@@ -95,11 +97,34 @@ def staged(step: Any, arguments: Sequence[Any]) -> Staged:
             return Staged(None, step, name)
         lowered = step.lower() if isinstance(step, stages.Traced) else step
     elif callable(step):
+        _require_fitting(step, name, arguments)
         jitted: Any = step if hasattr(step, "lower") else cast("Any", jax).jit(step)
-        lowered = jitted.lower(*arguments)
+        lowered = _unwrapped(jitted.lower(*arguments))
     else:
         raise TypeError(f"{step!r} is neither a function nor what jit lowers or compiles")
     return Staged(lowered, lowered.compile(), name)
+
+
+def _unwrapped(step: Any) -> Any:
+    """What JAX lowered or compiled, where a library has it in an object of its own, as Equinox and Flax do."""
+    held = (getattr(step, name, None) for name in ("lowered", "compiled"))
+    return next((inner for inner in held if isinstance(inner, (stages.Lowered, stages.Compiled))), step)
+
+
+def _require_fitting(step: Any, name: str, arguments: Sequence[Any]) -> None:
+    """Raise `TypeError` for arguments that a function does not take; what its signature does not say, JAX says."""
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        only: Any = arguments[0] if len(arguments) == 1 else None
+        instead = (
+            f": runner.explain({name}, {', '.join(signature.parameters)})" if isinstance(only, tuple | list) else ""
+        )
+        raise TypeError(f"{name}: {error}; its arguments are given one by one{instead}") from None
 
 
 def read(step: Staged, mesh: Mapping[str, int] | None) -> ReadModule:
@@ -167,6 +192,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
             for name, sharding in outputs.items()
         },
         constraint=reasons.constraint,
+        typed=False,
     )
 
     def where(metadata: Metadata) -> propagation.Place:

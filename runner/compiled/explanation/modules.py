@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
+import traceback
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -111,10 +112,27 @@ def read(text: str, source: str, known: Known = NOTHING) -> ReadModule:
         raise
     except (ArithmeticError, LookupError, ValueError, RecursionError) as error:
         # A text that no compiler wrote may contradict itself in any place.
+        place = _place(error, text) or f": {type(error).__name__}: {error}"
         raise UnreadableModule(
-            f"{source}: the module contradicts itself ({type(error).__name__}: {error}); if a compiler wrote it as it "
-            "stands here, please report it"
+            f"{source}: the module contradicts itself{place}; if a compiler wrote it as it stands here, please report "
+            "it"
         ) from error
+
+
+def _place(error: Exception, text: str) -> str | None:
+    """Where a module contradicts itself: the instruction that was read when the error was raised, and its line.
+
+    The reader's own variables have it; None if it was reading none.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    values = (value for frame in reversed(frames) for value in reversed(frame.f_locals.values()))
+    instruction = next((value for value in values if isinstance(value, Instruction)), None)
+    if instruction is None:
+        return None
+    line = re.search(rf"^\s*(?:ROOT )?%?{re.escape(instruction.name)} = ", text, re.MULTILINE)
+    # The match may begin with empty lines.
+    number = "" if line is None else f"line {text.count(chr(10), 0, line.end()) + 1}, "
+    return f" at {number}{instruction.name}, {instruction.opcode}"
 
 
 def _read(text: str, source: str, known: Known) -> ReadModule:

@@ -84,6 +84,7 @@ verify: twin
 """
 
 
+@pytest.mark.in_turn
 def test_casts_do_not_round_in_a_twin_nor_in_the_gradient_that_it_is_compared_with(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     record: Any = runner.run({**yaml.safe_load(NARROW), "program": ["auto", "derived"]}, folder=folder)
@@ -277,6 +278,7 @@ verify: twin
 """
 
 
+@pytest.mark.in_turn
 def test_points_of_a_sweep_that_differ_in_dtypes_alone_share_a_twin(tmp_path: Path) -> None:
     swept = {"arrays.x.dtype": ("float32", "float16"), "arrays.w.dtype": ("float32", "bfloat16")}
     runner.sweep(yaml.safe_load(SWEPT), swept, folder=tmp_path / "sweep")
@@ -286,6 +288,7 @@ def test_points_of_a_sweep_that_differ_in_dtypes_alone_share_a_twin(tmp_path: Pa
     assert [twin.shared for twin in twins_of] == [False, True, True, True]
 
 
+@pytest.mark.in_turn
 def test_a_sweep_killed_between_a_program_and_its_twin_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     text = f"# @package _global_\n{SWEPT}"

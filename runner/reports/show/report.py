@@ -285,9 +285,12 @@ _LEGEND = {
 """The meaning of each technical word in the table of programs."""
 
 
-def legend(record: Record, *, complete: bool = True) -> str:
-    """Return a line that explains the technical words of the table, `complete` or in brief."""
-    has_notices = complete or any(program.status == "weak" for program in record.programs.values())
+def legend(record: Record, *, complete: bool = True, noticed: bool = True) -> str:
+    """Return a line that explains the technical words of the table, `complete` or in brief.
+
+    `noticed`: whether the table has a column for it, though no program is weak.
+    """
+    has_notices = (complete and noticed) or any(program.status == "weak" for program in record.programs.values())
     compared = [output for each in record.programs.values() for output in _compared(each.checks).values()]
     by_twin = has_notices and any(output.by_twin for output in compared)
     there = {"notices": has_notices and bool(compared), "twin": by_twin}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.base.layout import Layout, Spec
+from runner.base.layout import Layout, Spec, first_holders
 from runner.checks.reference.arithmetic import Arithmetic
 from runner.checks.reference.decisions import PerDevice, Script
 from runner.checks.reference.interpreter import WHOLE, Interpreter, sharded
@@ -173,7 +173,7 @@ def _products(equation: Equation, operands: list[PerDevice], value: PerDevice) -
     first, second = (*sorted((getattr(operand[0], "size", 1) for operand in operands), reverse=True), 1, 1)[:2]
     # Of matrices of m×k, k×n and m×n the product of the sizes is (m·k·n)².
     each = math.sqrt(float(first) * second * getattr(value[0], "size", 1))
-    return each * len({id(held) for held in value}) / _PRODUCTS_OF_ONE
+    return each * len({*first_holders(value)}) / _PRODUCTS_OF_ONE
 
 
 class Rerun:

@@ -25,9 +25,8 @@ WHOLE = (
 @pytest.fixture
 def explanation() -> Explanation:
     plain = modules.explain(STEP, "step.txt")
-    first, *others = plain.placed or []
     reason = Reason(text=WHOLE, by="operation", keys=KEYS, instead=["a sum"])
-    return replace(plain, placed=[replace(first, why=reason), *others])
+    return replace(plain, placed=[replace(entry, why=reason) for entry in plain.placed or []])
 
 
 @pytest.mark.parametrize(
@@ -56,6 +55,14 @@ def test_each_reason_stands_under_its_collective(explanation: Explanation) -> No
     assert head.split()[:3] == ["collective", "line", "over"]
     assert row.split() == ["all-gather", "model.py:7", "data", "12", "18.4", "kB", "inserted"]
     assert beneath.startswith("    the product sums over a dimension of 64, which params['w'] and 4 others")
+
+
+def test_where_a_reason_is_missing_the_moved_value_is_named(explanation: Explanation) -> None:
+    first, *others = explanation.placed or []
+    some = replace(explanation, placed=[first, *(replace(entry, why=None) for entry in others)])
+    _, _, head, row, *_ = Explained.of(some).text(width=200).splitlines()
+    assert head.split()[3] == "of"
+    assert row.split()[3] == "params['w']"
 
 
 def test_all_rows_have_the_whole_reason(explanation: Explanation) -> None:

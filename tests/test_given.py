@@ -34,8 +34,8 @@ def _workers() -> Iterator[None]:
 
 
 def check(folder: Path, function: Any, *operands: Any, **more: Any) -> api.Record:
-    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x"), "folder": folder, **more}
-    record = api.checked(function, operands, workers=WORKERS, **given)
+    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x"), **more}
+    record = api.checked(function, operands, folder, WORKERS, **given)
     messages = f"{record.error} {[getattr(program, 'error', None) for program in record.programs.values()]}"
     assert "Traceback" not in messages
     assert "bug in shardproof" not in messages

@@ -108,7 +108,7 @@ def misfits(value: Any, key: Key = ()) -> Iterator[ShapeMisfit]:
     for length in range(1, len(key) + 1):
         if at(key[:length]) is None:
             given = value if length == len(key) else None
-            yield ShapeMisfit(Fault(key[:length], _unknown(key[:length], given)), name=True)
+            yield ShapeMisfit(Fault(key[:length], unknown(key[:length], given)), name=True)
             return
     kind = at(key)
     assert kind is not None
@@ -131,7 +131,7 @@ def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
         elif name in kind.keys:
             yield from _misfits(inner, below, kind.keys[name])
         elif key or name not in _FILES:
-            yield ShapeMisfit(Fault(below, _unknown(below, inner)), name=True)
+            yield ShapeMisfit(Fault(below, unknown(below, inner)), name=True)
 
 
 def _fits(value: Any, kind: Kind) -> bool:
@@ -293,7 +293,8 @@ _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "col
 """The kinds of collectives that are often counted; `forms.py`, which imports this module, has them all."""
 
 
-def _unknown(key: Key, value: Any = None) -> str:
+def unknown(key: Key, value: Any = None, there: Sequence[str] = ()) -> str:
+    """Return the message for a `key` that does not exist, beside those that are `there`."""
     if (message := keyless(key)) is not None:
         return message
     if key[:-1] == ("expect",) and (kind := str(key[-1]).replace("_", "-")) in _COLLECTIVES:
@@ -307,7 +308,7 @@ def _unknown(key: Key, value: Any = None) -> str:
         return f"there is no key '{key[-1]}'{instead}"
     if len(key) == 3 and key[0] == "arrays" and key[-1] in _LAYOUTS:
         return f"there is no key '{key[-1]}'; the layout of an array is its 'spec'"
-    there = siblings(key)
+    there = siblings(key) or there
     near = nearest(str(key[-1]), there)
     spelling = _MESH if key[:-1] == ("mesh",) and not near else ""
     return f"there is no key '{key[-1]}'{near or listed(there)}{spelling}"
@@ -323,6 +324,7 @@ _RESULTS = "; the layouts of results are in outputs: {C: [x, null]}"
 _DONATED = "; nothing is donated: a program runs several times on the same operands"
 _LOSS = "; a gradient is written grad: {of: loss, wrt: [w]}"
 _LINES = "; what one device computes is in per_device, what all compute together in graph"
+_EXPECTED = "; what must hold is in expect: {max_bytes_per_device: 4096}; all other checks are made without a key"
 _LAYOUTS = ("sharding", "layout", "partition", "partition_spec", "named_sharding")
 """What the spec of an array is called elsewhere."""
 
@@ -333,6 +335,7 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("out_specs", "out_shardings", "out_axis_resources"), _RESULTS),
     **dict.fromkeys(("donate", "donate_argnums", "donate_argnames"), _DONATED),
     **dict.fromkeys(("loss", "wrt", "gradients"), _LOSS),
+    **dict.fromkeys(("checks", "check", "assert", "assertions", "tests"), _EXPECTED),
     **dict.fromkeys(("shard_map", "pmap", "body", "forward"), _LINES),
     **{key: f"; each array has its own: arrays.A.{key}" for key in ("dtype", "shape", "spec", "init")},
     **dict.fromkeys(("params", "inputs", "operands"), "; operands are arrays: {A: {shape: [4, 8], spec: [x, null]}}"),

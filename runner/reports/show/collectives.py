@@ -20,7 +20,10 @@ from runner.reports.show.table import Table
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "sends", "dtype", "how", "programs")
 
 SHOWN = 24
-"""The most rows on a terminal; the log has all."""
+"""The most rows on a terminal; more are folded."""
+
+_NAMED = 3
+"""The most values that a folded row names."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,44 @@ def rows(record: Record) -> list[tuple[str, ...]]:
     return [row.cells for row in explained(record)]
 
 
-def brief(record: Record) -> Table[str]:
-    """Return the table of collectives for a terminal: a line of Python by its place, and no column of one value."""
-    table = [row.cells for row in explained(record, in_brief)]
+def brief(record: Record) -> tuple[Table[str], str | None]:
+    """Return the table of collectives for a terminal, and a sentence if its rows are folded.
+
+    A line of Python is named by its place, and a column of one value is left out. More rows than a screen has are
+    folded by kind, axes, programs and who asks for them, unless the run explains each.
+    """
+    rows = explained(record, in_brief)
+    folds = len(rows) > SHOWN and not record.explain
+    table = [_folded(group) for group in _ways(rows)] if folds else [row.cells for row in rows]
     alike = {k for k in (HEAD.index("dtype"),) if len({row[k] for row in table}) == 1}
+    alike |= {HEAD.index("in → out per device")} if folds else set()
     alike |= {HEAD.index("programs")} if len(record.programs) == 1 else set()
     kept = [k for k in range(len(HEAD)) if k not in alike]
     head = [name.removesuffix(" per device") for name in HEAD]
-    return Table([head[k] for k in kept], [[row[k] for k in kept] for row in table])
+    shown = Table([head[k] for k in kept], [[row[k] for k in kept] for row in table], grouping=("programs", "how"))
+    return shown, f"{len(rows)} collectives are folded into these rows; explain=true lists each" if folds else None
+
+
+def _ways(rows: Sequence[ExplainedRow]) -> list[list[ExplainedRow]]:
+    """Group rows by kind, axes, dtype, who asks for them, and programs."""
+    groups: dict[tuple[str, ...], list[ExplainedRow]] = {}
+    for row in rows:
+        kind, _, over, _, _, _, *others = row.cells
+        groups.setdefault((kind, over, *others), []).append(row)
+    return list(groups.values())
+
+
+def _folded(group: Sequence[ExplainedRow]) -> tuple[str, ...]:
+    """Return the cells of one row for a group of rows."""
+    kind, _, over, _, _, _, *others = group[0].cells
+    names = list(dict.fromkeys(row.cells[1] for row in group))
+    text = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    every = [
+        executions.total([(often, branches, 1) for often, branches, _ in parts])
+        for parts in _by_program(group).values()
+    ]
+    runs = "unknown" if None in every else executions.short(max(every, key=_most))
+    return kind, text, over, runs, "", together(group), *others
 
 
 def in_brief(entry: Collective) -> Collective:
@@ -236,14 +269,6 @@ def way(reshard: Reshard) -> str:
     steps = ", then ".join(map(str, reshard.through))
     proof = "compiled without a warning" + (", and run: the values are the same" if reshard.ran else "")
     return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"
-
-
-def shortened(table: Sequence[Sequence[str]], most: int | None) -> tuple[Sequence[Sequence[str]], str | None]:
-    """Return the first `most` rows, and a line that says how many were left out."""
-    if most is None or len(table) <= most:
-        return table, None
-    left = len(table) - most
-    return table[:most], f"… and {left} more row{'s' if left > 1 else ''}, which are in runner.log and in result.json"
 
 
 def _compiled(record: Record) -> dict[str, list[Collective]]:

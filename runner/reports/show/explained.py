@@ -72,7 +72,7 @@ def _collectives(explanation: Explanation, rows: Sequence[tuple[str, ...]], *, c
     beneath = ["; ".join(_because(entries, complete=complete)) for _, entries in grouped]
     if not any(beneath):
         beneath = []
-    shown = COLLECTIVES if complete else [name for name in BRIEF if not beneath or name != "of"]
+    shown = COLLECTIVES if complete else [name for name in BRIEF if name != "of" or not all(beneath or [""])]
     at = [COLLECTIVES.index(name) for name in shown]
     _table(shown, [[row[k] for k in at] for row in rows], None if complete else SHOWN, beneath)
     if beneath and not complete:

@@ -124,6 +124,7 @@ def test_a_serialized_module_takes_reasons_from_a_lowered_one(dump: Path, folder
     assert _why(explanation) == _why(runner.explain(lowered))
 
 
+@pytest.mark.in_turn
 def test_a_dumped_module_before_its_passes_has_the_collectives_that_shardy_plans(
     dump: Path, planned: Explanation
 ) -> None:

@@ -373,6 +373,7 @@ def test_a_module_of_a_folder_is_chosen_by_its_name(dump: Path) -> None:
         runner.explain(dump, module="jit_stp")
 
 
+@pytest.mark.in_turn
 def test_memory_beside_a_dumped_module_is_the_compilers(dump: Path) -> None:
     assert runner.explain(dump, module="jit_step").memory == MemoryUse(
         arguments=768, outputs=516, temporaries=3000, aliased=512, peak=768 + 516 + 3000 - 512, by="compiler"

@@ -293,6 +293,15 @@ def test_an_exact_output_notices_all_but_undecided_elements(capsys: pytest.Captu
     assert "all but undecided" in printed(capsys, record(programs={"auto": valued({"C": undecided})}))
 
 
+def test_what_a_twin_notices_is_said_to_be_the_twins(capsys: pytest.CaptureFixture[str]) -> None:
+    twin = {"status": "passed", "of": 64, "power": 2e-12}
+    proved = record(programs={"auto": valued({"C": output(twin=twin)})})
+    assert "2.0e-12 rms, twin" in printed(capsys, proved)
+    assert "twin: an error of what the program computes in float64" in report.legend(built(proved))
+    failed = {**twin, "status": "failed"}
+    assert "3.0e-06 rms" in printed(capsys, record(programs={"auto": valued({"C": output(twin=failed)})}))
+
+
 KNOWN = {
     "status": "known", "max_abs_error": 3.0, "rtol": 1e-6, "atol": 2e-6,
     "diagnosis": ["vmap and the oracle agree, auto alone is wrong: the compiler"],

@@ -339,6 +339,7 @@ def test_an_operation_without_a_rule_of_shardys_needs_the_moved_value(
         assert each.why.keys
 
 
+@pytest.mark.in_turn
 def test_a_gradient_that_lines_read_has_its_arrays_layout(tmp_path: Path) -> None:
     text = """
 mesh: {axes: [x], shape: [4]}

@@ -88,6 +88,7 @@ def local_classes() -> tuple[Any, Any]:
     return State(Layer(W)), apply
 
 
+@pytest.mark.in_turn
 def test_closures_and_arguments_reach_the_worker(tmp_path: Path) -> None:
     state, apply = local_classes()
     scale, mask = 3.0, jax.random.key(1)
@@ -378,6 +379,7 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.sample(2)
 def test_a_wrong_result_of_the_compiler_is_caught(tmp_path: Path, name: str) -> None:

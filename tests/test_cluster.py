@@ -119,6 +119,7 @@ def wait_for(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.in_turn
 def test_two_commands_that_slurm_started_are_one_run(tmp_path: Path) -> None:
     first, second = ended(commands(tmp_path, "program=shard_map", "trace=true"))
     assert (first[0], first[2]) == (0, "")

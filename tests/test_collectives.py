@@ -235,6 +235,7 @@ def test_all_gather(data, place, tiled):
     assert_agreement(mesh, "all_gather", values, axes, axis_index_groups=groups, axis=axis, tiled=tiled)
 
 
+@pytest.mark.in_turn
 @settings(few, max_examples=70)
 @given(st.data(), places(), st.booleans())
 def test_all_to_all(data, place, tiled):

@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -134,6 +135,13 @@ def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
 def test_a_module_without_frames_is_named_by_its_scopes() -> None:
     text = step(**{" stack_frame_id=4": "", "jvp()/while/body/closed_call": "jvp(decoder)/while/body/closed_call/mlp"})
     assert modules.explain(text, "step.txt").moving[0].node == "decoder/mlp/dot_general"
+
+
+@pytest.mark.parametrize(("name", "known"), [("x", True), ("broadcast.30", False)])
+def test_a_name_without_a_line_or_a_scope_is_an_arguments_or_the_compilers_own(name: str, known: bool) -> None:
+    text = step(**{'op_name="jit(step)/sub" stack_frame_id=1': f'op_name="{name}"'})
+    computed = modules.explain(text, "step.txt").computed or ()
+    assert (name in {node for line in computed for node in line.nodes}) == known
 
 
 def test_an_older_module_names_the_innermost_line() -> None:
@@ -365,6 +373,7 @@ def test_a_module_of_a_folder_is_chosen_by_its_name(dump: Path) -> None:
         runner.explain(dump, module="jit_stp")
 
 
+@pytest.mark.in_turn
 def test_memory_beside_a_dumped_module_is_the_compilers(dump: Path) -> None:
     assert runner.explain(dump, module="jit_step").memory == MemoryUse(
         arguments=768, outputs=516, temporaries=3000, aliased=512, peak=768 + 516 + 3000 - 512, by="compiler"
@@ -690,6 +699,39 @@ def test_what_is_no_expectation_is_refused(explanation: Explanation, expected: A
 
 def test_a_function_that_is_not_jitted_is_jitted(operands: tuple[Any, Any]) -> None:
     assert runner.explain(_loss, *operands).collectives["all-reduce"] >= 1
+
+
+class _Wrapping:
+    """A jitted function of a library that has what JAX lowers and compiles in objects of its own."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        return _loss(*arguments)
+
+    def lower(self, *arguments: Any) -> SimpleNamespace:
+        lowered = jax.jit(_loss).lower(*arguments)
+        return SimpleNamespace(lowered=lowered, compile=lambda: SimpleNamespace(compiled=lowered.compile()))
+
+
+def test_a_librarys_own_jit_is_explained(operands: tuple[Any, Any]) -> None:
+    reports = [runner.explain(step, *operands) for step in (jax.jit(_loss), _Wrapping())]
+    lowered = _Wrapping().lower(*operands)
+    reports += [runner.explain(lowered), runner.explain(lowered.compile())]
+    assert len({tuple(report.collectives.items()) for report in reports}) == 1
+    assert all(entry.why is not None for report in reports[:3] for entry in report.moving)
+
+
+def test_with_sharding_types_a_reason_names_what_the_program_asks_for() -> None:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:4])
+
+    def product(a: Any, b: Any) -> Any:
+        return jnp.dot(jax.nn.relu(a * 2), b, out_sharding=P())
+
+    a = jax.ShapeDtypeStruct((4, 8), jnp.float32, sharding=NamedSharding(mesh, P(None, "x")))
+    b = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("x", None)))
+    with jax.set_mesh(mesh):
+        (summed,) = runner.explain(product, a, b).moving
+    assert summed.why is not None
+    assert summed.why.keys == ["a", "b"]
 
 
 def test_state_that_comes_back_in_another_layout_is_named(mesh: Any, operands: tuple[Any, Any]) -> None:

@@ -127,6 +127,7 @@ def planned(saved: Saved, memory: float | None) -> Planned:
 LIMITS = (None, 2.5e6, 1.8e6, 1.5e6, 1.2e6)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("memory", LIMITS)
 def test_the_choice_is_the_best_of_all(memory: float | None) -> None:
@@ -139,6 +140,7 @@ def test_the_choice_is_the_best_of_all(memory: float | None) -> None:
     assert choices[0].saved == saved
 
 
+@pytest.mark.in_turn
 def test_a_lower_limit_saves_less() -> None:
     best = [saving.best(NAMES, lambda names, memory=memory: planned(names, memory))[0] for memory in LIMITS]
     assert best[0] == EVERYTHING

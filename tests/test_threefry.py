@@ -150,6 +150,7 @@ def test_choice_by_weights(seed, how, axis, dtype, others):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_choice_draws_indices_of_the_default_dtype_of_the_experiment(dtype, tmp_path):
     """The oracle of gradients computes in float64, whatever the experiment's dtypes are."""

@@ -53,17 +53,17 @@ class Explained(model.Explanation):
 
         return f"<Explained {explained.head(self)[0]}; {explained.totals(self)[0]}>"
 
-    def text(self, *, complete: bool = False, width: int | None = None) -> str:
+    def text(self, *, full: bool = False, width: int | None = None) -> str:
         """The tables in at most `width` columns, by default the terminal's, or 100.
 
-        - `complete`: with all rows and columns, and the whole reasons.
+        - `full`: with all rows and columns, and the whole reasons.
         """
         from runner.reports.show import console, explained
 
         columns = (console.room() or console.PLAIN) if width is None else given.columns(width)
         out = Page()
         with contextlib.redirect_stdout(out), console.within(columns):
-            explained.text(self, complete=complete)
+            explained.text(self, complete=full)
         return out.getvalue()
 
     def __str__(self) -> str:

@@ -90,6 +90,7 @@ def staged(step: Any, arguments: Sequence[Any]) -> Staged:
     """Lower and compile what is not yet. Raises as `explained` does."""
     lowered: Any = None
     name = getattr(step, "__name__", type(step).__name__)
+    step = _unwrapped(step)
     if isinstance(step, (stages.Compiled, stages.Lowered, stages.Traced)):
         if arguments:
             raise TypeError(f"a {name} has its arguments already: runner.explain(step)")
@@ -101,12 +102,18 @@ def staged(step: Any, arguments: Sequence[Any]) -> Staged:
     elif callable(step):
         _require_fitting(step, name, arguments)
         jitted: Any = step if hasattr(step, "lower") else cast("Any", jax).jit(step)
-        lowered = jitted.lower(*arguments)
+        lowered = _unwrapped(jitted.lower(*arguments))
     else:
         raise TypeError(
             f"a value of the type {type(step).__name__} is neither a function nor what jit lowers or compiles"
         )
     return Staged(lowered, lowered.compile(), name)
+
+
+def _unwrapped(step: Any) -> Any:
+    """What JAX lowered or compiled, where a library has it in an object of its own, as Equinox and Flax do."""
+    held = (getattr(step, name, None) for name in ("lowered", "compiled"))
+    return next((inner for inner in held if isinstance(inner, (stages.Lowered, stages.Compiled))), step)
 
 
 def _require_fitting(step: Any, name: str, arguments: Sequence[Any]) -> None:
@@ -190,6 +197,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
             for name, sharding in outputs.items()
         },
         constraint=reasons.constraint,
+        typed=False,
     )
 
     def where(metadata: Metadata) -> propagation.Place:

@@ -172,7 +172,7 @@ def _plan(module: LoweredModule, places: Places) -> Plan:
     def array(name: str) -> str | None:
         return name if name in arrays else None
 
-    keys = LayoutKeys(mesh=module.mesh, keys=[*arrays], arrays=arrays, constraint=reasons.constraint)
+    keys = LayoutKeys(mesh=module.mesh, keys=[*arrays], arrays=arrays, constraint=reasons.constraint, typed=False)
     return propagation.read(module.lowered, keys, propagation.ModuleNames(where, array))
 
 

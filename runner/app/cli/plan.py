@@ -20,7 +20,7 @@ from runner.experiment import remat
 from runner.experiment.config.compose import Configuration
 from runner.experiment.config.sources import shown
 from runner.link.workers import Workers
-from runner.reports.record.folders import PAGE, PLAN
+from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.record.plan_file import UnreadablePlan
 from runner.reports.show import plan_table as showing
 from runner.reports.show.plan_layouts import CHOICES, ROUNDS, amount, choice_cells, differing, round_cells
@@ -105,8 +105,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     print(f"\n{shown(folder / PLAN)}")
     if (folder / PAGE).exists():
         print(shown(folder / PAGE))
-    written = plan_run.EXPERIMENT
-    print(f"{invocation()} --config-dir {shown(folder / written.parts[0])} +experiment={written.stem}")
+    print(f"{invocation()} --config-dir {shown(folder / PLANNED.parts[0])} +experiment={PLANNED.stem}")
     return plan.status
 
 

@@ -79,14 +79,14 @@ def table(rows: Sequence[Row], sort: str | None = None) -> tuple[Table[StatusCel
             counts,
             row.accuracy,
             row.bytes_sent_min,
-            row.error and _kind(row.error),
+            row.error and without_sizes(brief(row.error)),
             *sizes,
         )
         groups.setdefault(alike, []).append(row)
     lines: list[list[StatusCell]] = []
     for group in groups.values():
         row = group[0]
-        note = f" [{1 + list(notes).index(_kind(row.error))}]" if row.error else ""
+        note = f" [{1 + list(notes).index(without_sizes(brief(row.error)))}]" if row.error else ""
         equal = "" if row.same_as is None else f" (as point {row.same_as})"
         named = ", ".join(each.program for each in group if each.program) or "–"
         texts = [str(row.point), *([row.experiment or "–"] if experiments else []), *(row.keys[key] for key in keys)]
@@ -120,14 +120,14 @@ class _Note:
         return ": ".join([*([", ".join(kept)] if kept else []), self.message])
 
 
-def _kind(message: str) -> str:
-    """Return a message without its sizes."""
-    return re.sub(r"\d+", "", re.sub(r"[(\[][^()\[\]]*[)\]]", "", brief(message)))
+def without_sizes(message: str) -> str:
+    """Return what messages have in common that differ in sizes alone."""
+    return re.sub(r"\d+", "", re.sub(r"[(\[][^()\[\]]*[)\]]", "", message))
 
 
 def _noted(row: Row, notes: dict[str, _Note]) -> None:
     """Add the message of a row to the notes, and its point if no program of it was reached."""
-    note = notes.setdefault(_kind(row.error or ""), _Note(brief(row.error)))
+    note = notes.setdefault(without_sizes(brief(row.error)), _Note(brief(row.error)))
     if row.program is None:
         note.points.setdefault(row.status, []).append(row.point)
 

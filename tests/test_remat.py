@@ -204,6 +204,15 @@ def test_what_a_checkpoint_saves_has_to_be_said() -> None:
     assert "nothing has the name 'down'" in _message({**config, "remat": ["down"]})[1]
 
 
+@pytest.mark.parametrize("saved", [["up"], [], "everything"])
+def test_a_choice_that_no_checkpoint_reads_is_refused(saved: Any) -> None:
+    plain = experiment({"x": 2}, {"I": 4}, {"A": (["I"], ["x"])}, {"C": "A * 2"}, {"C": ["x"]}, remat=saved)
+    assert _message(plain) == (
+        "remat",
+        "nothing reads it: write checkpoint: auto in a function or a repeat",
+    )
+
+
 def test_the_names_in_a_file_are_the_policy_of_its_checkpoints() -> None:
     whole = read({**open_layouts.without(block()), "remat": ["act"], "program": "auto"})
     (loop,) = (each for each in whole.graph if each.line.name == "layers")  # type: ignore[union-attr]

@@ -66,15 +66,15 @@ def test_where_a_reason_is_missing_the_moved_value_is_named(explanation: Explana
 
 
 def test_all_rows_have_the_whole_reason(explanation: Explanation) -> None:
-    text = Explained.of(explanation).text(complete=True, width=400)
+    text = Explained.of(explanation).text(full=True, width=400)
     assert WHOLE in text
     assert "in brief" not in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
-@pytest.mark.parametrize("complete", [False, True])
-def test_the_text_fits(explanation: Explanation, width: int, complete: bool) -> None:
-    lines = Explained.of(explanation).text(width=width, complete=complete).splitlines()
+@pytest.mark.parametrize("full", [False, True])
+def test_the_text_fits(explanation: Explanation, width: int, full: bool) -> None:
+    lines = Explained.of(explanation).text(width=width, full=full).splitlines()
     assert max(map(len, lines)) <= width
 
 

@@ -750,7 +750,7 @@ def test_a_donation_that_no_result_can_use_is_named(operands: tuple[Any, Any]) -
 @pytest.mark.parametrize(
     ("step", "arguments", "message"),
     [
-        (3, (), "3 is neither a function nor what jit lowers or compiles"),
+        (3, (), "a value of the type int is neither a function nor what jit lowers or compiles"),
         ("step.txt", (1,), "a file has no arguments"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 
 from runner.base import codec
 from runner.base.layout import Layout, Mesh, Spec
+from runner.compiled.evidence.model import Reason
 from runner.reports.record.model import Record
 from runner.reports.record.record import started
 from runner.reports.show import console, pictures, report
@@ -292,6 +293,15 @@ def test_an_exact_output_notices_all_but_undecided_elements(capsys: pytest.Captu
     assert "all but undecided" in printed(capsys, record(programs={"auto": valued({"C": undecided})}))
 
 
+def test_what_a_twin_notices_is_said_to_be_the_twins(capsys: pytest.CaptureFixture[str]) -> None:
+    twin = {"status": "passed", "of": 64, "power": 2e-12}
+    proved = record(programs={"auto": valued({"C": output(twin=twin)})})
+    assert "2.0e-12 rms, twin" in printed(capsys, proved)
+    assert "twin: an error of what the program computes in float64" in report.legend(built(proved))
+    failed = {**twin, "status": "failed"}
+    assert "3.0e-06 rms" in printed(capsys, record(programs={"auto": valued({"C": output(twin=failed)})}))
+
+
 KNOWN = {
     "status": "known", "max_abs_error": 3.0, "rtol": 1e-6, "atol": 2e-6,
     "diagnosis": ["vmap and the oracle agree, auto alone is wrong: the compiler"],
@@ -431,6 +441,17 @@ def test_more_collectives_than_a_screen_has_are_folded_unless_the_run_explains_t
     assert "25 collectives are folded into these rows; explain=true lists each" in folded
     explained = printed(capsys, record(programs={"auto": passed(collectives=every)}, explain=True), complete=False)
     assert len([line for line in explained.splitlines() if line.startswith("all-gather")]) == 25
+
+
+def test_a_run_explains_its_collectives_in_a_line_each_or_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    need = "the product in C sums over J, which arrays.A.spec shards over x"
+    why = Reason(text=f"{need}; the sum in d sums over I, which arrays.B.spec shards", by="operation", planned=True)
+    programs = {"auto": passed(collectives=[as_json(evidence.collective(why=why))])}
+    brief = printed(capsys, record(programs=programs, explain=True), complete=False)
+    assert "\n    the product sums over J, which arrays.A.spec shards over x (and 1 more need)\n" in brief
+    assert "the sum in d" not in brief
+    full = printed(capsys, record(programs=programs, explain="full"), complete=False)
+    assert f"\nauto: all-reduce of C over x: {why.text}; Shardy plans it too\n" in full
 
 
 def collective(of: str) -> dict[str, Any]:

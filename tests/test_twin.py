@@ -34,6 +34,7 @@ MESH = {"axes": ["x"], "shape": [4]}
 
 def layer(tmp_path: Path, **changes: Any) -> Any:
     """The value check of a program of the shipped layer."""
+    tmp_path.mkdir(exist_ok=True)
     chosen = {"program": "shard_map", **changes}
     record: Any = run.run(config("layer", MESH, **chosen), tmp_path, Sources, workers=WORKERS)
     return record.programs[chosen["program"]].checks.value
@@ -116,6 +117,19 @@ def test_a_mistake_beyond_the_tolerance_is_not_taken_for_rounded_constants(
     record: Any = run.run({**config("layer", MESH, program="shard_map"), **changes}, tmp_path, Sources, workers=WORKERS)
     (output,) = record.programs["shard_map"].checks.value.outputs.values()
     assert (output.status, output.wrong > 0, output.twin.status) == ("failed", True, "failed")
+
+
+@pytest.mark.parametrize(("times", "status"), [(0.3, "passed"), (2.0, "failed")])
+def test_a_mistake_of_what_a_twin_notices_fails_and_a_smaller_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float, status: str
+) -> None:
+    (right,) = layer(tmp_path / "right", verify="twin").outputs.values()
+    assert (right.by_twin, right.noticed) == (True, right.twin.power)
+    assert 1e-13 < right.noticed < 1e-10 < right.power
+    sigmoid = 1 + times * right.noticed
+    row = dataclasses.replace(operations.OPERATIONS["sigmoid"], counterpart=lambda x: sigmoid / (1 + np.exp(-x)))
+    monkeypatch.setitem(operations.OPERATIONS, "sigmoid", row)
+    assert layer(tmp_path / "wrong", verify="twin").status == status
 
 
 def test_what_is_mostly_undecided_is_proved_by_its_twin(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def _collectives(explanation: Explanation, rows: Sequence[tuple[str, ...]], *, c
     at = [COLLECTIVES.index(name) for name in shown]
     _table(shown, [[row[k] for k in at] for row in rows], None if complete else SHOWN, beneath)
     if beneath and not complete:
-        say("reasons in brief; in full: --all, or report.text(complete=True)", "dim")
+        say("reasons in brief; in full: --full, or report.text(full=True)", "dim")
 
 
 def _because(entries: Sequence[PlacedCollective], *, complete: bool) -> list[str]:
@@ -116,7 +116,7 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]], most: int | None
     print_table(shown)
     left = len(rows) - len(shown.rows)
     if left:
-        say(f"… and {left} more row{'s' if left > 1 else ''}: --all prints them, --save keeps all")
+        say(f"… and {left} more row{'s' if left > 1 else ''}: --full prints them, --save keeps all")
 
 
 def head(explanation: Explanation) -> list[str]:

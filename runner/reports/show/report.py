@@ -277,6 +277,7 @@ def _programs(record: Record, *, complete: bool) -> None:
 _LEGEND = {
     "accuracy": "accuracy: the largest error in units of the measured rounding; beyond the tolerance a twin decides",
     "notices": "notices: the smallest error of an output that would fail, as a share of its root mean square",
+    "twin": "twin: an error of what the program computes in float64",
     "derivation": "derivation: whether the derived lines compute what the graph does",
     "as written": "as written: it is what its section says, which is not what the other section says",
     "known": "known: wrong as expect.wrong says",
@@ -290,9 +291,9 @@ def legend(record: Record, *, complete: bool = True, noticed: bool = True) -> st
     `noticed`: whether the table has a column for it, though no program is weak.
     """
     has_notices = (complete and noticed) or any(program.status == "weak" for program in record.programs.values())
-    there = (
-        {"notices": True} if has_notices and any(_compared(each.checks) for each in record.programs.values()) else {}
-    )
+    compared = [output for each in record.programs.values() for output in _compared(each.checks).values()]
+    by_twin = has_notices and any(output.by_twin for output in compared)
+    there = {"notices": has_notices and bool(compared), "twin": by_twin}
     names = {name for program in record.programs.values() for name, _ in program.checks.named()}
     known = any(program.status == "known" for program in record.programs.values())
     sections = record.checks.sections
@@ -314,13 +315,14 @@ def _measured(checks: Checks) -> tuple[str, str]:
         return "–", "–"
     worst = max(outputs, key=lambda name: _badness(outputs[name]))
     error = f"{outputs[worst].max_abs_error:.1e} in {worst}"
-    powers = {name: output.power for name, output in outputs.items() if output.power is not None}
+    powers = {name: output.noticed for name, output in outputs.items() if output.noticed is not None}
     if not powers:
         return error, "–"
     # Among equally weak outputs, take the one that is named already.
     bluntest = max(powers, key=lambda name: (powers[name], outputs[name].undecided is not None, name == worst))
     exactly = "all but undecided" if outputs[bluntest].undecided else "anything"
-    power = f"{powers[bluntest]:.1e} rms" if powers[bluntest] else exactly
+    of = ", twin" if outputs[bluntest].by_twin else ""
+    power = f"{powers[bluntest]:.1e} rms{of}" if powers[bluntest] else exactly
     return error, power if bluntest == worst else f"{power} in {bluntest}"
 
 
@@ -376,14 +378,17 @@ def _expectations(checks: Sequence[Verdict]) -> StatusCell:
 def _collectives(record: Record, *, complete: bool) -> None:
     from runner.reports.show import collectives
 
-    if complete:
+    full = complete or record.explain == "full"
+    if full:
         shown, folded = Table(collectives.HEAD, collectives.rows(record)), None
     else:
         shown, folded = collectives.brief(record)
     if shown.rows:
         print_report(shown)
     totals = collectives.totals(record) if len(shown.rows) > 1 else []
-    explain = collectives.reasons(record) if complete or record.explain else []
+    explain = collectives.reasons(record) if full else []
+    if shown.beneath:
+        say("reasons in brief; in full: explain=full", "dim")
     beneath = [*([folded] if folded else []), *totals, *collectives.lines(record), *explain]
     for line in beneath:
         say(line)

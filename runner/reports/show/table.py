@@ -207,7 +207,10 @@ def _block(
     """Lay out the rows of one table; `beneath` has the lines under each of them, or nothing."""
     block: list[Line] = []
     for number, row in enumerate(([(name, "bold") for name in head], *rows)):
-        parts = [textwrap.wrap(text, width) or [""] for (text, _), width in zip(row, widths, strict=True)]
+        parts = [
+            textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+            for (text, _), width in zip(row, widths, strict=True)
+        ]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             line: Line = []
             for text, (_, style), width in zip(texts, row, widths, strict=True):

@@ -124,7 +124,7 @@ def _measured(output: OutputVerdict) -> list[Inside]:
         f"{output.rounding:.1e}",
         accuracy_text(output.accuracy),
         f"{output.wrong} of {output.of}",
-        "not known" if output.power is None else f"{output.power:.1e} rms",
+        "not known" if output.noticed is None else f"{output.noticed:.1e} rms{', twin' if output.by_twin else ''}",
         str(output.undecided.count) if output.undecided else "–",
         "; ".join(filter(None, [*notes, output.reason or ""])) or "–",
     ]

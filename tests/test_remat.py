@@ -78,7 +78,7 @@ BY_NAME = jax.checkpoint_policies.save_only_these_names
 def test_what_is_computed_again_is_what_jax_computes_again(checkpoint: Any, policy: Any, again: list[str]) -> None:
     config = open_layouts.without(block())
     config["graph"]["layers"] = {**config["graph"]["layers"], "checkpoint": checkpoint}
-    whole = read({**config, "program": "auto"})
+    whole = read({**config, "remat": None, "program": "auto"})
     of = layable(whole, value_types(whole.alone("graph")), ())
     assert [each.called for each in of.operations if each.recomputed is not None] == again
     assert in_jax(policy) - in_jax(None) == again.count("matmul")

@@ -18,13 +18,14 @@ from jax.sharding import PartitionSpec as P
 import runner
 from runner.base.layout import Mesh
 from runner.checks import alignment, diagnosis
-from runner.checks.changed import ChangedGraphs, Unlisted
+from runner.checks.changed import ChangedGraphs
 from runner.checks.edits import Edits
 from runner.checks.oversights import overlooking
 from runner.checks.recognised import Evidence, Recognising
 from runner.checks.reference import PerDevice, arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
+from runner.experiment.changing import Unlisted
 from runner.graph.language.passing import passed_on
 from runner.graph.model import walk
 from runner.graph.source import Frame, Line

@@ -11,7 +11,7 @@ from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite, gives_several
 from runner.graph.language.parts import called
-from runner.graph.source import Frame
+from runner.graph.source import Frame, Line
 from runner.graph.term import Apply, Const, Group, Term, mapped, within
 
 _AXES = range(4)
@@ -23,10 +23,10 @@ _VALUES = 4
 
 def together(edits: Edits) -> Iterator[Edit]:
     """The edits of whole lines of Python."""
-    lines: dict[Frame, dict[tuple[int, ...], EditSite]] = {}
+    lines: dict[Frame, dict[Line, EditSite]] = {}
     for site in (each for group in edits.sites for each in (group, *group.copies)):
         if site.frame is not None:
-            lines.setdefault(site.frame, {})[site.places[0][0]] = site
+            lines.setdefault(site.frame, {})[site.places[0].line] = site
     for frame, sites in lines.items():
         yield from _along_another_axis(edits, frame, [*sites.values()])
         if gives_several(frame):

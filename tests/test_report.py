@@ -13,6 +13,7 @@ import pytest
 
 from runner.base import codec
 from runner.base.layout import Layout, Mesh, Spec
+from runner.compiled.evidence.model import Reason
 from runner.reports.record.model import Record
 from runner.reports.record.record import started
 from runner.reports.show import console, pictures, report
@@ -440,6 +441,17 @@ def test_more_collectives_than_a_screen_has_are_folded_unless_the_run_explains_t
     assert "25 collectives are folded into these rows; explain=true lists each" in folded
     explained = printed(capsys, record(programs={"auto": passed(collectives=every)}, explain=True), complete=False)
     assert len([line for line in explained.splitlines() if line.startswith("all-gather")]) == 25
+
+
+def test_a_run_explains_its_collectives_in_a_line_each_or_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    need = "the product in C sums over J, which arrays.A.spec shards over x"
+    why = Reason(text=f"{need}; the sum in d sums over I, which arrays.B.spec shards", by="operation", planned=True)
+    programs = {"auto": passed(collectives=[as_json(evidence.collective(why=why))])}
+    brief = printed(capsys, record(programs=programs, explain=True), complete=False)
+    assert "\n    the product sums over J, which arrays.A.spec shards over x (and 1 more need)\n" in brief
+    assert "the sum in d" not in brief
+    full = printed(capsys, record(programs=programs, explain="full"), complete=False)
+    assert f"\nauto: all-reduce of C over x: {why.text}; Shardy plans it too\n" in full
 
 
 def collective(of: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from runner.programs.planning.plan import Candidate
 from runner.reports.record import manifest, writing
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.show.plan_table import optimality
+from runner.reports.show.progress import Progress
 
 if TYPE_CHECKING:
     from runner.experiment.config.sources import Sources
@@ -74,7 +75,9 @@ def finished(
     `tell` is called with the plan before candidates are compiled, and with the reason if none is. With `report` the
     folder has a page. Raises `InvalidExperiment`.
     """
-    planning = filled_layouts.planned(config, folder, sources, workers)
+    with Progress(str(config.get("name"))) as progress:
+        progress.tell("planning the layouts")
+        planning = filled_layouts.planned(config, folder, sources, workers)
     refused = flow.too_large(planning) if planning.request.candidates else None
     tell(planning, refused)
     if refused is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from runner.compiled.evidence.words import summary
 from runner.compiled.explanation import modules
 from runner.compiled.explanation.model import Explanation
 from runner.reports.show import explained
+from runner.reports.show.page import explanation as page
 from tests.explained import STEP
 
 KEYS = ["params['w']", "params['b']", "params['emb']", "x", "y"]
@@ -93,3 +95,10 @@ def test_sentences_that_differ_in_an_instruction_are_one(explanation: Explanatio
         "call.0 calls ring, which may communicate (and so for 2 others)",
         "a loop",
     ]
+
+
+def test_the_page_has_the_whole_reason_under_each_collective(explanation: Explanation) -> None:
+    shown = page.document(explanation)
+    _, gather, reduce = shown.split('<tr class="explained">')
+    assert WHOLE in html.unescape(gather)
+    assert WHOLE in html.unescape(reduce)

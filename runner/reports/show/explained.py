@@ -68,8 +68,7 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
 
 def _collectives(explanation: Explanation, rows: Sequence[tuple[str, ...]], *, complete: bool) -> None:
     """Print the collectives, each with its reason under it: in a line, or as it is."""
-    grouped = _grouped(explanation)
-    beneath = ["; ".join(_because(entries, complete=complete)) for _, entries in grouped]
+    beneath = ["; ".join(texts) for texts in reasons(explanation, complete=complete)]
     if not any(beneath):
         beneath = []
     shown = COLLECTIVES if complete else [name for name in BRIEF if name != "of" or not all(beneath or [""])]
@@ -229,14 +228,9 @@ def _bytes(sent: Count) -> str:
     return f"at most {bytes_text(sent.max)}" if isinstance(sent, Range) else bytes_text(sent)
 
 
-def reasons(explanation: Explanation) -> list[str]:
-    """One line for each reason, with the collectives that have it."""
-    by_reason: dict[str, dict[str, None]] = {}
-    for entry in explanation.moving:
-        if entry.why is not None:
-            at = f"{entry.kind} at {line_of(entry)}"
-            by_reason.setdefault(because(entry.why), {})[at] = None
-    return [f"{'; '.join(entries)}: {reason}" for reason, entries in by_reason.items()]
+def reasons(explanation: Explanation, *, complete: bool) -> list[list[str]]:
+    """The reasons of each row under `COLLECTIVES`, each once; if not `complete`, the first in brief."""
+    return [_because(entries, complete=complete) for _, entries in _grouped(explanation)]
 
 
 def lines(explanation: Explanation) -> list[tuple[str, ...]]:

@@ -31,7 +31,7 @@ class Table(Generic[Content]):
     """The names of the columns, and rows of as many cells: texts and `StatusCell`, on a page markup as well.
 
     - `right`: the indices of numeric columns, which a page aligns to the right.
-    - `beneath`: for each row a text that a terminal prints under it; none for no row.
+    - `beneath`: for each row a text under it, on a page one paragraph for each line; none for no row.
     - `grouping`: the names of columns that a narrow terminal turns into headings of their rows, as few as it needs.
     """
 

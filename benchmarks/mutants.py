@@ -26,6 +26,7 @@ from benchmarks.fuzz import judge
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
 from runner.checks import diagnosis, oracles
+from runner.checks.changed import ChangedGraphs
 from runner.checks.context import Context
 from runner.checks.mutants import Mutant, broken, mutants
 from runner.checks.reference import interpret
@@ -103,9 +104,10 @@ def compiled(experiment: Experiment, mutant: Mutant, verify: str) -> str:
     The outcome is that of its checks; the words of JAX's refusal if there is one.
     """
     write = job.WRITERS[Program.SHARD_MAP]
+    lines = ChangedGraphs(experiment, "per_device").of(mutant.edit)
 
     def mutated(own: Experiment, *given: Any) -> str:
-        return write(replace(own, per_device=mutant.edit.statements), *given)
+        return write(replace(own, per_device=lines), *given)
 
     config = {**experiment.definition, "verify": verify, "program": ["shard_map"], "check_vma": False}
     config["expect"] = {}
@@ -134,7 +136,8 @@ def in_dtype(experiment: Experiment, dtype: str) -> tuple[Experiment, Mapping[st
 def diagnosed(context: Context, mutant: Mutant) -> tuple[str, str]:
     """Return whether the diagnosis locates a mutant's line (`right`, `elsewhere`, `not found`), and its sentence."""
     assert context.per_device is not None
-    experiment = replace(context.experiment, per_device=mutant.edit.statements)
+    lines = ChangedGraphs(context.experiment, "per_device").of(mutant.edit)
+    experiment = replace(context.experiment, per_device=lines)
     exact = Arithmetic(context.floats.get("per_device", {}))
     values = interpret(experiment, "per_device", context.arrays, keep=experiment.results, arithmetic=exact).values
     changed = replace(context, experiment=experiment, per_device=replace(context.per_device, values=values))

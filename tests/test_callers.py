@@ -400,6 +400,11 @@ def test_an_argument_of_plan_is_refused(kind: str) -> None:
 MODULE = "HloModule x, num_partitions=2\n\nENTRY main {\n  ROOT a = f32[3] parameter(0)\n}\n"
 
 
+class Mute:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
 def of_two(x: Any, w: Any) -> Any:
     return x @ w
 
@@ -416,6 +421,15 @@ EXPLAINED: dict[str, tuple[Callable[[], Any], str]] = {
     "bytes": (explained(b"m.txt"), NO_STEP),
     "a list": (explained(["m.txt"]), NO_STEP),
     "a mapping": (explained({}), NO_STEP),
+    "no repr": (explained(Mute()), "a value of the type Mute " + NO_STEP),
+    "NumPy's": (lambda: runner.explain(np.sin, X), "jit cannot trace; give jax.numpy.sin"),
+    "a list of hardware": (explained(hardware=["v5p"]), "hardware is ['v5p']; give a name"),
+    "a numbered module": (explained(module=3), "module is 3; give a name"),
+    "no axes": (explained(mesh={}), NO_SIZES),
+    "no width": (lambda: runner.explain("m.txt").text(width=0), "width is 0; give the number of columns"),
+    "a width below zero": (lambda: runner.explain("m.txt").annotated(-5), "width is -5; give the number of columns"),
+    "no path to save": (lambda: runner.explain("m.txt").save(None), "path is None; give the path"),  # type: ignore[arg-type]
+    "a path of a page": (lambda: runner.explain("m.txt").html("a\0"), "which has a NUL character; give the path"),
     "an array": (explained(X), NO_STEP),
     "no file": (explained("absent"), "absent: there is no such file"),
     "a long name": (explained("a" * 5000), "with a name of 5000 bytes"),

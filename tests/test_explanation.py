@@ -193,7 +193,7 @@ def test_a_mesh_of_another_size_is_refused() -> None:
         ("replica_groups={{0,3,1,5},{2,4,6,7}}", 8, [8]),
     ],
 )
-def test_sizes_of_axes(text: str, partitions: int, sizes: list[int]) -> None:
+def test_the_sizes_of_axes_follow_from_a_text(text: str, partitions: int, sizes: list[int]) -> None:
     mesh = meshes.mesh_of(text, partitions)
     assert mesh is not None
     assert mesh.shape == sizes
@@ -750,7 +750,7 @@ def test_a_donation_that_no_result_can_use_is_named(operands: tuple[Any, Any]) -
 @pytest.mark.parametrize(
     ("step", "arguments", "message"),
     [
-        (3, (), "3 is neither a function nor what jit lowers or compiles"),
+        (3, (), "a value of the type int is neither a function nor what jit lowers or compiles"),
         ("step.txt", (1,), "a file has no arguments"),
     ],
 )

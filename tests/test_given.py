@@ -307,10 +307,17 @@ def test_a_pattern_that_an_earlier_one_shadows_is_named(tmp_path: Path) -> None:
     assert "'p/**' stands before 'p/u/w' and gives all its leaves their specs" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("value", [7, 0, "maybe", [True]])
-def test_a_flag_is_true_or_false(value: object, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfiguration, match="'explain' is true or false, not"):
+@pytest.mark.parametrize("value", [7, 0, "maybe", [True], "full"])
+def test_a_flag_is_true_or_false(value: object) -> None:
+    with pytest.raises(InvalidConfiguration, match="'trace' is true or false, not"):
+        compose("case3_allreduce", conf_folder(), [f"trace={value}"])
+
+
+@pytest.mark.parametrize("value", [7, "brief", ["full"]])
+def test_an_explanation_is_a_flag_or_full(value: object) -> None:
+    with pytest.raises(InvalidConfiguration, match="'explain' is true, false or full, not"):
         compose("case3_allreduce", conf_folder(), [f"explain={value}"])
+    assert compose("case3_allreduce", conf_folder(), ["explain=full"]).plain["explain"] == "full"
 
 
 def test_many_outputs_that_prove_little_are_one_warning(tmp_path: Path) -> None:

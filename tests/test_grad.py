@@ -212,7 +212,7 @@ grad: {of: loss, wrt: [w, h]}
 """
 
 
-def test_through_a_loop(tmp_path):
+def test_gradients_through_an_unrolled_loop_pass_in_every_program(tmp_path):
     outcome = harness.run(LOOP.replace("UNROLL", "true"), tmp_path)
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []

@@ -225,7 +225,7 @@ def sweep_page(rows: list[Row]) -> str:
         ("flops < 1", []),
     ],
 )
-def test_conditions(text: str, points: list[int]) -> None:
+def test_a_condition_chooses_the_rows_that_satisfy_it(text: str, points: list[int]) -> None:
     rows = measures.varying(ROWS)
     given = options.Options(where=text)
     assert [result.point for result in given.through(rows)] == points
@@ -267,7 +267,7 @@ def test_the_files_are_flat(tmp_path: Path) -> None:
     ("shape", "sizes", "count"),
     [((4,), (2, 2), 5), ((2,), (2, 2), 3), ((4, 4), (2, 2), 11), ((4, 4), (4, 1), 3), ((3,), (2, 2), 1), ((), (2,), 1)],
 )
-def test_every_legal_spec(shape: tuple[int, ...], sizes: tuple[int, ...], count: int) -> None:
+def test_all_means_every_legal_spec_once(shape: tuple[int, ...], sizes: tuple[int, ...], count: int) -> None:
     mesh = Mesh(("x", "y")[: len(sizes)], sizes)
     specs = [Spec.of(spec) for spec in enumeration.specs(shape, mesh)]
     assert len(specs) == len(set(specs)) == count

@@ -13,7 +13,9 @@ import pytest
 
 from runner.base import codec
 from runner.base.layout import Layout, Mesh, Spec
+from runner.compiled.evidence.model import Reason
 from runner.reports.record.model import Record
+from runner.reports.record.readable import readable
 from runner.reports.record.record import started
 from runner.reports.show import console, pictures, report
 from tests import evidence
@@ -442,6 +444,17 @@ def test_more_collectives_than_a_screen_has_are_folded_unless_the_run_explains_t
     assert len([line for line in explained.splitlines() if line.startswith("all-gather")]) == 25
 
 
+def test_a_run_explains_its_collectives_in_a_line_each_or_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    need = "the product in C sums over J, which arrays.A.spec shards over x"
+    why = Reason(text=f"{need}; the sum in d sums over I, which arrays.B.spec shards", by="operation", planned=True)
+    programs = {"auto": passed(collectives=[as_json(evidence.collective(why=why))])}
+    brief = printed(capsys, record(programs=programs, explain=True), complete=False)
+    assert "\n    the product sums over J, which arrays.A.spec shards over x (and 1 more need)\n" in brief
+    assert "the sum in d" not in brief
+    full = printed(capsys, record(programs=programs, explain="full"), complete=False)
+    assert f"\nauto: all-reduce of C over x: {why.text}; Shardy plans it too\n" in full
+
+
 def collective(of: str) -> dict[str, Any]:
     return as_json(
         evidence.collective("all-gather", of, inserted=True, groups=[[0, 1]], bytes_in=8, bytes_out=16, bytes=16)
@@ -570,3 +583,15 @@ def test_a_program_of_a_section_that_differs_does_not_read_as_passed() -> None:
     auto, vmap = ([cell.text for cell in row[1:4]] for row in table.rows)
     assert (auto, vmap) == (["passed", "–", "passed"], ["failed", "failed", "as written"])
     assert "passed" not in {cell.status for cell in table.rows[1]}
+
+
+def test_a_reason_of_a_call_names_the_array_and_one_of_a_file_its_key() -> None:
+    keys = ["arrays.p_w.spec", "arrays.p_w2.spec"]
+    why = Reason(text=f"the product sums over J, which {keys[0]} and {keys[1]} shard over x", by="operation", keys=keys)
+    places = {keys[0]: "the sharding of p['w']", keys[1]: "mine.yaml:3:4"}
+    programs = {"auto": evidence.program(evidence.collective(why=why))}
+    [program] = readable(evidence.record(programs, paths={"p_w": "p/w"}, places=places)).compiled.values()
+    assert program.collectives is not None
+    [entry] = program.collectives
+    assert entry.why is not None
+    assert entry.why.text == "the product sums over J, which p/w and arrays.p_w2.spec shard over x"

@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import Any, cast
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding
 
 from runner.base.layout import Spec
@@ -96,12 +97,16 @@ def staged(step: Any, arguments: Sequence[Any]) -> Staged:
         if isinstance(step, stages.Compiled):
             return Staged(None, step, name)
         lowered = step.lower() if isinstance(step, stages.Traced) else step
+    elif isinstance(step, np.ufunc):
+        raise TypeError(f"NumPy computes numpy.{name}, which jit cannot trace; give jax.numpy.{name}")
     elif callable(step):
         _require_fitting(step, name, arguments)
         jitted: Any = step if hasattr(step, "lower") else cast("Any", jax).jit(step)
         lowered = _unwrapped(jitted.lower(*arguments))
     else:
-        raise TypeError(f"{step!r} is neither a function nor what jit lowers or compiles")
+        raise TypeError(
+            f"a value of the type {type(step).__name__} is neither a function nor what jit lowers or compiles"
+        )
     return Staged(lowered, lowered.compile(), name)
 
 

@@ -49,16 +49,14 @@ from runner.worker import (
     jaxprs,
     phases,
     remedies,
-    states,
     types,
     versions,
 )
-from runner.worker.chosen_layouts import of_results
 from runner.worker.jaxprs import CannotRead
 from runner.worker.probing import FunctionAround, Probing, RepeatAround, tuple_of
 from runner.worker.raising import reported
+from runner.worker.result_layouts import CompilableCall, ResultLayouts
 from runner.worker.setting import CallSettings, Setting
-from runner.worker.specs import partition
 from runner.worker.trees import (
     Tree,
     identifier,
@@ -66,7 +64,6 @@ from runner.worker.trees import (
     plain_spec,
     require_dtypes,
     require_shallow,
-    spec_entry,
     tree_text,
     types_text,
 )
@@ -101,17 +98,6 @@ _LONGEST = 150
 
 _FEW = 16
 """The most leaves of a tree of dicts, lists and tuples that is written out; otherwise its structure gets a name."""
-
-
-@dataclass(frozen=True)
-class _Compilable:
-    """A call of arrays: its function, the types of its operands by name, and how it was traced."""
-
-    function: Callable[..., Any]
-    structs: Mapping[str, Any]
-    how: Setting
-    gives: Any
-    """The tree of its results, with their numbers."""
 
 
 def traced(
@@ -153,7 +139,7 @@ class _FunctionReader:
     """The arrays and trees that lines give jitted functions for parameters that these donate."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by name."""
-    compilable: dict[str, _Compilable] = field(default_factory=dict[str, "_Compilable"])
+    compilable: dict[str, CompilableCall] = field(default_factory=dict[str, "CompilableCall"])
     """For each line that is a call of arrays: what is compiled to ask for the layouts of its results."""
     captured: dict[tuple[Any, ...], str] = field(default_factory=dict["tuple[Any, ...]", str])
     """The arrays that functions capture, by their dtypes, shapes and bytes."""
@@ -191,6 +177,7 @@ class _FunctionReader:
                 raise invalid(("imports", name), f"{message}; take that line out, or use 32-bit dtypes")
         ambient = self.call is not None and self.call.context
         self.settings = CallSettings(self.probe, ambient, (CannotRead, InvalidExperiment))
+        self.results = ResultLayouts(self.probe, self.definition, self.arrays, self.settings)
         defined = read_functions(self.definition["functions"], {}, ())
         self.calling = _calling(defined, self.modules.objects)
         self.plain = {
@@ -833,7 +820,7 @@ class _FunctionReader:
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
             # The function of the latest reading is traced already.
             function = latest[0] if reference is None else in_space(space)
-            self.compilable[line] = _Compilable(function, self.settings.typed(structs, layouts, how), how, gives)
+            self.compilable[line] = CompilableCall(function, self.settings.typed(structs, layouts, how), how, gives)
         text, tree = self._function(call, own, reads, structs, lines, gives, where)
         if reference is not None and not local and not self.around:
             with self.settings.context(how):
@@ -1090,7 +1077,7 @@ class _FunctionReader:
                 specs[leaf] = spec if own is None else own
             if section == "outputs" and self.call is not None:
                 # Layouts that are to be planned say nothing of a state yet.
-                self._find_state(name, self.trees[name], None)
+                self._add_state(name, self.trees[name], None)
         return specs
 
     def _constraint(self, path: str) -> str | None:
@@ -1143,84 +1130,17 @@ class _FunctionReader:
         """The specs of the leaves of a call's result; what nobody asked for is as the compiler or the types choose."""
         missing = [leaf for leaf, entries in asked.items() if entries is None]
         self.open += missing
-        specs = self._chosen(name, tree, asked, ("outputs", name)) if missing else asked
+        call = self.compilable.get(name)
+        specs = self.results.chosen(name, call, tree, asked, ("outputs", name)) if missing else asked
         if self.call is not None:
             self.held += [leaf for leaf in asked if leaf not in missing]
-            self._find_state(name, tree, specs)
+            self._add_state(name, tree, specs)
         return specs
 
-    def _find_state(self, name: str, tree: Tree, specs: Mapping[str, list[Any] | None] | None) -> None:
-        """Find the outputs that are the next values of operands; `specs`: their layouts, None if these are open."""
-        made = self.compilable.get(name)
-        if made is None:
-            return
-        types: list[Any] = []
-
-        def alike(array: str, number: int) -> bool:
-            if not types:
-                with self.settings.context(made.how):
-                    types.extend(calls.eval_shape(made.function, *made.structs.values()))
-            own, other = made.structs.get(array), types[number]
-            return own is not None and (own.shape, own.dtype) == (other.shape, other.dtype)
-
-        operands = {each: (of.structure, of.leaves) for each, of in self.operands.items()}
-        pairs = [*states.candidates(operands, made.gives, alike, self._donated())]
-        moved = [
-            (array, number)
-            for array, number in pairs
-            if specs is None or self._moves(self.arrays[array]["spec"], specs[tree.leaves[number]])
-        ]
-        is_next: Callable[[str, int], bool] | None = None
-        if moved:
-            with self.settings.context(made.how):
-                is_next = states.updates(made.function, made.structs)
-        for array, number in pairs:
-            # One that lies as its operand needs no proof that it is its next value.
-            if (array, number) not in moved or (is_next is not None and is_next(array, number)):
-                self.state[tree.leaves[number]] = array
-
-    def _moves(self, before: Any, after: Any) -> bool:
-        """Whether two specs are of different layouts."""
-        sizes = self.probe.mesh.sizes
-        pair = [Spec.of(each or ()) for each in (before, after)]
-        rank = max(map(len, pair))
-        kept = [[[axis for axis in axes if sizes.get(axis, 2) > 1] for axes in spec.padded(rank)] for spec in pair]
-        return kept[0] != kept[1]
-
-    def _chosen(
-        self, name: str, tree: Tree, asked: Mapping[str, list[Any] | None], key: Key
-    ) -> dict[str, list[Any] | None]:
-        """The specs of the leaves of a call's result, with those that were asked for."""
-        made = self.compilable.get(name)
-        if made is None:
-            why = "the line calls no function of arrays alone"
-            raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot choose one: {why}")
-        if self.probe.target.topology is not None and not made.how.explicit:
-            # The compiled module says what its compiler chose; nothing runs that a layout here would matter to.
-            return {leaf: [] if entries is None else entries for leaf, entries in asked.items()}
-        phases.tell("the layouts of results were asked for", "XLA is compiling, which chooses the layouts of results")
-        mesh = self.settings.mesh(made.how.explicit)
-        shardings = [
-            None if entries is None else NamedSharding(mesh, PartitionSpec(*map(spec_entry, entries)))
-            for entries in (asked[leaf] for leaf in tree.leaves)
-        ]
-        try:
-            with self.settings.context(made.how):
-                if made.how.explicit:
-                    specs = [
-                        aval.sharding.spec
-                        for aval in calls.jit(made.function).trace(*made.structs.values()).jaxpr.out_avals
-                    ]
-                else:
-                    alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
-                    layouts = {a.name: a.layout.spec for a in read({**skeleton(self.definition), **alone}).arrays}
-                    given = [NamedSharding(mesh, partition(layouts[operand])) for operand in made.structs]
-                    jitted = calls.jit(made.function, in_shardings=given, out_shardings=shardings)
-                    specs = of_results(jitted.lower(*made.structs.values()))
-        except _RAISED as error:
-            raise reported(error, f"compiling '{name}'", key) from None
-        chosen = dict(zip(tree.leaves, map(plain_spec, specs), strict=True))
-        return {leaf: chosen[leaf] if entries is None else entries for leaf, entries in asked.items()}
+    def _add_state(self, name: str, tree: Tree, specs: Mapping[str, list[Any] | None] | None) -> None:
+        call = self.compilable.get(name)
+        if call is not None:
+            self.state |= self.results.next_values(call, tree, specs, self.operands, self._donated())
 
     def _grad(self) -> Any:
         grad = self.definition["grad"]

@@ -20,6 +20,7 @@ from runner.programs.planning.plan import Candidate
 from runner.reports.record import manifest, writing
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.show.plan_table import optimality
+from runner.reports.show.progress import Progress
 
 if TYPE_CHECKING:
     from runner.experiment.config.sources import Sources
@@ -74,7 +75,9 @@ def finished(
     `tell` is called with the plan before candidates are compiled, and with the reason if none is. With `report` the
     folder has a page. Raises `InvalidExperiment`.
     """
-    planning = filled_layouts.planned(config, folder, sources, workers)
+    with Progress(str(config.get("name"))) as progress:
+        progress.tell("planning the layouts")
+        planning = filled_layouts.planned(config, folder, sources, workers)
     refused = flow.too_large(planning) if planning.request.candidates else None
     tell(planning, refused)
     if refused is not None:
@@ -114,7 +117,7 @@ def text(definition: Mapping[str, Any], planning: Planning, compiled: Compiled |
     }
     nested: dict[str, Mapping[str, Any]] = {key: given[key] for key in _NESTED if key in given}
     given |= {key: _changed(value, defaults[key]) for key, value in nested.items()}
-    given["arrays"] = {name: schema.given(array) for name, array in given["arrays"].items()}
+    given["arrays"] = {name: schema.given(array) for name, array in given.get("arrays", {}).items()}
     plan = planning.plan
     head = [
         "# @package _global_",

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from runner.base import words
 from runner.base.faults import Fault, Key, key_text, nearest
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.config import specs
 from runner.experiment.config.quoting import WORD, sizes
-from runner.experiment.config.schema import ExperimentConfig, Flag, Layout, MeshShape
+from runner.experiment.config.schema import ExperimentConfig, Explanation, Flag, Layout, MeshShape
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Kind:
 
 _SCALARS = {str: "text", int: "integer", float: "number"}
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_IN_WORDS = {"text": "a text", "integer": "an integer", "number": "a number", "flag": "true or false"}
+_IN_WORDS = {"text": "a text", "integer": "an integer", "number": "a number"}
 _FILES = ("defaults", "hydra")
 """The keys that a file may have besides those of an experiment."""
 
@@ -54,6 +55,8 @@ def root() -> Kind:
 def _kind(hint: Any) -> Kind:
     if hint in (Flag, bool):
         return Kind("flag")
+    if hint == Explanation:
+        return Kind("flag", form="explanation", words=("full",))
     if hint == Layout:
         return Kind("list", form="spec", words=("auto",))
     if hint == MeshShape:
@@ -150,7 +153,7 @@ def _fits(value: Any, kind: Kind) -> bool:
         case "text":
             return not isinstance(value, Mapping | list)
         case "flag":
-            return isinstance(value, bool) or (isinstance(value, str) and value.lower() in _FLAGS)
+            return isinstance(value, bool) or (isinstance(value, str) and value.lower() in {*_FLAGS, *kind.words})
         case _:
             return not isinstance(value, bool | Mapping | list) and _number(
                 value, int if kind.name == "integer" else float
@@ -171,7 +174,8 @@ def _is_spec(value: Any) -> bool:
 def flags(config: Mapping[str, Any]) -> dict[str, bool]:
     """Return the flags among the keys of a valid configuration, as booleans."""
     keys = [name for name, kind in (root().keys or {}).items() if kind.name == "flag" and name in config]
-    return {name: _FLAGS[str(config[name]).lower()] for name in keys}
+    values = {name: str(config[name]).lower() for name in keys}
+    return {name: _FLAGS[value] for name, value in values.items() if value in _FLAGS}
 
 
 def _number(value: Any, read: type[int] | type[float]) -> bool:
@@ -261,7 +265,8 @@ def _in_words(kind: Kind) -> str:
     if kind.form == "names":
         return "a name or a list of names"
     if kind.name != "mapping":
-        return _IN_WORDS.get(kind.name, "a list")
+        flags = ["true", "false", *kind.words]
+        return words.listed(flags, "or") if kind.name == "flag" else _IN_WORDS.get(kind.name, "a list")
     keys = [f"'{key}'" for key in kind.keys or ()]
     return f"a mapping of {', '.join(keys[:4])}{', …' if len(keys) > 4 else ''}" if keys else "a mapping of names"
 

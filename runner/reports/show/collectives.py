@@ -11,7 +11,7 @@ from runner.base.executions import Count, Part, Range
 from runner.base.words import bytes_text
 from runner.base.words import listed as names_listed
 from runner.compiled.evidence.model import Collective
-from runner.compiled.evidence.words import NOBODY, because, collective, subject
+from runner.compiled.evidence.words import NOBODY, because, collective, subject, summary
 from runner.experiment.program import Program
 from runner.graph.sharding.propagation import Reshard
 from runner.reports.record.model import Record
@@ -30,12 +30,13 @@ _NAMED = 3
 class ExplainedRow:
     """A row of the table of collectives, with the reasons for its collectives and what each program sends for them.
 
-    - `cells`: the texts under `HEAD`; `reasons`: each once.
+    - `cells`: the texts under `HEAD`; `reasons`: each once; `brief`: the first of them in brief, or nothing.
     - `parts`: by program, how often each collective runs, in which branches, and the bytes that a device sends for it.
     """
 
     cells: tuple[str, ...]
     reasons: tuple[str, ...]
+    brief: str
     parts: Mapping[str, Sequence[Part]]
 
     @property
@@ -63,7 +64,10 @@ def brief(record: Record) -> tuple[Table[str], str | None]:
     alike |= {HEAD.index("programs")} if len(record.programs) == 1 else set()
     kept = [k for k in range(len(HEAD)) if k not in alike]
     head = [name.removesuffix(" per device") for name in HEAD]
-    shown = Table([head[k] for k in kept], [[row[k] for k in kept] for row in table], grouping=("programs", "how"))
+    beneath = [row.brief for row in rows] if record.explain else []
+    grouping = () if any(beneath) else ("programs", "how")
+    cells = [[row[k] for k in kept] for row in table]
+    shown = Table([head[k] for k in kept], cells, beneath=beneath if any(beneath) else (), grouping=grouping)
     return shown, f"{len(rows)} collectives are folded into these rows; explain=true lists each" if folds else None
 
 
@@ -121,10 +125,17 @@ def explained(record: Record, named: Callable[[Collective], Collective] = lambda
         ExplainedRow(
             (*row, _all_or([*by_program], programs)),
             tuple(dict.fromkeys(because(e.why) for each in by_program.values() for e in each if e.why is not None)),
+            _in_a_line([named(entry) for each in by_program.values() for entry in each]),
             {program: _parts(entries) for program, entries in by_program.items()},
         )
         for row, by_program in grouped.items()
     ]
+
+
+def _in_a_line(entries: Sequence[Collective]) -> str:
+    """Return the first reason of alike collectives in brief; nothing without one."""
+    known = ((entry.why, entry.nodes) for entry in entries if entry.why is not None)
+    return next((summary(replace(why, text=_LINE.sub(r"\1", why.text)), nodes) for why, nodes in known), "")
 
 
 def together(group: Sequence[ExplainedRow]) -> str:

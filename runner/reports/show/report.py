@@ -378,14 +378,17 @@ def _expectations(checks: Sequence[Verdict]) -> StatusCell:
 def _collectives(record: Record, *, complete: bool) -> None:
     from runner.reports.show import collectives
 
-    if complete:
+    full = complete or record.explain == "full"
+    if full:
         shown, folded = Table(collectives.HEAD, collectives.rows(record)), None
     else:
         shown, folded = collectives.brief(record)
     if shown.rows:
         print_report(shown)
     totals = collectives.totals(record) if len(shown.rows) > 1 else []
-    explain = collectives.reasons(record) if complete or record.explain else []
+    explain = collectives.reasons(record) if full else []
+    if shown.beneath:
+        say("reasons in brief; in full: explain=full", "dim")
     beneath = [*([folded] if folded else []), *totals, *collectives.lines(record), *explain]
     for line in beneath:
         say(line)

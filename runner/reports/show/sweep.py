@@ -204,7 +204,8 @@ def _counted(count: int, what: str) -> str:
 
 def lines(rows: Sequence[Row]) -> list[str]:
     """Say what the estimates are for, and the best by each measure with its lead."""
-    answers = [_line(best) for name in MEASURES if (best := measures.best(rows, name))]
+    ranked = [name for name in MEASURES if name != "compile_s"]
+    answers = [_line(best) for name in ranked if (best := measures.best(rows, name))]
     estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(rows)]
     best_of = ["the best by each measure, of the points that passed:", *(f"  {line}" for line in answers)]
     return [*estimates, *(best_of if answers else [])]

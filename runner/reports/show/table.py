@@ -31,7 +31,7 @@ class Table(Generic[Content]):
     """The names of the columns, and rows of as many cells: texts and `StatusCell`, on a page markup as well.
 
     - `right`: the indices of numeric columns, which a page aligns to the right.
-    - `beneath`: for each row a text that a terminal prints under it; none for no row.
+    - `beneath`: for each row a text under it, on a page one paragraph for each line; none for no row.
     - `grouping`: the names of columns that a narrow terminal turns into headings of their rows, as few as it needs.
     """
 
@@ -207,7 +207,10 @@ def _block(
     """Lay out the rows of one table; `beneath` has the lines under each of them, or nothing."""
     block: list[Line] = []
     for number, row in enumerate(([(name, "bold") for name in head], *rows)):
-        parts = [textwrap.wrap(text, width) or [""] for (text, _), width in zip(row, widths, strict=True)]
+        parts = [
+            textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+            for (text, _), width in zip(row, widths, strict=True)
+        ]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             line: Line = []
             for text, (_, style), width in zip(texts, row, widths, strict=True):

@@ -21,13 +21,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 
 from benchmarks.fuzz import judge
 from benchmarks.fuzz.cases import complete
+from runner.experiment.model import Experiment
+from runner.programs.types import InferredTypes
+from runner.worker import job, shared
 
 FUNCTIONS = (
     "tanh({x})", "exp(0.3 * {x})", "expm1(0.3 * {x})", "log1p({x} ** 2)", "logistic({x})", "erf({x})", "sin({x})",
@@ -88,6 +93,25 @@ def compiled_once() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def typed_once() -> Iterator[None]:
+    """Let the seeds of an experiment share its types and its compiled programs: none depends on a seed."""
+    known: dict[str, InferredTypes] = {}
+    infer = job.infer
+
+    def inferred(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
+        key = json.dumps([{**experiment.definition, "seed": 0}, derives], default=str)
+        if key not in known:
+            known[key] = infer(experiment, derives=derives)
+        types = known[key]
+        # The derived lines are an experiment of their own, with its data.
+        return types if types.derived is None else replace(types, derived=replace(types.derived, seed=experiment.seed))
+
+    shared.forget()
+    with mock.patch.object(job, "infer", inferred), mock.patch.object(shared, "forget"):
+        yield
+
+
 def main() -> None:
     """Run the programs at several seeds; the exit status is 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -105,8 +129,10 @@ def main() -> None:
     more = {} if given.verify is None else {"verify": given.verify}
     with compiled_once():
         for number in range(given.first, given.first + given.count):
-            for seed in range(given.seeds):
-                judged = judge.judge(complete({**program(number), **more, "seed": seed}))
+            definition = complete({**program(number), **more})
+            with typed_once():
+                judgements = [judge.judge({**definition, "seed": seed}) for seed in range(given.seeds)]
+            for seed, judged in enumerate(judgements):
                 counts[judged["status"]] += 1
                 decided.update(_why_decided(output) for output in judged.get("twins", {}).values())
                 twins += judged.get("twin_seconds", 0.0)

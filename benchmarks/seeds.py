@@ -12,25 +12,19 @@ of a tolerance that was used, and how many runs needed a twin; the exit status i
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 
 from benchmarks.fuzz import judge
-from benchmarks.right_programs import compiled_once
+from benchmarks.right_programs import compiled_once, typed_once
 from runner.base.layout import Mesh, SpecEntries
 from runner.experiment.model import Experiment
-from runner.programs.types import InferredTypes
-from runner.worker import job, shared
 from tests.command import LARGE, REFUSED
 from tests.harness import shipped
 
@@ -58,30 +52,11 @@ def main() -> None:
             if name in LARGE:
                 experiment = experiment.at(dims={dim: SIZES[dim] for dim in SIZES if dim in experiment.dims})
             for layouts in _layouts(experiment, given.layouts):
-                with _typed_once():
+                with typed_once():
                     bad += _run(name, experiment.at(layouts=layouts) if layouts else experiment, layouts, given.seeds)
             judge.forget()
     print(f"{bad} runs did not pass")
     sys.exit(bool(bad))
-
-
-@contextlib.contextmanager
-def _typed_once() -> Iterator[None]:
-    """Let the seeds of an experiment share its types and its compiled programs: none depends on a seed."""
-    known: dict[str, InferredTypes] = {}
-    infer = job.infer
-
-    def inferred(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
-        key = json.dumps([{**experiment.definition, "seed": 0}, derives], default=str)
-        if key not in known:
-            known[key] = infer(experiment, derives=derives)
-        types = known[key]
-        # The derived lines are an experiment of their own, with its data.
-        return types if types.derived is None else replace(types, derived=replace(types.derived, seed=experiment.seed))
-
-    shared.forget()
-    with mock.patch.object(job, "infer", inferred), mock.patch.object(shared, "forget"):
-        yield
 
 
 def _layouts(experiment: Experiment, names: Sequence[str]) -> Iterator[dict[str, SpecEntries]]:

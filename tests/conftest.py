@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ class _Sampled:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep every n-th case of a test marked `sample(n)`, unless the session runs all of them.
+    """Keep every n-th case of a test marked `sample(n)`, and half of those `in_turn`, unless the session runs all.
 
     Of the small experiments every ninth is run, and one that is compiled for hardware: `make experiments` runs all.
     """
@@ -99,6 +100,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.whole)
         counts[test] += 1
     for item in items:
+        if item.get_closest_marker("in_turn") is not None and (zlib.crc32(item.nodeid.encode()) + _MINOR) % 2:
+            item.add_marker(pytest.mark.whole)
         if item.get_closest_marker("xdist_group") is None and _shares(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
         hardware = "::v5e_2x2::" in item.nodeid

@@ -214,6 +214,7 @@ outputs: {C: [null, null], loss: []}
 )
 
 
+@pytest.mark.in_turn
 @needs_libtpu
 @pytest.mark.parametrize(("times", "status"), [("1", "passed"), ("2", "failed")])
 def test_sections_with_gradients_need_no_device_either(times, status, tmp_path):
@@ -257,6 +258,7 @@ def test_the_effort_of_an_interpretation_grows_with_the_work():
     assert large.bytes == small.bytes >= 8 * 3 * 64 * 64
 
 
+@pytest.mark.in_turn
 @needs_libtpu
 def test_a_verification_does_not_wait_for_later_points(tmp_path):
     start = ("+experiment=case3_allreduce", "++verify_dims.I=8", "program=auto", "expect.collectives=null")
@@ -408,6 +410,7 @@ def test_compiler_evidence_is_recorded_and_checks_that_need_a_run_are_not_run(co
         assert (program["outputs"]["C"]["values"], program["outputs"]["C"]["shard_shape"]) == (None, [256, 256])
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @needs_libtpu
 @pytest.mark.parametrize("program", ["shard_map", "vmap"])
@@ -425,6 +428,7 @@ def test_a_program_compiles_alone(compiled, program, tmp_path):
     assert f"'flops': {result['cost']['flops']}" in cost
 
 
+@pytest.mark.in_turn
 @needs_libtpu
 def test_no_data_is_made(tmp_path):
     # The two arrays have 32 TiB.
@@ -440,6 +444,7 @@ def test_no_data_is_made(tmp_path):
     )
 
 
+@pytest.mark.in_turn
 @needs_libtpu
 def test_values_are_checked_at_verify_dims_on_simulated_devices(tmp_path):
     sizes = {"I": 8, "J": 64}
@@ -460,6 +465,7 @@ def test_values_are_checked_at_verify_dims_on_simulated_devices(tmp_path):
     assert "values, replicas and agreement are those at I=8, J=64 on 8 simulated CPU devices" in done.stdout
 
 
+@pytest.mark.in_turn
 @needs_libtpu
 def test_a_wrong_program_fails_at_verify_dims(tmp_path):
     wrong = ("per_device.C=partial * 2", "check_vma=false", "program=shard_map")

@@ -35,7 +35,7 @@ def checked(function: Any, operands: Any, in_specs: Any, out_specs: Any, folder:
     mapped = jax.shard_map(
         function, mesh=MESH, in_specs=in_specs, out_specs=out_specs, check_vma=more.pop("check_vma", True)
     )
-    return api.checked(mapped, operands, mesh=MESH, in_specs=in_specs, folder=folder, workers=WORKERS, **more)
+    return api.checked(mapped, operands, folder, WORKERS, mesh=MESH, in_specs=in_specs, **more)
 
 
 def collectives(record: api.Record) -> list[Collective]:

@@ -189,19 +189,19 @@ def test_operands_one_by_one_are_answered_with_a_tuple() -> None:
         runner.check(double, x, x, mesh={"x": 2})  # type: ignore[call-arg]
     call = str(refused.value).partition("write ")[2]
     assert call == "runner.check(double, (w, x), …)"
-    given = call.replace("runner.check", "api.checked").replace("…", 'workers=WORKERS, mesh={"x": 2}, in_specs=P()')
+    given = call.replace("runner.check", "api.checked").replace("…", 'None, WORKERS, mesh={"x": 2}, in_specs=P()')
     assert eval(given, {"api": api, "double": double, "w": x, "x": x, "P": P, "WORKERS": WORKERS}).status == "passed"
 
 
 @pytest.mark.parametrize("given", ["in_shardings", "out_shardings", "in_axis_resources"])
 def test_an_argument_of_jit_is_answered_with_ours(given: str) -> None:
     x = jnp.ones(4)
-    more: dict[str, Any] = {"mesh": {"x": 2}, "workers": WORKERS}
+    more: dict[str, Any] = {"mesh": {"x": 2}}
     specs: dict[str, Any] = {} if given.startswith("in_") else {"in_specs": P("x")}
-    message = api.checked(double, (x, x), **{**more, **specs, given: P("x")}).error or ""
+    message = api.checked(double, (x, x), None, WORKERS, **{**more, **specs, given: P("x")}).error or ""
     argument = re.search(r"write it as (\w+)=…", message)
     assert argument is not None, message
-    assert api.checked(double, (x, x), **{**more, **specs, argument[1]: P("x")}).status == "passed"
+    assert api.checked(double, (x, x), None, WORKERS, **{**more, **specs, argument[1]: P("x")}).status == "passed"
 
 
 def test_a_function_is_no_experiment() -> None:

@@ -43,6 +43,7 @@ def script(text: str, folder: Path) -> str:
     return ran.stdout
 
 
+@pytest.mark.in_turn
 def test_the_page_is_true_and_the_process_imports_no_jax(tmp_path: Path) -> None:
     assert len(BLOCKS) >= 6
     shown = 'import sys\nassert "jax" not in sys.modules\nprint(record)\n'
@@ -52,6 +53,7 @@ def test_the_page_is_true_and_the_process_imports_no_jax(tmp_path: Path) -> None
     assert (tmp_path / "outputs" / "doubled" / "result.json").is_file()
 
 
+@pytest.mark.in_turn
 def test_the_page_of_functions_is_true(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "functions.md").read_text(encoding="utf-8")
     checked, own, referring = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

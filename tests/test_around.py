@@ -199,6 +199,7 @@ def test_the_plugin_tells_an_experiment_from_another_tools_file(tmp_path: Path, 
 # The environment.
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

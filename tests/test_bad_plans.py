@@ -135,7 +135,8 @@ def test_nothing_waits_for_what_is_no_file(what: str, tmp_path: Path) -> None:
         (("--compare", str(tmp_path), str(tmp_path)), "runner plan"),
         ((*experiment, "plan.competitors=[theirs]", "hydra.run.dir=out"), "runner plan"),
         (("resume=.",), "runner"),
-        ((".", "."), "runner compare"),
+        # What is called as a golden and leads to a folder is none.
+        *([((".", "."), "runner compare")] if what != "folder" else []),
     ):
         done = command(tmp_path, *words, module=module, limit=60)
         assert done.returncode in (2, 3), (words, done)

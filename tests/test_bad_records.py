@@ -50,6 +50,7 @@ def _tried(records: tuple[Any, Any, Any], folder: Path, every: int) -> int:
     return count
 
 
+@pytest.mark.in_turn
 def test_a_hostile_record_costs_its_own_point(records: tuple[Any, Any, Any], tmp_path: Path) -> None:
     assert _tried(records, tmp_path, SAMPLE) > 8
 

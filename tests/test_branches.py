@@ -270,7 +270,7 @@ def test_tables_goldens_and_sweeps_show_the_range() -> None:
     (entry,) = measures.rows(0, ranged, [])
     assert entry.value("all-reduce") == 1
     assert sweep.collectives_text(entry.collectives) == "all-gather, 0 to 1 all-reduce"
-    shown = sweep.table([entry])
+    shown, _ = sweep.table([entry])
     (cells,) = shown.rows
     assert cells[shown.head.index("sent")].text == "at most 128 B"
     pins = golden.pinned(program)

@@ -174,6 +174,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_a_handwritten_gradient_fails_in_sections(name: str, tmp_path: Path) -> None:
@@ -201,6 +202,7 @@ def test_without_an_oracle_of_the_gradient_the_rest_is_judged(tmp_path: Path, mo
     assert outcome.checks["shard_map"].value.outputs["g"].status == "not_run"
 
 
+@pytest.mark.in_turn
 def test_a_pinned_gradient_applies_to_the_programs_that_compute_it(tmp_path: Path) -> None:
     outcome = harness.run(LEAST_SQUARES, tmp_path, expect={"values": {"grad.w": [9, 9, 9, 9]}})
     assert outcome.checks["auto"].values.status == "failed"

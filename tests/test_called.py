@@ -40,7 +40,7 @@ def _workers() -> Iterator[None]:
 
 def check(folder: Path, function: Any, *operands: Any, **more: Any) -> api.Record:
     """Do what `runner.check` does, without printing; it starts no process for each."""
-    return api.checked(function, operands, folder=folder, workers=WORKERS, **{"mesh": MESH, **more})
+    return api.checked(function, operands, folder, WORKERS, **{"mesh": MESH, **more})
 
 
 def message(folder: Path, function: Any, *operands: Any, **more: Any) -> str:
@@ -88,6 +88,7 @@ def local_classes() -> tuple[Any, Any]:
     return State(Layer(W)), apply
 
 
+@pytest.mark.in_turn
 def test_closures_and_arguments_reach_the_worker(tmp_path: Path) -> None:
     state, apply = local_classes()
     scale, mask = 3.0, jax.random.key(1)
@@ -164,8 +165,8 @@ def test_a_jitted_functions_in_shardings_are_its_specs_and_mesh(tmp_path: Path) 
 def test_one_process_traces_and_runs_all_checks(tmp_path: Path) -> None:
     workers = Workers()
     for number in range(3):
-        arguments: dict[str, Any] = {"mesh": MESH, "in_specs": P("data"), "workers": workers}
-        record = api.checked(jnp.cos if number else jnp.matmul, (X,), folder=tmp_path / str(number), **arguments)
+        arguments: dict[str, Any] = {"mesh": MESH, "in_specs": P("data")}
+        record = api.checked(jnp.cos if number else jnp.matmul, (X,), tmp_path / str(number), workers, **arguments)
         assert record.status == ("passed" if number else "invalid")
     assert workers.started == 1
     workers.close()
@@ -378,6 +379,7 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.sample(2)
 def test_a_wrong_result_of_the_compiler_is_caught(tmp_path: Path, name: str) -> None:

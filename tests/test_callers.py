@@ -263,9 +263,9 @@ def test_a_command_line_has_no_nul() -> None:
     assert "has a NUL character, which no command line has" in refusal(lambda: runner.sweep(CASE, {"name": ("a\0",)}))
 
 
-def checked(function: Any = abs, operands: Any = (X,), **arguments: Any) -> Callable[[], api.Record]:
-    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x"), "folder": "out", **arguments}
-    return lambda: api.checked(function, operands, workers=NeverStarted(), **given)
+def checked(function: Any = abs, operands: Any = (X,), /, **arguments: Any) -> Callable[[], api.Record]:
+    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x"), **arguments}
+    return lambda: api.checked(function, operands, "out", NeverStarted(), **given)
 
 
 NO_MESH = 'is not a mesh; give names with sizes, such as {"data": 2, "model": 2}, or a Mesh'
@@ -273,6 +273,7 @@ MESHES: dict[str, tuple[Any, str]] = {
     "none": (None, "no operand lies on a mesh, and none is given; give one"),
     "a text": ("x", NO_MESH),
     "a number": (3, NO_MESH),
+    "sizes": ((4, 2), 'such as {"data": 4, "model": 2}'),
     "pairs": ([("x", 2)], NO_MESH),
     "a set": ({"x"}, NO_MESH),
     "half a device": ({"x": 2.5}, NO_MESH),
@@ -305,12 +306,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no function": (checked(None), "None is not a function"),
     "a name": (checked("abs"), "'abs' is not a function"),
     "a module": (checked(np), "is not a function"),
-    "an array": (checked(operands=X), "the operands are a tuple, runner.check(abs_, (x, w)), not a ndarray"),
-    "no operands": (checked(operands=None), "not a NoneType"),
-    "a generator": (checked(operands=(x for x in [X])), "not a generator"),
-    "a mapping": (checked(operands={"a": X}), "not a dict"),
-    "a deep operand": (checked(operands=(levels(3000),)), "is a tree of more than 100 levels"),
-    "an operand in itself": (checked(operands=(in_itself(),)), "is a tree of more than 100 levels"),
+    "an array": (checked(abs, X), "the operands are a tuple, runner.check(abs_, (x, w)), not a ndarray"),
+    "no operands": (checked(abs, None), "not a NoneType"),
+    "a generator": (checked(abs, (x for x in [X])), "not a generator"),
+    "a mapping": (checked(abs, {"a": X}), "not a dict"),
+    "a deep operand": (checked(abs, (levels(3000),)), "is a tree of more than 100 levels"),
+    "an operand in itself": (checked(abs, (in_itself(),)), "is a tree of more than 100 levels"),
     "keywords in a list": (checked(kwargs=[1]), "kwargs is [1]; give a mapping of the names of keyword arguments"),
     "numbered keywords": (checked(kwargs={3: X}), "give a mapping of the names of keyword arguments"),
     "specs as a number": (checked(in_specs=3), "in_specs is 3; give a PartitionSpec, or a tree of them, for each"),
@@ -334,6 +335,9 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no bytes": (checked(expect={"max_bytes_per_device": float("nan")}), "nan is not a size; write an integer"),
     "deep expectations": (checked(expect=levels(3000, lambda inner: {"a": inner})), "more than 100 levels"),
     "no key": (checked(nope=1), "there is no key 'nope'; there are name, summary"),
+    "an argument of ours": (checked(planned=3), "there is no key 'planned'"),
+    "an argument within": (checked(caller="x"), "there is no key 'caller'"),
+    "checks": (checked(checks=3), "what must hold is in expect: {max_bytes_per_device: 4096}"),
     "a seed": (checked(seed="x"), "'seed' is an integer, not 'x'"),
     "a timeout": (checked(timeout=-1), "the timeout is a number of seconds above 0, and not infinite"),
     "no timeout": (checked(timeout=None), "'timeout' cannot be null: it is a number"),
@@ -374,6 +378,11 @@ PLANS: dict[str, tuple[Callable[[], Any], str]] = {
     "another mesh": (planned(mesh="autos"), NO_MESH),
     "hold": (planned(hold=3), "3 is no mapping of paths to specs"),
     "a spec to hold": (planned(hold={"x": 3}), "hold['x']: 3 is not a PartitionSpec"),
+    "a program": (planned(program="shard_map"), "compiled as the programs auto and constraint; leave program out"),
+    "no key": (planned(nope=1), "nope\n  there is no key 'nope'; there are name"),
+    "an argument within": (planned(planned=False), "there is no key 'planned'"),
+    "an array": (lambda: runner.plan(abs, X, mesh={"x": 2}), "a tuple, runner.plan(abs_, (x, w))"),  # type: ignore[arg-type]
+    "no operands": (lambda: runner.plan(abs, None, mesh={"x": 2}), "not a NoneType"),  # type: ignore[arg-type]
     "plan": (planned(plan={}), "the keys of plan are arguments here: least, memory, seconds, candidates"),
     "specs": (planned(in_specs=3), "in_specs is 3; give a PartitionSpec"),
     "deep specs": (planned(in_specs=levels(3000)), DEEP),
@@ -391,6 +400,15 @@ def test_an_argument_of_plan_is_refused(kind: str) -> None:
 MODULE = "HloModule x, num_partitions=2\n\nENTRY main {\n  ROOT a = f32[3] parameter(0)\n}\n"
 
 
+class Mute:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
+def of_two(x: Any, w: Any) -> Any:
+    return x @ w
+
+
 def explained(step: Any = "m.txt", **arguments: Any) -> Callable[[], Any]:
     return lambda: runner.explain(step, **arguments)
 
@@ -403,12 +421,23 @@ EXPLAINED: dict[str, tuple[Callable[[], Any], str]] = {
     "bytes": (explained(b"m.txt"), NO_STEP),
     "a list": (explained(["m.txt"]), NO_STEP),
     "a mapping": (explained({}), NO_STEP),
+    "no repr": (explained(Mute()), "a value of the type Mute " + NO_STEP),
+    "NumPy's": (lambda: runner.explain(np.sin, X), "jit cannot trace; give jax.numpy.sin"),
+    "a list of hardware": (explained(hardware=["v5p"]), "hardware is ['v5p']; give a name"),
+    "a numbered module": (explained(module=3), "module is 3; give a name"),
+    "no axes": (explained(mesh={}), NO_SIZES),
+    "no width": (lambda: runner.explain("m.txt").text(width=0), "width is 0; give the number of columns"),
+    "a width below zero": (lambda: runner.explain("m.txt").annotated(-5), "width is -5; give the number of columns"),
+    "no path to save": (lambda: runner.explain("m.txt").save(None), "path is None; give the path"),  # type: ignore[arg-type]
+    "a path of a page": (lambda: runner.explain("m.txt").html("a\0"), "which has a NUL character; give the path"),
     "an array": (explained(X), NO_STEP),
     "no file": (explained("absent"), "absent: there is no such file"),
     "a long name": (explained("a" * 5000), "with a name of 5000 bytes"),
     "a folder": (explained(""), "no module was dumped here"),
     "a device": (explained("/dev/zero"), "/dev/zero: it is not a regular file"),
     "arguments": (lambda: runner.explain("m.txt", X), "a file has no arguments: runner.explain(path)"),
+    "a tuple": (lambda: runner.explain(of_two, (X, X)), "given one by one: runner.explain(of_two, x, w)"),
+    "too few": (lambda: runner.explain(of_two, X), "of_two: missing a required argument: 'w'"),
     "a module of a function": (explained(jax.jit(abs), module="f"), "a step is compiled to one module"),
     "a mesh": (explained(mesh=3), NO_SIZES),
     "a text": (explained(mesh="x"), NO_SIZES),

@@ -36,7 +36,7 @@ def mesh_of(kind: AxisType) -> Any:
 
 
 def check(folder: Path, function: Any, *operands: Any, **more: Any) -> api.Record:
-    return api.checked(function, operands, folder=folder, workers=WORKERS, **more)
+    return api.checked(function, operands, folder, WORKERS, **more)
 
 
 def compiled_by_jax(function: Any, x: Any) -> Any:

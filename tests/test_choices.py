@@ -89,6 +89,7 @@ def test_one_branch_is_taken_and_the_index_is_clamped() -> None:
             np.testing.assert_allclose(taken, result, rtol=1e-12)
 
 
+@pytest.mark.in_turn
 def test_every_program_and_its_gradients_are_right(tmp_path: Path) -> None:
     outcome = run(STEP, tmp_path)
     assert outcome.failures() == []
@@ -303,6 +304,7 @@ def test_a_collective_that_some_devices_never_reach_is_refused(case: str) -> Non
         assert message in refused(uneven(line), check_vma=check_vma).message
 
 
+@pytest.mark.in_turn
 def test_a_collective_that_all_devices_reach_runs(tmp_path: Path) -> None:
     for line in EVEN.values():
         assert run(uneven(line), tmp_path).failures() == [], line

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import socket
 import struct
 import subprocess
@@ -118,6 +119,7 @@ def wait_for(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.in_turn
 def test_two_commands_that_slurm_started_are_one_run(tmp_path: Path) -> None:
     first, second = ended(commands(tmp_path, "program=shard_map", "trace=true"))
     assert (first[0], first[2]) == (0, "")
@@ -556,6 +558,35 @@ def test_an_invalid_message_ends_the_run_with_a_message(message: Any, says: str,
     assert over.wait(10)
     assert remote.lost
     assert remote.ended("process 1 of 2") == f"process 1 of 2 {says}"
+    here.close()
+    peer.close()
+
+
+class Calls:
+    """An object whose pickle makes a file when it is read."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return Path.touch, (self._file,)
+
+
+def test_a_pickle_in_the_place_of_a_message_or_of_values_is_not_unpickled(tmp_path: Path) -> None:
+    here, peer = pair()
+    theirs = pickle.dumps(Calls(tmp_path / "called"))
+    peer._frames.send_bytes(theirs)
+    assert here.receive(10.0) is None
+    (tmp_path / "sent").write_bytes(theirs)
+    peer.send({"file": "auto.bin"}, tmp_path / "sent")
+    assert here.receive(10.0) == {"file": "auto.bin", "bytes": len(theirs)}
+    here.read(len(theirs), tmp_path / "auto.bin")
+    assert (tmp_path / "auto.bin").read_bytes() == theirs
+    assert not (tmp_path / "called").exists()
+    # A connection that unpickles would have called it.
+    peer._frames.send_bytes(theirs)
+    here._frames.recv()
+    assert (tmp_path / "called").exists()
     here.close()
     peer.close()
 

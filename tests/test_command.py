@@ -210,6 +210,7 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
     assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
 
 
+@pytest.mark.in_turn
 @SAME_WORKER
 def test_layer_gives_the_documents_numbers(runs: dict[str, Path]) -> None:
     record = recorded(runs["layer"])

@@ -67,8 +67,13 @@ LINES: list[tuple[str, list[str], str]] = [
     ("runner runs", ["--status", ""], "there is no status ''"),
     ("runner runs", ["--delete"], "--delete: name the runs"),
     ("runner compare", [], "A is missing"),
+    ("runner", ["-m", CASE, f"+experiment={CASE},layer"], f"a sweep runs all: -m {CASE},layer"),
     ("runner compare", ["a"], "a: there is no such file or folder"),
+    ("runner compare", ["/"], "too many files for a folder of goldens"),
     ("runner report", [], "FOLDER is missing"),
+    ("runner report", ["--nope"], "unrecognized arguments: --nope"),
+    ("runner compare", ["--serie", "x"], "unrecognized arguments: --serie"),
+    ("runner explain", ["m.txt", "--module", "y"], "m.txt: its module is x, not y"),
     ("runner explain", [], "name a FILE, or --profile LOGDIR"),
     ("runner explain", ["m.txt", "--hardware", "nope"], "there is no hardware 'nope'"),
     *(
@@ -137,6 +142,15 @@ def test_a_text_that_is_no_module_is_refused(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UnreadableModule) as error:
         runner.explain(tmp_path / "m.txt")
     assert says in str(error.value)
+
+
+def test_a_module_that_contradicts_itself_is_refused_with_the_instruction(tmp_path: Path) -> None:
+    (tmp_path / "m.txt").write_text(
+        entry("p = f32[4,4] parameter(0)", "ROOT d = () dot(p, p), lhs_contracting_dims={1}")
+    )
+    with pytest.raises(UnreadableModule) as error:
+        runner.explain(tmp_path / "m.txt")
+    assert "the module contradicts itself at line 5, d, dot; if a compiler wrote it" in str(error.value)
 
 
 FRAMES = """HloModule x

@@ -61,6 +61,7 @@ def test_a_check_has_the_callers_settings_but_not_those_that_prevent_it(report: 
     assert report["results"]["strict"]["status"] == "invalid"
 
 
+@pytest.mark.in_turn
 def test_a_new_process_gives_the_same_results(report: dict[str, Any], tmp_path: Path) -> None:
     other = script(tmp_path, "threads")
     assert other["workers"] == ["the worker is a new process, since this process has several threads"] * 5

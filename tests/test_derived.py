@@ -270,7 +270,7 @@ def test_an_existing_mean_is_reused() -> None:
     )
     assert lines == {
         "m": "pmean(mean(a, axis=0), 'x')",
-        "out": "pmean(mean((a - expand_dims(m, 0)) ** 2, axis=0, keepdims=False), 'x') + m",
+        "out": "pmean(mean((a - expand_dims(m, 0)) ** 2, axis=0), 'x') + m",
     }
 
 

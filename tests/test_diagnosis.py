@@ -15,6 +15,7 @@ from runner.checks.context import Context
 from runner.checks.edits import Edits
 from runner.checks.kinds import sections
 from runner.checks.reference import interpret
+from runner.checks.reference.rerun import Rerun
 from runner.experiment import data
 from runner.experiment.model import Experiment, expressions
 from runner.graph.term import Term
@@ -235,7 +236,7 @@ def test_an_axis_of_size_1_is_not_accused() -> None:
 
 
 def test_the_search_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis.Trial, "mends", lambda *_: pytest.fail("an edit was tried"))
+    monkeypatch.setattr(Rerun, "changed", lambda *_: pytest.fail("an edit was tried"))
     given = context("A @ B", {"C": "psum(A @ B, 'x') + 1"})
     given.experiment = given.experiment.at(diagnose=0)
     assert diagnosis.diagnose(given) == [

@@ -49,6 +49,7 @@ MODULES = {
         flops=2 * 128**3, collectives={"collective-permute": 1}, sent=32768, asynchronous=True
     ),
     "tpu_elements_by_number": Known(flops=0, collectives={"all-reduce": 1}, sent=5 * 96),
+    "tpu_merged_by_number": Known(flops=2 * 2 * 8**3, collectives={"all-reduce": 2}, sent=288 + 544),
     "tpu_megascale": Known(collectives={"all-reduce": 1}, asynchronous=True),
     "tpu_sparsecore_calls": Known(flops=2 * 64**3, collectives={"all-reduce": 1}, sent=1536, asynchronous=True),
     "tpu_sparsecore": Known(collectives={"all-gather": 1}, sent=1536, asynchronous=True),
@@ -94,6 +95,23 @@ def test_elements_that_are_read_by_their_numbers_are_elements() -> None:
     # Five steps of a loop, each with a part of 64 B of which three quarters are sent twice.
     assert (entry.count, entry.bytes_in, entry.bytes_sent) == (5, 64, 96)
     assert entry.node == "step.py:9"
+
+
+def test_merged_sums_whose_elements_have_no_names_have_the_lines_of_their_operands() -> None:
+    inserted, merged = modules.explain(text_of("tpu_merged_by_number"), "step.txt").moving
+    assert inserted.nodes == ["step.py:17", "step.py:16"]
+    assert merged.nodes == ["step.py:9", "step.py:16", "step.py:17"]
+    assert [part.nodes for part in merged.parts] == [["step.py:9"], ["step.py:16"], ["step.py:17"]]
+
+
+def test_a_merged_sum_says_which_part_of_it_the_program_asks_for() -> None:
+    inserted, merged = modules.explain(text_of("tpu_merged_by_number"), "step.txt").moving
+    assert inserted.why is None
+    assert merged.why is not None
+    assert merged.why.text == (
+        "JAX's differentiation of step.py:9 asks for it: psum; XLA merged it with the sums that it inserts for "
+        "step.py:16 and step.py:17"
+    )
 
 
 def test_a_product_of_a_library_moves_its_arrays_and_not_its_workspace() -> None:

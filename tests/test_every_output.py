@@ -130,7 +130,7 @@ def test_many_outputs_are_named_in_part_and_counted_in_full(outputs: int, named:
 # layout
 
 
-def test_correct_layouts_pass() -> None:
+def test_outputs_in_their_layouts_pass() -> None:
     assert layout.check(context(), run()) == LayoutVerdict(status="passed")
 
 

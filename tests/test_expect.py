@@ -303,7 +303,7 @@ def test_a_collective_with_an_unknown_count_fails_the_expectation():
     assert reason.endswith("is not known: all-reduce of D over x, all-gather of C over x")
 
 
-def test_no_collectives():
+def test_a_collective_fails_where_none_is_expected():
     assert verdicts("no_collectives: true")["no_collectives"]["status"] == "passed"
     assert verdicts("no_collectives: true", inserted(to=None))["no_collectives"] == {
         "status": "failed",
@@ -465,7 +465,7 @@ def test_bytes_of_an_unknown_size_fail():
     }
 
 
-def test_memory():
+def test_a_program_that_needs_more_memory_than_expected_fails():
     assert verdicts("max_memory_bytes: 224")["max_memory_bytes"] == {"status": "passed", "found": 224, "allowed": 224}
     assert verdicts("max_memory_bytes: 200")["max_memory_bytes"] == {
         "status": "failed",
@@ -630,7 +630,7 @@ def lies(*spec: Any, shape: tuple[int, ...] = (4, 4)) -> dict[str, Any]:
     return {"layouts": {"C": {"spec": list(spec), "shape": list(shape), "text": "GSPMDSharding({…})"}}}
 
 
-def test_layouts():
+def test_a_line_in_the_expected_layout_passes():
     assert verdicts("layouts: {C: [x, y]}", **lies("x", "y")) == {"layouts": {"status": "passed"}}
     assert verdicts("layouts: {C: [[x, y]]}", **lies(["x", "y"], None))["layouts"]["status"] == "passed"
     assert verdicts("layouts: {C: []}", **lies())["layouts"]["status"] == "passed"

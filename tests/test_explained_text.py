@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from runner.compiled.evidence.words import summary
 from runner.compiled.explanation import modules
 from runner.compiled.explanation.model import Explanation
 from runner.reports.show import explained
+from runner.reports.show.page import explanation as page
 from tests.explained import STEP
 
 KEYS = ["params['w']", "params['b']", "params['emb']", "x", "y"]
@@ -25,9 +27,8 @@ WHOLE = (
 @pytest.fixture
 def explanation() -> Explanation:
     plain = modules.explain(STEP, "step.txt")
-    first, *others = plain.placed or []
     reason = Reason(text=WHOLE, by="operation", keys=KEYS, instead=["a sum"])
-    return replace(plain, placed=[replace(first, why=reason), *others])
+    return replace(plain, placed=[replace(entry, why=reason) for entry in plain.placed or []])
 
 
 @pytest.mark.parametrize(
@@ -58,16 +59,24 @@ def test_each_reason_stands_under_its_collective(explanation: Explanation) -> No
     assert beneath.startswith("    the product sums over a dimension of 64, which params['w'] and 4 others")
 
 
+def test_where_a_reason_is_missing_the_moved_value_is_named(explanation: Explanation) -> None:
+    first, *others = explanation.placed or []
+    some = replace(explanation, placed=[first, *(replace(entry, why=None) for entry in others)])
+    _, _, head, row, *_ = Explained.of(some).text(width=200).splitlines()
+    assert head.split()[3] == "of"
+    assert row.split()[3] == "params['w']"
+
+
 def test_all_rows_have_the_whole_reason(explanation: Explanation) -> None:
-    text = Explained.of(explanation).text(complete=True, width=400)
+    text = Explained.of(explanation).text(full=True, width=400)
     assert WHOLE in text
     assert "in brief" not in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
-@pytest.mark.parametrize("complete", [False, True])
-def test_the_text_fits(explanation: Explanation, width: int, complete: bool) -> None:
-    lines = Explained.of(explanation).text(width=width, complete=complete).splitlines()
+@pytest.mark.parametrize("full", [False, True])
+def test_the_text_fits(explanation: Explanation, width: int, full: bool) -> None:
+    lines = Explained.of(explanation).text(width=width, full=full).splitlines()
     assert max(map(len, lines)) <= width
 
 
@@ -86,3 +95,10 @@ def test_sentences_that_differ_in_an_instruction_are_one(explanation: Explanatio
         "call.0 calls ring, which may communicate (and so for 2 others)",
         "a loop",
     ]
+
+
+def test_the_page_has_the_whole_reason_under_each_collective(explanation: Explanation) -> None:
+    shown = page.document(explanation)
+    _, gather, reduce = shown.split('<tr class="explained">')
+    assert WHOLE in html.unescape(gather)
+    assert WHOLE in html.unescape(reduce)

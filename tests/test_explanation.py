@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -136,6 +137,13 @@ def test_a_module_without_frames_is_named_by_its_scopes() -> None:
     assert modules.explain(text, "step.txt").moving[0].node == "decoder/mlp/dot_general"
 
 
+@pytest.mark.parametrize(("name", "known"), [("x", True), ("broadcast.30", False)])
+def test_a_name_without_a_line_or_a_scope_is_an_arguments_or_the_compilers_own(name: str, known: bool) -> None:
+    text = step(**{'op_name="jit(step)/sub" stack_frame_id=1': f'op_name="{name}"'})
+    computed = modules.explain(text, "step.txt").computed or ()
+    assert (name in {node for line in computed for node in line.nodes}) == known
+
+
 def test_an_older_module_names_the_innermost_line() -> None:
     text = step(**{" stack_frame_id=4": ' source_file="/home/me/old.py" source_line=3'})
     text = text[: text.index("FileNames")] + text[text.index("%add") :]
@@ -185,7 +193,7 @@ def test_a_mesh_of_another_size_is_refused() -> None:
         ("replica_groups={{0,3,1,5},{2,4,6,7}}", 8, [8]),
     ],
 )
-def test_sizes_of_axes(text: str, partitions: int, sizes: list[int]) -> None:
+def test_the_sizes_of_axes_follow_from_a_text(text: str, partitions: int, sizes: list[int]) -> None:
     mesh = meshes.mesh_of(text, partitions)
     assert mesh is not None
     assert mesh.shape == sizes
@@ -365,6 +373,7 @@ def test_a_module_of_a_folder_is_chosen_by_its_name(dump: Path) -> None:
         runner.explain(dump, module="jit_stp")
 
 
+@pytest.mark.in_turn
 def test_memory_beside_a_dumped_module_is_the_compilers(dump: Path) -> None:
     assert runner.explain(dump, module="jit_step").memory == MemoryUse(
         arguments=768, outputs=516, temporaries=3000, aliased=512, peak=768 + 516 + 3000 - 512, by="compiler"
@@ -647,7 +656,9 @@ def test_a_collective_that_the_program_asks_for_says_so(mesh: Any, operands: tup
     mapped = jax.jit(jax.shard_map(mean, mesh=mesh, in_specs=P("data", "model"), out_specs=P(None, "model")))
     (only,) = runner.explain(mapped, operands[0]).moving
     assert only.why is not None
-    assert only.why.text.startswith(f"{_line_of('jax.lax.pmean')} asks for it: psum")
+    assert only.why.text == f"{_line_of('jax.lax.pmean')} asks for it: psum"
+    # The module alone has it too.
+    assert runner.explain(mapped.lower(operands[0]).compile()).moving[0].why == only.why
 
 
 def test_an_expectation_that_is_met_is_silent(compiled: Any, here: runner.Explained) -> None:
@@ -690,6 +701,39 @@ def test_a_function_that_is_not_jitted_is_jitted(operands: tuple[Any, Any]) -> N
     assert runner.explain(_loss, *operands).collectives["all-reduce"] >= 1
 
 
+class _Wrapping:
+    """A jitted function of a library that has what JAX lowers and compiles in objects of its own."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        return _loss(*arguments)
+
+    def lower(self, *arguments: Any) -> SimpleNamespace:
+        lowered = jax.jit(_loss).lower(*arguments)
+        return SimpleNamespace(lowered=lowered, compile=lambda: SimpleNamespace(compiled=lowered.compile()))
+
+
+def test_a_librarys_own_jit_is_explained(operands: tuple[Any, Any]) -> None:
+    reports = [runner.explain(step, *operands) for step in (jax.jit(_loss), _Wrapping())]
+    lowered = _Wrapping().lower(*operands)
+    reports += [runner.explain(lowered), runner.explain(lowered.compile())]
+    assert len({tuple(report.collectives.items()) for report in reports}) == 1
+    assert all(entry.why is not None for report in reports[:3] for entry in report.moving)
+
+
+def test_with_sharding_types_a_reason_names_what_the_program_asks_for() -> None:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:4])
+
+    def product(a: Any, b: Any) -> Any:
+        return jnp.dot(jax.nn.relu(a * 2), b, out_sharding=P())
+
+    a = jax.ShapeDtypeStruct((4, 8), jnp.float32, sharding=NamedSharding(mesh, P(None, "x")))
+    b = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("x", None)))
+    with jax.set_mesh(mesh):
+        (summed,) = runner.explain(product, a, b).moving
+    assert summed.why is not None
+    assert summed.why.keys == ["a", "b"]
+
+
 def test_state_that_comes_back_in_another_layout_is_named(mesh: Any, operands: tuple[Any, Any]) -> None:
     out = NamedSharding(mesh, P("model", None)), NamedSharding(mesh, P())
     moved = runner.explain(jax.jit(_step, out_shardings=out), *operands)
@@ -706,7 +750,7 @@ def test_a_donation_that_no_result_can_use_is_named(operands: tuple[Any, Any]) -
 @pytest.mark.parametrize(
     ("step", "arguments", "message"),
     [
-        (3, (), "3 is neither a function nor what jit lowers or compiles"),
+        (3, (), "a value of the type int is neither a function nor what jit lowers or compiles"),
         ("step.txt", (1,), "a file has no arguments"),
     ],
 )

@@ -192,6 +192,7 @@ def test_what_is_undecided_is_in_the_record_with_its_place(tmp_path: Path) -> No
     assert verdict.of == 16
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("edge", ["f > 3", "where(f > 3, A, -inf)", "astype(where(f > 3, 200, 3), 'uint8')"])
 def test_what_is_undecided_may_be_of_any_dtype(tmp_path: Path, edge: str) -> None:
     # 0.3 times 10 in float32, which float64 knows to be more than 3.

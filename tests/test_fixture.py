@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = """
 import numpy as np
 from jax.sharding import PartitionSpec as P
@@ -34,6 +36,7 @@ def session(folder: Path, *options: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300).stdout
 
 
+@pytest.mark.in_turn
 def test_a_function_is_checked_and_compared_with_its_golden(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(TESTS, encoding="utf-8")
     first = session(tmp_path)
@@ -73,6 +76,7 @@ def test_step(sharded):
 """
 
 
+@pytest.mark.in_turn
 def test_a_step_is_explained_and_compared_with_its_golden(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(STEP, encoding="utf-8")
     first = session(tmp_path)
@@ -124,6 +128,7 @@ def test_both(sharded):
 """
 
 
+@pytest.mark.in_turn
 def test_each_check_has_a_golden_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(SEVERAL, encoding="utf-8")
     assert "8 passed" in session(tmp_path, "--update-golden")
@@ -135,6 +140,7 @@ def test_each_check_has_a_golden_of_its_own(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"goldens", "test_mine.py"}
 
 
+@pytest.mark.in_turn
 def test_a_golden_that_cannot_be_read_or_written_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(TESTS, encoding="utf-8")
     (tmp_path / "goldens" / "test_mine" / "test_product.json").mkdir(parents=True)

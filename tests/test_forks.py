@@ -91,13 +91,14 @@ def test_a_worker_that_dies_is_reported_while_its_children_hold_its_pipes(tmp_pa
 
 _TAKING_INTERRUPTS = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
 def interruptible(command: Sequence[str]) -> list[str]:
-    """Return a command that takes an interrupt, which it would ignore where the tests run in a shell's background."""
+    """Return a command that takes signals which it would ignore where the tests run in the background, or by nohup."""
     return [sys.executable, "-c", _TAKING_INTERRUPTS, *command]
 
 

@@ -82,6 +82,7 @@ def test_a_case_runs_in_all_its_programs(number: int) -> None:
     assert {"auto", "constraint"} <= verdict["ran"].keys()
 
 
+@pytest.mark.in_turn
 def test_a_bug_in_an_operation_is_found_and_shrunk_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = dataclasses.replace(operations.OPERATIONS["tanh"], counterpart=lambda x: x / (1 + abs(x)))
     monkeypatch.setitem(operations.OPERATIONS, "tanh", row)
@@ -93,6 +94,7 @@ def test_a_bug_in_an_operation_is_found_and_shrunk_to_its_line(tmp_path: Path, m
     assert "constraints" not in smallest
 
 
+@pytest.mark.in_turn
 def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = WRITERS[Program.CONSTRAINT]
     monkeypatch.setitem(WRITERS, Program.CONSTRAINT, lambda *given: write(*given).replace("jnp.sum(", "jnp.max("))
@@ -155,6 +157,7 @@ def test_shrinking_leaves_what_the_failure_needs() -> None:
     assert smallest["arrays"] == {"A": {"shape": [1, 1], "dtype": "float32", "init": "ones", "spec": []}}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("program", "kind"),
     [("import os; input(); os.abort()", "crash"), ("import time; input(); time.sleep(60)", "hang")],

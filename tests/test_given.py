@@ -34,8 +34,8 @@ def _workers() -> Iterator[None]:
 
 
 def check(folder: Path, function: Any, *operands: Any, **more: Any) -> api.Record:
-    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x"), "folder": folder, **more}
-    record = api.checked(function, operands, workers=WORKERS, **given)
+    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x"), **more}
+    record = api.checked(function, operands, folder, WORKERS, **given)
     messages = f"{record.error} {[getattr(program, 'error', None) for program in record.programs.values()]}"
     assert "Traceback" not in messages
     assert "bug in shardproof" not in messages
@@ -307,10 +307,17 @@ def test_a_pattern_that_an_earlier_one_shadows_is_named(tmp_path: Path) -> None:
     assert "'p/**' stands before 'p/u/w' and gives all its leaves their specs" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("value", [7, 0, "maybe", [True]])
-def test_a_flag_is_true_or_false(value: object, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfiguration, match="'explain' is true or false, not"):
+@pytest.mark.parametrize("value", [7, 0, "maybe", [True], "full"])
+def test_a_flag_is_true_or_false(value: object) -> None:
+    with pytest.raises(InvalidConfiguration, match="'trace' is true or false, not"):
+        compose("case3_allreduce", conf_folder(), [f"trace={value}"])
+
+
+@pytest.mark.parametrize("value", [7, "brief", ["full"]])
+def test_an_explanation_is_a_flag_or_full(value: object) -> None:
+    with pytest.raises(InvalidConfiguration, match="'explain' is true, false or full, not"):
         compose("case3_allreduce", conf_folder(), [f"explain={value}"])
+    assert compose("case3_allreduce", conf_folder(), ["explain=full"]).plain["explain"] == "full"
 
 
 def test_many_outputs_that_prove_little_are_one_warning(tmp_path: Path) -> None:

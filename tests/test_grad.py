@@ -212,12 +212,13 @@ grad: {of: loss, wrt: [w, h]}
 """
 
 
-def test_through_a_loop(tmp_path):
+def test_gradients_through_an_unrolled_loop_pass_in_every_program(tmp_path):
     outcome = harness.run(LOOP.replace("UNROLL", "true"), tmp_path)
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("program", ["auto", "constraint", "shard_map", "vmap"])
 def test_through_a_fori_loop(program, tmp_path):
@@ -367,6 +368,7 @@ grad: {of: loss, wrt: [a, b]}
 """
 
 
+@pytest.mark.in_turn
 def test_without_a_graph_differences_of_every_element_are_the_oracle(tmp_path):
     outcome = harness.run(RING, tmp_path, mesh={"axes": ["x"], "shape": [4]})
     assert list(outcome.runs) == ["shard_map", "vmap"]
@@ -442,6 +444,7 @@ def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
     assert verdict.whole["slope"].least < -1
 
 
+@pytest.mark.in_turn
 def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monkeypatch):
     planted(monkeypatch, "auto", "return (loss, grad_w)", "return (loss, grad_w * 1.001)")
     outcome = least_squares("data parallel", tmp_path)

@@ -21,7 +21,7 @@ from runner.checks.changed import ChangedGraphs, Unlisted
 from runner.checks.edits import Edits
 from runner.checks.oversights import overlooking
 from runner.checks.reference import arithmetic
-from runner.checks.reference.rerun import Rerun
+from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
 from runner.graph.language.passing import passed_on
 from runner.graph.model import walk
@@ -117,11 +117,11 @@ def test_a_rerun_computes_only_what_is_downstream_of_the_edit() -> None:
     given = context("A @ B", unrolled(4), TEXT)
     exact = arithmetic.Arithmetic({}, casts=False)
     rerun = Rerun(given.experiment, "per_device", given.arrays, exact, lambda: given.bounded("per_device"), 10**6)
-    graphs, before = ChangedGraphs(given.experiment, "per_device"), rerun.work
+    graphs, before = ChangedGraphs(given.experiment, "per_device"), rerun.work.done
     last = rerun.changed(graphs.of(edit_of(given, "sign", "i + 3")), ["C"])["C"]
-    afterwards = rerun.work - before
+    afterwards = rerun.work.done - before
     rerun.changed(graphs.of(edit_of(given, "sign", "i + 1")), ["C"])
-    assert 0 < afterwards < rerun.work - before - afterwards < before
+    assert 0 < afterwards < rerun.work.done - before - afterwards < before
     assert not np.array_equal(last[0], rerun.values["C"][0])
 
 
@@ -295,3 +295,28 @@ def test_a_function_that_no_edit_mends_is_aligned_with_its_reference(module: Any
     assert (
         "but guilty_functions.py:42 gate = jax.nn.relu(x @ w) reads what the reference has and gives what" in diagnosed
     )
+
+
+def test_a_search_ends_within_an_edit_whose_values_are_large_or_whose_loops_are_long() -> None:
+    given = context("A @ B", unrolled(4), TEXT)
+    exact, work = arithmetic.Arithmetic({}, casts=False), Work()
+    rerun = Rerun(
+        given.experiment, "per_device", given.arrays, exact, lambda: given.bounded("per_device"), 10**6, work=work
+    )
+    work.most = work.done + 3
+    graph = ChangedGraphs(given.experiment, "per_device").of(edit_of(given, "sign", "i + 1"))
+    with pytest.raises(Exhausted):
+        rerun.changed(graph, ["C"])
+    assert work.done <= work.most + 4, "no more than an equation on each device"
+
+
+def test_a_loop_of_python_that_reads_its_line_several_times_is_not_written_out_step_by_step() -> None:
+    def function(x: Any) -> Any:
+        for _ in range(40): x = jnp.sin(x) - x * 0.5; x = jnp.cos(x) - x * 0.25  # fmt: skip  # noqa: E701, E702
+        return x + 1.0
+
+    def reference(x: Any) -> Any:
+        return function(x) - 0.5
+
+    diagnosed = named(function, (normal(0, 8),), reference, mesh={"d": 2}, in_specs=(P("d"),))
+    assert "return x + 1.0: 1.0 is the wrong number: with 0.5 the function equals its reference" in diagnosed

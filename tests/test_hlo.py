@@ -72,7 +72,7 @@ def instruction_of(line: str) -> Instruction:
 # Instructions.
 
 
-def test_an_instruction():
+def test_an_instruction_is_read_with_its_operands_and_attributes():
     fusion = instruction_of(
         "ROOT %fusion.2 = (f32[2,4]{1,0:T(8,128)S(1)}, /*index=1*/bf16[3]{0}) fusion(%A.1, /*index=1*/%copy-done), "
         'kind=kLoop, calls=%fused.1, metadata={op_name="jit(f)/C/mul, calls=%no" stack_frame_id=3}'
@@ -124,7 +124,7 @@ def test_attributes_end_at_the_comma_outside_of_brackets_and_quotes():
         ("bf16[4]{0:T(256)(128)(2,1)S(1)}", 8),
     ],
 )
-def test_bytes_of_shapes(text, size):
+def test_the_bytes_of_a_shape_are_those_of_its_elements(text, size):
     assert sum(shape.bytes for shape in hlo.shapes(text)) == size
 
 
@@ -333,7 +333,7 @@ def test_a_part_of_an_axis(before, size, after):
         ("mesh['a'=2,'b'=2], device_ids=(3,1,2,0) {'b'}", [[3, 1], [2, 0]]),
     ],
 )
-def test_spellings_of_groups(text, rows):
+def test_all_spellings_of_groups_give_their_rows(text, rows):
     read_rows = groups.read(text, 8)
     assert read_rows is not None
     assert sorted(sorted(row) for row in read_rows.tolist()) == sorted(sorted(row) for row in rows)
@@ -568,7 +568,7 @@ def loop(start: str = "0", end: str = "6", step: str = "1", direction: str = "LT
         (loop(end="all-gather(%j)", known=', backend_config={"known_trip_count":{"n":"9"}}'), 9),
     ],
 )
-def test_trip_counts(experiment, text, count):
+def test_a_collective_in_a_loop_counts_once_a_step(experiment, text, count):
     (inside,) = [
         collective for collective in collectives_in(text, experiment).entries if collective.kind == "all-reduce"
     ]
@@ -1064,7 +1064,7 @@ def test_sums_that_a_fusion_reduces_together_are_scattered(experiment):
         assert (only.kind, only.bytes_in) == (kind, 64)
 
 
-def test_sends_and_receives(experiment):
+def test_a_send_and_its_receive_have_the_pairs_of_devices(experiment):
     pairs = 'frontend_attributes={_xla_send_recv_source_target_pairs="{{0,2},{2,4}}"}'
     text = entry(
         "%token = token[] after-all()",
@@ -1083,7 +1083,7 @@ def test_sends_and_receives(experiment):
 
 
 @pytest.mark.parametrize("kind", ["ragged-all-to-all", "collective-broadcast"])
-def test_rare_kinds(experiment, kind):
+def test_rare_kinds_of_collectives_are_read_with_their_axes(experiment, kind):
     line = f"ROOT %r = f32[2,4]{{1,0}} {kind}(%A), channel_id=1, replica_groups=[4,2]<=[8], {BY}"
     (only,) = collectives_in(entry(line), experiment).entries
     assert (only.kind, only.axes, only.bytes) == (kind, ["y"], 32)

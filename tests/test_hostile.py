@@ -226,6 +226,7 @@ def _reads(trap: Trap, place: tuple[str, ...], text: str) -> None:
     _is_one_message(_message(trap, lambda: read(with_expression(place, text)), Sources()))
 
 
+@pytest.mark.in_turn
 @FEW
 @given(place=st.sampled_from(PLACES), text=expressions)
 def test_an_expression_is_read_or_refused(trap: Trap, place: tuple[str, ...], text: str) -> None:
@@ -394,6 +395,7 @@ def _refused(trap: Trap, folder: Path, given: list[str]) -> str | None:
     return _message(trap, lambda: validate(configuration), configuration.sources)
 
 
+@pytest.mark.in_turn
 @FEW_FILES
 @given(content=files())
 def test_a_file_is_read_or_refused(trap: Trap, folder: Path, content: bytes) -> None:

@@ -272,6 +272,7 @@ def test_values_inside_a_users_function_are_refused_as_outputs(key: str) -> None
     )
 
 
+@pytest.mark.in_turn
 def test_explicit_says_which_line_of_the_users_its_types_refuse(tmp_path: Path) -> None:
     record = examined(imported.definition(TEXT, LOSS) | {"program": "all"}, tmp_path)
     assert record.not_supported["explicit"].startswith(
@@ -485,6 +486,7 @@ def test_a_step_with_a_gradient_and_a_jitted_helper_of_its_own_is_attributed(tmp
     assert all(each.why is not None and each.why.by == "operation" for each in moved)
 
 
+@pytest.mark.in_turn
 def test_an_estimate_names_the_users_line_as_what_takes_longest(tmp_path: Path) -> None:
     hardware = compose("case3_allreduce", conf_folder(), ["hardware=h100"]).plain["hardware"]
     config = imported.definition(TEXT, LOSS) | {"program": ["auto"], "hardware": hardware}

@@ -10,6 +10,7 @@ import jax.image
 import jax.numpy as jnp
 import jax.scipy
 import numpy as np
+import pytest
 
 from runner.checks.reference import interpret
 from runner.experiment import data
@@ -45,6 +46,7 @@ OTHERWISE = {
 """For constructs that are not JAX expressions of arrays: equivalent JAX expressions."""
 
 
+@pytest.mark.in_turn
 def test_a_replacement_computes_what_jax_does(tmp_path: Path) -> None:
     plain = {"x[mask] = v": {"v": "y"}, "a and b": {"a": "c", "b": "mask"}}
     config = harness.config(TEXT + "outputs: {" + ", ".join(f"n{i}: []" for i in range(len(INSTEAD))) + "}")

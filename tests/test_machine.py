@@ -23,7 +23,8 @@ RUN = ("+experiment=case3_allreduce", "program=shard_map", "show=none")
 
 BEFORE = """
 import os, resource, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 exec(sys.argv[1])
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """

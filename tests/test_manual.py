@@ -76,6 +76,7 @@ def changed(old: str, new: str, text: str = GOOD) -> str:
     return text.replace(old, new)
 
 
+@pytest.mark.in_turn
 def test_it_runs_in_every_program_and_is_traced(tmp_path: Path) -> None:
     outcome = run(GOOD, tmp_path, trace=True)
     assert outcome.failures() == []

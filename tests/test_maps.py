@@ -56,6 +56,7 @@ def test_a_map_is_a_repeat_over_the_slices() -> None:
     np.testing.assert_allclose(values["v"], y @ w, rtol=1e-12)
 
 
+@pytest.mark.in_turn
 def test_every_program_and_its_gradients_are_right(tmp_path: Path) -> None:
     outcome = run(TEXT, tmp_path)
     assert outcome.failures() == []

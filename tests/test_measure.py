@@ -79,6 +79,7 @@ def test_the_file_is_read_as_hardware() -> None:
     assert machine.peak("bfloat16", "highest") == pytest.approx(4e12)
 
 
+@pytest.mark.in_turn
 def test_the_devices_here_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["here", "--config-dir", str(tmp_path), "--devices", "2", "--largest", "4k", "--runs", "1"]
     assert main(arguments) == 0

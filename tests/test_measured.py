@@ -402,6 +402,8 @@ def test_a_broken_profile_gives_planes_or_a_message(seed: int, tmp_path: Path) -
         (b"no gzip", "Not a gzipped file"),
         (gzip.compress(b"[]"), "it has no traceEvents"),
         (gzip.compress(json.dumps({"traceEvents": [{"ph": "X", "ts": "now"}]}).encode()), "an event has no time"),
+        (gzip.compress(b'{"traceEvents": [{"ph": "X", "ts": NaN}]}'), "an event has no time"),
+        (gzip.compress(b'{"traceEvents": [{"ph": "X", "pid": {}}]}'), "an event has no process and thread"),
     ],
 )
 def test_a_broken_trace_is_refused(tmp_path: Path, content: bytes, message: str) -> None:

@@ -66,7 +66,7 @@ ROWS = [
     row(0, bytes_sent=128.0, run_s=0.2, spec="[y]"),
     row(1, bytes_sent=64.0, run_s=None),
     row(2, "failed", bytes_sent=0.0, run_s=0.1),
-    row(3, bytes_sent=64.0, run_s=0.4, program="vmap"),
+    row(3, bytes_sent=64.0, run_s=0.4, program="derived"),
     row(4, bytes_sent=512.0, run_s=0.4),
 ]
 
@@ -80,11 +80,23 @@ def test_the_best_row_is_the_least_that_passed() -> None:
     assert measures.best(ROWS, "flops") is None
     assert measures.best([ROWS[1], ROWS[3]], "bytes_sent") is None
     assert measures.objective(ROWS, "bytes_sent") == 64.0
-    assert measures.objective(ROWS, "vmap.run_s") == 0.4
+    assert measures.objective(ROWS, "derived.run_s") == 0.4
     assert measures.objective([ROWS[2]], "bytes_sent") is None
     known = [row(0, "known", bytes_sent=1.0), *ROWS]
     assert measures.objective(known, "bytes_sent") == 64.0
     assert measures.ordered(known, "bytes_sent")[0].point == 1
+
+
+def test_vmap_has_one_device_and_is_no_layout_to_recommend() -> None:
+    record = evidence.record({"auto": evidence.program(collective()), "vmap": evidence.program()})
+    auto, vmap = measures.rows(0, record, [])
+    assert auto.measures["bytes_sent"] is not None
+    assert [vmap.measures[name] for name in ("bytes_sent", "memory_bytes", "flops")] == [None] * 3
+    timed = [row(0, run_s=0.2), row(1, run_s=0.3), row(1, run_s=0.1, program="vmap")]
+    assert (measures.objective(timed, "run_s"), measures.objective(timed, "vmap.run_s")) == (0.2, 0.1)
+    fastest = measures.best(timed, "run_s")
+    assert fastest is not None
+    assert fastest.value == 0.2
 
 
 SECTIONS = SectionsVerdict(status="failed", reason="C of per_device is not graph's", outputs={})
@@ -132,15 +144,40 @@ def test_only_varying_keys_are_columns_and_failures_come_last() -> None:
     assert [list(result.keys) for result in rows] == [["arrays.A.spec"]] * 5
     assert [result.point for result in measures.ordered(rows, "bytes_sent")] == [1, 3, 0, 4, 2]
     assert [result.point for result in measures.ordered(rows, "arrays.A.spec")] == [1, 3, 4, 0, 2]
-    assert sweep.table(rows).head == [
-        "point", "arrays.A.spec", "program", "status", "collectives", "sent", "memory", "flops", "compile", "run",
-    ]  # fmt: skip
+    shown, _ = sweep.table(rows)
+    assert shown.head == ["point", "arrays.A.spec", "program", "status", "collectives", "sent", "memory", "run"]
+    shown, _ = sweep.table(rows, "flops")
+    assert "flops" in shown.head
+
+
+def cells(rows: list[Row]) -> list[list[str]]:
+    return [[cell.text for cell in line] for line in sweep.table(rows)[0].rows]
+
+
+def test_programs_of_a_point_that_cost_the_same_share_a_row() -> None:
+    rows = [
+        row(0, bytes_sent=64.0, run_s=0.2, spec="[y]"),
+        row(0, bytes_sent=64.0, run_s=0.1, program="derived", spec="[y]"),
+    ]
+    rows.append(row(0, bytes_sent=96.0, run_s=0.1, program="explicit", spec="[y]"))
+    assert [[line[k] for k in (0, 3, 6, 8)] for line in cells(rows)] == [
+        ["0", "auto, derived", "64 B", "100.00 to 200.00 ms"],
+        ["0", "explicit", "96 B", "100.00 ms"],
+    ]
+
+
+def test_messages_that_differ_in_sizes_share_a_note_which_names_points_without_a_program() -> None:
+    refused = [replace(row(k, "invalid"), program=None, error=f"a.yaml:3  graph.y\n  got ({k},)") for k in (0, 1)]
+    failed = replace(row(2, "failed", bytes_sent=64.0), error="value failed")
+    shown, notes = sweep.table([*refused, failed])
+    assert notes == ["[1] invalid: points 0, 1: a.yaml:3 graph.y: got (0,)", "[2] value failed"]
+    assert [[cell.text for cell in line][4] for line in shown.rows] == ["failed [2]"]
 
 
 def test_the_lead_of_the_best_is_reported() -> None:
     (_, line, *_) = sweep.lines(measures.varying(ROWS))
     assert line == (
-        "  bytes sent 64 B: point 1 auto (arrays.A.spec=[x]); point 3 vmap (arrays.A.spec=[x]); "
+        "  bytes sent 64 B: point 1 auto (arrays.A.spec=[x]); point 3 derived (arrays.A.spec=[x]); "
         "the next 128 B, 2 times that, the most 512 B, 8 times that"
     )
 
@@ -151,10 +188,10 @@ def on(point: int, hardware: str, compiled_for: str, seconds: float) -> Row:
 
 def test_an_estimate_is_always_shown_with_its_hardware(tmp_path: Path) -> None:
     alike = [on(0, "TPU v5e", "v5e:2x2", 1e-3), on(1, "TPU v5e", "v5e:2x2", 2e-3)]
-    assert "estimate on TPU v5e" in sweep.table(alike).head
+    assert "estimate on TPU v5e" in sweep.table(alike)[0].head
     assert sweep.lines(alike)[0] == "estimate: the least time of a run on TPU v5e, compiled for v5e:2x2"
     other = [*alike, on(2, "H100", "simulated CPUs", 5e-4)]
-    shown = sweep.table(other)
+    shown, _ = sweep.table(other)
     assert [line[shown.head.index("estimate")].text for line in shown.rows] == [
         "1.00 ms on TPU v5e", "2.00 ms on TPU v5e", "500 µs on H100",
     ]  # fmt: skip
@@ -181,14 +218,14 @@ def sweep_page(rows: list[Row]) -> str:
     ("text", "points"),
     [
         ("bytes_sent <= 64", [1, 2, 3]),
-        ("bytes_sent < 1e3 and program == 'vmap'", [3]),
+        ("bytes_sent < 1e3 and program == 'derived'", [3]),
         ("not (status == 'passed')", [2]),
         ("arrays.A.spec == '[y]' or point == 4", [0, 4]),
         ("0.15 < run_s < 0.3", [0]),
         ("flops < 1", []),
     ],
 )
-def test_conditions(text: str, points: list[int]) -> None:
+def test_a_condition_chooses_the_rows_that_satisfy_it(text: str, points: list[int]) -> None:
     rows = measures.varying(ROWS)
     given = options.Options(where=text)
     assert [result.point for result in given.through(rows)] == points
@@ -230,7 +267,7 @@ def test_the_files_are_flat(tmp_path: Path) -> None:
     ("shape", "sizes", "count"),
     [((4,), (2, 2), 5), ((2,), (2, 2), 3), ((4, 4), (2, 2), 11), ((4, 4), (4, 1), 3), ((3,), (2, 2), 1), ((), (2,), 1)],
 )
-def test_every_legal_spec(shape: tuple[int, ...], sizes: tuple[int, ...], count: int) -> None:
+def test_all_means_every_legal_spec_once(shape: tuple[int, ...], sizes: tuple[int, ...], count: int) -> None:
     mesh = Mesh(("x", "y")[: len(sizes)], sizes)
     specs = [Spec.of(spec) for spec in enumeration.specs(shape, mesh)]
     assert len(specs) == len(set(specs)) == count

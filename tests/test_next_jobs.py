@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +28,8 @@ def _workers() -> Iterator[None]:
 
 
 def check(function: Any, folder: Path) -> api.Record:
-    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x"), "folder": folder, "workers": WORKERS}
-    return api.checked(function, (X,), **given)
+    given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x")}
+    return api.checked(function, (X,), folder, WORKERS, **given)
 
 
 def scaled(x: Any) -> Any:
@@ -77,6 +78,22 @@ def test_a_check_sees_the_module_of_its_own_folder(
             record = check(scaled, tmp_path / f"out_{name}")
         assert any(str(factor) in (line or "") for line in lines(record)), lines(record)
     assert "No module named 'beside_scaled'" in str(check(scaled, tmp_path / "without").error)
+
+
+def test_a_check_has_the_helpers_of_its_caller_where_another_folder_has_some_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, factor in (("one", 3), ("two", 7.25)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "helpers.py").write_text(f"factor = {factor}\n")
+        (tmp_path / name / f"scaling_{name}.py").write_text(CALLS)
+        monkeypatch.syspath_prepend(tmp_path / name)
+        # Python imports one module of a name: both have the helpers of the first.
+        function = importlib.import_module(f"scaling_{name}").scaled
+    record = check(function, tmp_path / "out")
+    assert any("3" in (line or "") for line in lines(record)), lines(record)
+    for module in ("helpers", "scaling_one", "scaling_two"):
+        monkeypatch.delitem(sys.modules, module)
 
 
 EXPERIMENT = """# @package _global_

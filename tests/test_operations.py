@@ -1175,6 +1175,7 @@ def test_an_operator_on_python_numbers_is_pythons():
 # Subscripts.
 
 
+@pytest.mark.in_turn
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(index=subscripts())
 def test_a_subscript_agrees_with_jaxs_in_and_out_of_range(index):

@@ -112,6 +112,7 @@ def value_of(record: Record, program: Program) -> ValueVerdict:
     return value
 
 
+@pytest.mark.in_turn
 def test_the_reference_follows_the_rules_and_the_note_says_how_they_differ(run: Any, tmp_path: Path) -> None:
     record = run(
         arrays=ARRAYS,

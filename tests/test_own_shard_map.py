@@ -303,7 +303,7 @@ def gradients(x: Any, up: Any, down: Any) -> Any:
 
 def check(folder: Path, function: Any, *operands: Any, **more: Any) -> runner.Record:
     """Do what `runner.check` does, without printing; it starts no process for each."""
-    return api.checked(function, operands, mesh={"x": 2, "y": 2}, folder=folder, workers=harness.WORKERS, **more)
+    return api.checked(function, operands, folder, harness.WORKERS, mesh={"x": 2, "y": 2}, **more)
 
 
 def test_collectives_are_those_of_the_lines_inside_and_the_verdict_says_what_it_proves(tmp_path: Path) -> None:

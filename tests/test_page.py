@@ -235,6 +235,7 @@ def test_no_jax_is_imported(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.in_turn
 def test_a_thousand_points_are_five_megabytes_at_the_most(tmp_path: Path) -> None:
     swept.write(tmp_path, 1000)
     assert report.main([str(tmp_path), "--only"]) == 0
@@ -653,14 +654,22 @@ def test_a_cell_without_a_value_says_why() -> None:
     points = [measured.MeasuredPoint(str(k), each, each.overrides, None) for k, each in enumerate((broken, made))]
     page = Page(sweep.page("mine", measured.gather(points)))
     titles = [attributes.get("title") for name, attributes in page.elements if name in ("td", "span")]
-    assert "conf/a.yaml:1:1 mesh no such mesh" in [title and " ".join(title.split()) for title in titles]
+    assert "conf/a.yaml:1:1 mesh: no such mesh" in [title and " ".join(title.split()) for title in titles]
     row = page.text[page.text.index("1 a auto") :]
     assert row.startswith("1 a auto ✓ passed")
 
 
 def test_the_technical_words_of_the_verdicts_are_explained_once() -> None:
-    text = Page(run.page(evidence.record(), _folder(evidence.record()))).text
-    assert text.count("notices: the smallest error of an output that would fail") == 1
+    explained = "notices: the smallest error of an output that would fail"
+    for status, count in (("passed", 0), ("weak", 1)):
+        record = evidence.record({"auto": evidence.program(status=status)}, status=status)
+        assert Page(run.page(record, _folder(record))).text.count(explained) == count
+
+
+def test_a_function_has_one_section_so_that_the_page_compares_none() -> None:
+    alone = NotRun(reason="there is only graph")
+    record = evidence.record(checks=FileChecks(sections=alone))
+    assert "graph and per_device" not in Page(run.page(record, _folder(record))).text
 
 
 def test_a_sweep_shows_its_command_and_the_one_that_resumes_it(tmp_path: Path) -> None:

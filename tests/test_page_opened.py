@@ -67,6 +67,7 @@ def of_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(tmp_path_factory.mktemp("plans"))
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
@@ -97,6 +98,7 @@ def test_the_verdicts_of_a_run_need_no_more_than_1000_pixels(chromium: Browser, 
     assert max(wide) <= 0
 
 
+@pytest.mark.in_turn
 def test_without_a_script_a_page_is_complete(chromium: Browser, of_run: Path, of_sweep: Path) -> None:
     texts = {}
     for scripted in (False, True):
@@ -126,6 +128,7 @@ def test_a_device_is_highlighted_in_every_picture_by_keyboard(chromium: Browser,
     assert not any("0" in devices.split() for devices in dark)
 
 
+@pytest.mark.in_turn
 def test_a_table_is_sorted_by_a_labelled_button(chromium: Browser, of_sweep: Path) -> None:
     chromium.open(of_sweep)
     heads = chromium.evaluate("[...document.querySelectorAll('#rows thead th')].map(th => th.textContent)")
@@ -163,6 +166,7 @@ def test_a_row_and_its_mark_in_the_chart_light_up_together(chromium: Browser, of
     assert {id for _, id in lit} == {"0.auto"}
 
 
+@pytest.mark.in_turn
 def test_every_node_for_screen_readers_has_a_name(chromium: Browser, of_run: Path, of_sweep: Path) -> None:
     for page in (of_run, of_sweep):
         chromium.open(page)

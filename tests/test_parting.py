@@ -148,6 +148,7 @@ def step(x):
 """
 
 
+@pytest.mark.in_turn
 def test_the_line_of_a_function_is_that_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pooled.py").write_text(CALLED, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

@@ -516,6 +516,7 @@ def test_the_time_limit_counts_work_from_the_start_with_tables_and_runners_up(mo
     assert ends == [pytest.approx(began + 900.0)]
 
 
+@pytest.mark.in_turn
 def test_a_search_that_ends_early_finds_the_same_plan_however_slow_the_machine_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -884,6 +885,7 @@ def test_an_impossible_plan_is_one_message(mistake: str, tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "mistake", ["too little memory", "blocks that are written by hand", "hardware without a network"]
 )
@@ -910,6 +912,7 @@ def test_a_run_finds_the_layouts_that_are_auto_and_says_which(tmp_path: Path) ->
     assert written["plan"]["best"]["layouts"]["arrays.w1.spec"] == [None, "model"]
 
 
+@pytest.mark.in_turn
 def test_a_sweep_plans_each_point(tmp_path: Path) -> None:
     sweep = ("-m", "program=auto", "dims.B=3,1024", f"hydra.sweep.dir={tmp_path / 'sweep'}")
     done = _command(tmp_path, mlp(3, {"model": 4}, loss=True), *sweep, module="runner")
@@ -1043,6 +1046,7 @@ def test_two_plans_are_compared_in_words(tmp_path: Path) -> None:
 # Bad input, and large input.
 
 
+@pytest.mark.in_turn
 def test_a_graph_of_four_hundred_values_is_planned() -> None:
     arrays: dict[str, Any] = {"x": (["B", "D"], "auto")} | {f"w{n}": (["D", "D"], "auto") for n in range(100)}
     graph: dict[str, Any] = {}

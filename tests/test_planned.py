@@ -57,6 +57,7 @@ def test_the_plan_names_the_lines_to_constrain_and_changes_the_file(plan: Plan) 
     ]
 
 
+@pytest.mark.in_turn
 def test_the_plan_says_why_and_has_a_page(plan: Plan) -> None:
     assert plan.parallelism[0].startswith("data parallelism over data: dimension 0 of x")
     assert "tensor parallelism (Megatron) over model: params/up by columns, params/down by rows" in str(plan)
@@ -162,6 +163,7 @@ def test_a_function_without_products_is_planned_by_its_arrays(tmp_path: Path) ->
     assert plan.bytes_sent == 0
 
 
+@pytest.mark.in_turn
 def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
     """Rows are sharded over data alone, and need no more than the sum of the loss."""
     keys = {"devices": 4, "candidates": 0, "lines": False, "quiet": True, "in_specs": (runner.AUTO, P("data"))}

@@ -469,6 +469,7 @@ def test_update_rewrites_and_prints_what_changed(recorded: Project) -> None:
     recorded.pytest("--experiments", "my_conf", status=0)
 
 
+@pytest.mark.in_turn
 def test_unused_goldens_are_reported(recorded: Project) -> None:
     from importlib.metadata import version
 
@@ -500,6 +501,7 @@ def test_the_goldens_of_other_config_folders_are_not_reported(recorded: Project)
     assert "unused" not in recorded.pytest("--experiments", "my_conf", status=0)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("dist", ["load", "loadgroup", "loadscope"])
 def test_an_experiment_is_run_once_also_by_several_workers(recorded: Project, dist: str) -> None:

@@ -115,6 +115,7 @@ def same(name: str, folder: Path, workers: Workers, processes: int, **changes: A
     return several
 
 
+@pytest.mark.in_turn
 def test_a_run_over_two_processes_has_twins(tmp_path: Path, workers: Workers) -> None:
     record = ran("layer", tmp_path, workers, 2, program=["shard_map"], verify="twin")
     outputs = record["programs"]["shard_map"]["checks"]["value"]["outputs"]
@@ -122,6 +123,7 @@ def test_a_run_over_two_processes_has_twins(tmp_path: Path, workers: Workers) ->
     assert (tmp_path / "twin_shard_map.py").exists()
 
 
+@pytest.mark.in_turn
 def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: Path, workers: Workers) -> None:
     record = same("case3_allreduce", tmp_path, workers, 2, program=["shard_map", "vmap"], trace=True)
     # Its values are integers.

@@ -56,6 +56,7 @@ def test_every_operation_has_samples():
     assert set(SAMPLES) == arrays | {"subscript", "operators"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_EXPLICIT)), ids=lambda pack: pack[0])
 def test_explicit_runs_every_operation(pack, tmp_path):
@@ -95,6 +96,7 @@ def test_the_value_check_catches_a_convolution_that_xla_partitions_wrongly(tmp_p
     assert outcome.checks["auto"].value.status == "failed"
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_CAST, NOT_UNDER_VMAP, first=1)), ids=lambda pack: pack[0])
 def test_every_operation_works_on_shards(pack, tmp_path):

@@ -23,7 +23,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
         with Progress("mine") as shown:
             shown.tell("the reference")
             time.sleep(seconds)
-            shown.tell("auto (1 of 6)")
+            shown.tell("auto (4 of 6)", 3 / 6)
             time.sleep(seconds)
         stream.write("end")
     contents = b""
@@ -36,7 +36,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
 def test_a_long_activity_is_shown_and_removed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     contents = on_terminal(monkeypatch, 0.4)
     assert "\r\x1b[Kmine: the reference, 0 s" in contents
-    assert "\r\x1b[Kmine: auto (1 of 6), " in contents
+    assert "\r\x1b[K█████░░░░░ mine: auto (4 of 6), " in contents
     assert contents.endswith("\r\x1b[Kend")
 
 

@@ -211,6 +211,7 @@ def specs_of(definition: dict[str, Any]) -> dict[str, Any]:
 UP, DOWN = "params_mlp_0_up", "params_mlp_1_down"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "layouts",
     [
@@ -267,6 +268,7 @@ LAYERS: dict[str, Any] = TREE | {
 }
 
 
+@pytest.mark.in_turn
 def test_functions_are_called_in_repeats_with_trees_that_are_carried_and_sliced(folder: Path, tmp_path: Path) -> None:
     ran(folder, LAYERS | {"constraints": {"layers.new_h": ["data", "model"]}}, tmp_path)
     text = (tmp_path / "program_auto.py").read_text(encoding="utf-8")
@@ -382,6 +384,7 @@ def test_a_name_of_a_differentiated_function_is_that_of_its_forward_pass(folder:
     assert "new_up" in constraints
 
 
+@pytest.mark.in_turn
 def test_constraints_inside_a_function_apply_to_the_programs_and_derived(folder: Path, tmp_path: Path) -> None:
     config = SCANNED | {
         "constraints": {"whole/**/hidden": ["data", "model"]},

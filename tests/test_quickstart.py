@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.command import ROOT
 from tests.server import command
 from tests.test_documented import blocks, flowing
 
 
+@pytest.mark.in_turn
 def test_the_quickstart_leads_to_an_experiment_that_is_tested(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     file = tmp_path / "my_conf" / "experiment" / "mlp.yaml"

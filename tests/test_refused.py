@@ -126,7 +126,7 @@ def test_an_expected_unsupported_program_passes(tmp_path: Path) -> None:
     assert (status, record["status"]) == (1, "failed"), printed
 
 
-def test_another_refusal_fails(tmp_path: Path) -> None:
+def test_a_refusal_with_another_message_fails(tmp_path: Path) -> None:
     status, printed, record = run(tmp_path, FORBIDDEN, "outputs.C=[x,z]")
     assert (status, record["status"], record["error"]) == (1, "failed", None)
     assert (

@@ -78,7 +78,7 @@ BY_NAME = jax.checkpoint_policies.save_only_these_names
 def test_what_is_computed_again_is_what_jax_computes_again(checkpoint: Any, policy: Any, again: list[str]) -> None:
     config = open_layouts.without(block())
     config["graph"]["layers"] = {**config["graph"]["layers"], "checkpoint": checkpoint}
-    whole = read({**config, "program": "auto"})
+    whole = read({**config, "remat": None, "program": "auto"})
     of = layable(whole, value_types(whole.alone("graph")), ())
     assert [each.called for each in of.operations if each.recomputed is not None] == again
     assert in_jax(policy) - in_jax(None) == again.count("matmul")
@@ -127,6 +127,7 @@ def planned(saved: Saved, memory: float | None) -> Planned:
 LIMITS = (None, 2.8e6, 1.8e6, 1.5e6, 1.2e6)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("memory", LIMITS)
 def test_the_choice_is_the_best_of_all(memory: float | None) -> None:
@@ -139,6 +140,7 @@ def test_the_choice_is_the_best_of_all(memory: float | None) -> None:
     assert choices[0].saved == saved
 
 
+@pytest.mark.in_turn
 def test_a_lower_limit_saves_less() -> None:
     best = [saving.best(NAMES, lambda names, memory=memory: planned(names, memory))[0] for memory in LIMITS]
     assert best[0] == EVERYTHING
@@ -200,6 +202,15 @@ def test_what_a_checkpoint_saves_has_to_be_said() -> None:
     )
     assert _message({**config, "remat": "all"})[0] == "remat"
     assert "nothing has the name 'down'" in _message({**config, "remat": ["down"]})[1]
+
+
+@pytest.mark.parametrize("saved", [["up"], [], "everything"])
+def test_a_choice_that_no_checkpoint_reads_is_refused(saved: Any) -> None:
+    plain = experiment({"x": 2}, {"I": 4}, {"A": (["I"], ["x"])}, {"C": "A * 2"}, {"C": ["x"]}, remat=saved)
+    assert _message(plain) == (
+        "remat",
+        "nothing reads it: write checkpoint: auto in a function or a repeat",
+    )
 
 
 def test_the_names_in_a_file_are_the_policy_of_its_checkpoints() -> None:

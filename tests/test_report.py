@@ -13,6 +13,7 @@ import pytest
 
 from runner.base import codec
 from runner.base.layout import Layout, Mesh, Spec
+from runner.compiled.evidence.model import Reason
 from runner.reports.record.model import Record
 from runner.reports.record.record import started
 from runner.reports.show import console, pictures, report
@@ -292,6 +293,15 @@ def test_an_exact_output_notices_all_but_undecided_elements(capsys: pytest.Captu
     assert "all but undecided" in printed(capsys, record(programs={"auto": valued({"C": undecided})}))
 
 
+def test_what_a_twin_notices_is_said_to_be_the_twins(capsys: pytest.CaptureFixture[str]) -> None:
+    twin = {"status": "passed", "of": 64, "power": 2e-12}
+    proved = record(programs={"auto": valued({"C": output(twin=twin)})})
+    assert "2.0e-12 rms, twin" in printed(capsys, proved)
+    assert "twin: an error of what the program computes in float64" in report.legend(built(proved))
+    failed = {**twin, "status": "failed"}
+    assert "3.0e-06 rms" in printed(capsys, record(programs={"auto": valued({"C": output(twin=failed)})}))
+
+
 KNOWN = {
     "status": "known", "max_abs_error": 3.0, "rtol": 1e-6, "atol": 2e-6,
     "diagnosis": ["vmap and the oracle agree, auto alone is wrong: the compiler"],
@@ -419,13 +429,29 @@ def test_the_log_has_everything() -> None:
     assert story.endswith("error: the run ended early, 1 of 1 programs passed; /runs/mine/0/result.json\n")
 
 
-def test_a_long_table_of_collectives_says_how_many_rows_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
-    for count, remainder in ((24, None), (25, "… and 1 more row,"), (30, "… and 6 more rows,")):
-        every = [collective(of=f"v{k}") for k in range(count)]
-        out = printed(capsys, record(programs={"auto": passed(collectives=every)}), complete=False)
-        assert len([line for line in out.splitlines() if line.startswith("all-gather")]) == 24
-        assert ("… and" in out) == (remainder is not None)
-        assert remainder is None or f"{remainder} which are in runner.log and in result.json\n" in out
+def test_more_collectives_than_a_screen_has_are_folded_unless_the_run_explains_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    every = [collective(of=f"v{k}") for k in range(25)]
+    short = printed(capsys, record(programs={"auto": passed(collectives=every[:24])}), complete=False)
+    assert len([line for line in short.splitlines() if line.startswith("all-gather")]) == 24
+    folded = printed(capsys, record(programs={"auto": passed(collectives=every)}), complete=False)
+    (row,) = [line for line in folded.splitlines() if line.startswith("all-gather")]
+    assert re.split("  +", row)[1:5] == ["v0, v1, v2 and 22 more", "groups along no axis", "25", "400 B"]
+    assert "25 collectives are folded into these rows; explain=true lists each" in folded
+    explained = printed(capsys, record(programs={"auto": passed(collectives=every)}, explain=True), complete=False)
+    assert len([line for line in explained.splitlines() if line.startswith("all-gather")]) == 25
+
+
+def test_a_run_explains_its_collectives_in_a_line_each_or_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    need = "the product in C sums over J, which arrays.A.spec shards over x"
+    why = Reason(text=f"{need}; the sum in d sums over I, which arrays.B.spec shards", by="operation", planned=True)
+    programs = {"auto": passed(collectives=[as_json(evidence.collective(why=why))])}
+    brief = printed(capsys, record(programs=programs, explain=True), complete=False)
+    assert "\n    the product sums over J, which arrays.A.spec shards over x (and 1 more need)\n" in brief
+    assert "the sum in d" not in brief
+    full = printed(capsys, record(programs=programs, explain="full"), complete=False)
+    assert f"\nauto: all-reduce of C over x: {why.text}; Shardy plans it too\n" in full
 
 
 def collective(of: str) -> dict[str, Any]:

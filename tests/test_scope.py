@@ -67,12 +67,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", ACCEPTED)
-def test_is_known(text: str) -> None:
+def test_a_line_of_known_names_is_accepted(text: str) -> None:
     check(parse(text), scope())
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_is_not_known(text: str) -> None:
+def test_an_unknown_name_is_refused_at_its_place(text: str) -> None:
     message, part = REFUSED[text]
     with pytest.raises(SyntaxFault) as caught:
         check(parse(text), scope())

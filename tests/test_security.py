@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -256,6 +257,25 @@ def test_a_resumed_sweep_names_all_settings_that_it_wants() -> None:
     )
 
 
+def test_a_sweep_without_manifests_is_resumed_where_its_points_passed_or_are_missing() -> None:
+    words = ("case3_allreduce", "dims.J=4,8", "program=shard_map", "hydra.sweep.dir=out")
+    assert command(Path.cwd(), "-m", *words).returncode == 0
+    for file in Path("out").rglob("manifest.json"):
+        file.unlink()
+    shutil.rmtree("out/1")
+    before = Path("out/0/result.json").read_bytes()
+    done = command(Path.cwd(), "resume=out")
+    assert done.returncode == 0, done.stderr
+    assert "1 of them had passed before" in done.stdout
+    assert Path("out/0/result.json").read_bytes() == before
+    Path("out/0/result.json").write_text("{}")
+    left = sorted(path.name for path in Path("out/0").iterdir())
+    done = command(Path.cwd(), "resume=out")
+    assert done.returncode == 2
+    assert "this point must run again, but out/0/manifest.json was not written by a run" in done.stderr
+    assert sorted(path.name for path in Path("out/0").iterdir()) == left
+
+
 def test_a_repeated_point_begins_with_an_empty_folder() -> None:
     point = swept.write(Path("out"), 2)[1]
     clear(point)
@@ -401,6 +421,10 @@ def test_a_checked_function_is_its_owners_and_is_unpickled_by_its_programs_only(
         for words in (["report", "out"], ["compare", "out", "out"], ["runs", "."]):
             done = command(Path.cwd(), *words[1:], module=f"runner {words[0]}")
             assert done.returncode == 0, done.stdout + done.stderr
+        for folder in (".", "out"):
+            assert (
+                command(Path.cwd(), *QUIETLY, folder, module="pytest").returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+            )
         assert str(runner.read("out")) == str(record)
         assert not Path("called").exists()
     file.write_bytes(theirs)
@@ -429,6 +453,7 @@ def test_load_takes_files_of_numbers_and_reads_no_pickle() -> None:
 # Which files are read, and which code is not run.
 
 
+QUIETLY = ("-q", "-p", "no:xdist", "-p", "no:cacheprovider")
 PIPES = {
     "an experiment": ("experiment/mine.yaml", "runner", ["--config-dir", ".", "mine"]),
     "the list of experiments": ("experiment/mine.yaml", "runner", ["--config-dir", "."]),
@@ -443,7 +468,7 @@ PIPES = {
     "a plan": ("out/plan.json", "runner plan", ["--compare", "out", "out"]),
     "a module": ("module.txt", "runner explain", ["module.txt"]),
     "a serialized module": ("module.hlo.pb", "runner explain", ["module.hlo.pb"]),
-    "a file that pytest sees": ("mine.yaml", "pytest", ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "."]),
+    "a file that pytest sees": ("mine.yaml", "pytest", [*QUIETLY, "."]),
     "a file for editors": ("experiment/mine.yaml", "runner editor", ["."]),
 }
 

@@ -72,6 +72,7 @@ def test_ignored_signals_stay_ignored_and_handlers_are_restored() -> None:
     assert ended("raise KeyboardInterrupt", after=after) == (130, "interrupted\nTrue -1\n")
 
 
+@pytest.mark.in_turn
 def test_an_interrupted_sweep_says_how_to_resume(tmp_path: Path) -> None:
     sweep = ("-m", "case3_allreduce", "program=auto", "seed=range(0,40)", "hydra.sweep.dir=swept")
     process = started(*sweep, folder=tmp_path)

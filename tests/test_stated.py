@@ -31,7 +31,7 @@ def _workers() -> Iterator[None]:
 
 def moved(function: Any, operands: Any, folder: Path, kind: str | None = None, **more: Any) -> list[str]:
     """The reasons for the collectives of a function's program, which passes; those of one `kind` if it is given."""
-    record = api.checked(function, operands, folder=folder / function.__name__, workers=WORKERS, **more)
+    record = api.checked(function, operands, folder / function.__name__, WORKERS, **more)
     assert record.status == "passed", record
     [program] = readable.readable(record).compiled.values()
     listed = [entry for entry in program.collectives or () if kind in (None, entry.kind)]

@@ -46,12 +46,12 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("text", VALUES)
-def test_a_size(text: str) -> None:
+def test_an_expression_of_dims_has_its_size(text: str) -> None:
     assert evaluate(parse(text), DIMS, MESH) == VALUES[text]
 
 
 @pytest.mark.parametrize("text", FAULTS)
-def test_not_a_size(text: str) -> None:
+def test_an_expression_that_is_no_size_is_refused_at_its_place(text: str) -> None:
     message, part = FAULTS[text]
     with pytest.raises(SyntaxFault) as caught:
         evaluate(parse(text), DIMS, MESH)

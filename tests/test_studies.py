@@ -248,6 +248,7 @@ def command(*names: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.in_turn
 def test_a_study_is_run_again_by_its_name() -> None:
     ran = command("log_power")
     assert (ran.returncode, ran.stderr) == (0, "")

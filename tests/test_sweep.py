@@ -106,6 +106,7 @@ def written(folder: Path, names: Sequence[str]) -> dict[str, int]:
 BAD = ("crash", "hang", "invalid", "kill")
 
 
+@pytest.mark.in_turn
 def test_a_failure_costs_only_its_point_and_resume_runs_only_failures(folder: Path) -> None:
     names = sorted([*BAD, *(f"good{k:02}" for k in range(16))])
     for name in names:
@@ -208,6 +209,7 @@ def test_a_failed_point_is_neither_passed_nor_best(folder: Path) -> None:
     assert "2 rows are left out by where=" in done.stdout
 
 
+@pytest.mark.in_turn
 def test_several_workers_do_what_one_does(folder: Path) -> None:
     for k in range(4):
         write(folder, f"p{k}")

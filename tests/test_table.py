@@ -59,10 +59,10 @@ def test_a_wide_table_is_split_into_several_with_the_same_first_column() -> None
 
 
 def test_rows_are_numbered_if_the_first_column_is_not_unique() -> None:
-    assert printed(["kind", "of", "how"], [["all-reduce", "C", "inserted"], ["all-reduce", "C", "written"]], 20) == [
+    assert printed(["kind", "of", "how"], [["all-reduce", "C", "inserted"], ["all-reduce", "D", "written"]], 20) == [
         "#  kind        of",
         "1  all-reduce  C",
-        "2  all-reduce  C",
+        "2  all-reduce  D",
         "",
         "#  how",
         "1  inserted",
@@ -100,4 +100,29 @@ def test_a_table_in_markdown_has_its_texts_alone() -> None:
         "| name | status |",
         "|---|---|",
         "| a\\|b | most |",
+    ]
+
+
+def test_columns_of_one_value_become_a_sentence_where_the_table_is_too_wide() -> None:
+    rows = [["w1", "all-gather", "inserted", "64 B"], ["w2", "all-gather", "inserted", "96 B"]]
+    assert printed(["of", "collective", "how", "sends"], rows, 26) == [
+        "of  sends",
+        "w1  64 B",
+        "w2  96 B",
+        "in every row: collective",
+        "  all-gather, how inserted",
+    ]
+
+
+def test_a_column_becomes_headings_where_the_table_is_too_wide() -> None:
+    rows = [["gather", "w1", "auto"], ["reduce", "y", "auto, explicit"], ["gather", "w2", "auto"]]
+    grouped = Table(["collective", "of", "programs"], rows, grouping=("programs",))
+    assert ["".join(text for text, _ in line) for line in table.lines(grouped, 20)] == [
+        "collective  of",
+        "programs: auto",
+        "gather      w1",
+        "gather      w2",
+        "programs: auto,",
+        "    explicit",
+        "reduce      y",
     ]

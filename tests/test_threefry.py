@@ -55,7 +55,7 @@ def test_fold_in_of_a_traced_integer(seed, data):
 
 @few
 @given(seeds, st.sampled_from([1, 2, 7, (3,), (2, 3), ()]))
-def test_split(seed, num):
+def test_split_draws_what_jax_draws(seed, num):
     np.testing.assert_array_equal(*draw("split", seed, num))
 
 
@@ -68,7 +68,7 @@ def test_keys_of_a_split_are_indexed_like_jaxs():
 
 @few
 @given(seeds, shapes, st.sampled_from(["uint8", "uint16", "uint32"]))
-def test_bits(seed, shape, dtype):
+def test_bits_draws_what_jax_draws(seed, shape, dtype):
     ours, theirs = draw("bits", seed, shape, dtype)
     assert ours.dtype == theirs.dtype
     np.testing.assert_array_equal(ours, theirs)
@@ -76,7 +76,7 @@ def test_bits(seed, shape, dtype):
 
 @settings(few, max_examples=15)
 @given(seeds, shapes, dtypes, st.sampled_from(BOUNDS))
-def test_uniform(seed, shape, dtype, bounds):
+def test_uniform_draws_what_jax_draws(seed, shape, dtype, bounds):
     ours, theirs = draw("uniform", seed, shape, dtype, *bounds)
     assert ours.dtype == np.float64
     np.testing.assert_array_equal(ours, theirs.astype(np.float64))
@@ -100,14 +100,14 @@ def test_values_computed_from_uniform_ones(seed, shape, dtype, name):
 
 @few
 @given(seeds, st.sampled_from([(), (2, 3), (1000,)]), st.sampled_from(["float32", "bfloat16"]))
-def test_laplace(seed, shape, dtype):
+def test_laplace_draws_what_jax_draws(seed, shape, dtype):
     ours, theirs = draw("laplace", seed, shape, dtype)
     np.testing.assert_allclose(ours, theirs.astype(np.float64), rtol=4 * float(ml_dtypes.finfo(dtype).eps))
 
 
 @few
 @given(seeds, st.sampled_from([(-2.0, 2.0), (0.5, 1.25), (-1.0, 3.0)]), st.sampled_from([None, (7,), (2, 3)]))
-def test_truncated_normal(seed, bounds, shape):
+def test_truncated_normal_draws_what_jax_draws(seed, bounds, shape):
     ours, theirs = draw("truncated_normal", seed, *bounds, shape)
     assert np.all((ours >= bounds[0]) & (ours <= bounds[1]))
     np.testing.assert_allclose(ours, theirs.astype(np.float64), rtol=1e-5, atol=1e-6)
@@ -115,7 +115,7 @@ def test_truncated_normal(seed, bounds, shape):
 
 @few
 @given(seeds, st.sampled_from([(), (9,), (2, 3)]), st.sampled_from(["int32", "int8", "float32"]))
-def test_rademacher(seed, shape, dtype):
+def test_rademacher_draws_what_jax_draws(seed, shape, dtype):
     ours, theirs = draw("rademacher", seed, shape, dtype)
     assert set(np.ravel(ours).tolist()) <= {-1, 1}
     np.testing.assert_array_equal(ours, theirs)
@@ -125,7 +125,7 @@ def test_rademacher(seed, shape, dtype):
 @given(
     seeds, st.sampled_from([((), True), ((5,), True), ((2, 2), False), ((6,), False)]), st.sampled_from([0, 1, None])
 )
-def test_choice(seed, how, axis):
+def test_choice_draws_what_jax_draws(seed, how, axis):
     a = 7 if axis is None else np.arange(7 * 7, dtype=np.float32).reshape(7, 7)
     named = {} if axis is None else {"axis": axis}
     ours = threefry.choice(threefry.key(seed), a, *how, **named)
@@ -140,7 +140,7 @@ def test_choice(seed, how, axis):
     st.sampled_from([np.float32, np.int32]),
     st.lists(st.integers(0, 9), min_size=3, max_size=3),
 )
-def test_choice_by_weights(seed, how, axis, dtype, others):
+def test_choice_by_weights_draws_what_jax_draws(seed, how, axis, dtype, others):
     weights = np.array([1, 2, 3, 4, *others], dtype)
     a = 7 if axis is None else np.arange(7 * 7, dtype=np.float32).reshape(7, 7)
     named = {} if axis is None else {"axis": axis}
@@ -150,6 +150,7 @@ def test_choice_by_weights(seed, how, axis, dtype, others):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_choice_draws_indices_of_the_default_dtype_of_the_experiment(dtype, tmp_path):
     """The oracle of gradients computes in float64, whatever the experiment's dtypes are."""
@@ -191,7 +192,7 @@ def test_the_tails_of_normal_are_as_exact_as_its_middle(seed):
     st.sampled_from(RANGES),
     st.sampled_from(["int32", "uint32", "int8", "uint8", "int16"]),
 )
-def test_randint(seed, shape, bounds, dtype):
+def test_randint_draws_what_jax_draws(seed, shape, bounds, dtype):
     ours, theirs = draw("randint", seed, shape, *bounds, dtype)
     assert ours.dtype == theirs.dtype
     np.testing.assert_array_equal(ours, theirs)
@@ -213,7 +214,7 @@ def test_randint_up_to_the_end_of_its_dtype(beyond):
 
 @few
 @given(seeds, st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.sampled_from([None, (), (400,)]))
-def test_bernoulli(seed, p, shape):
+def test_bernoulli_draws_what_jax_draws(seed, p, shape):
     ours, theirs = draw("bernoulli", seed, p, shape)
     assert ours.dtype == theirs.dtype
     np.testing.assert_array_equal(ours, theirs)
@@ -221,7 +222,7 @@ def test_bernoulli(seed, p, shape):
 
 @few
 @given(seeds, st.sampled_from([(0, None), (-1, None), (1, (2,)), (0, (5, 3))]))
-def test_categorical(seed, where):
+def test_categorical_draws_what_jax_draws(seed, where):
     logits = np.array([[0.3, -1.0, 2.0], [0.0, 0.1, -0.7]], np.float32)
     axis, shape = where
     shape = (5, 2) if shape == (2,) else shape

@@ -212,6 +212,7 @@ def test_mlflow_has_a_failed_run_with_parameters_metrics_and_verdict(tmp_path: P
     }  # fmt: skip
 
 
+@pytest.mark.in_turn
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_has_an_offline_run_with_config_and_summary(tmp_path: Path) -> None:
     needed("wandb", "wandb")

@@ -128,6 +128,7 @@ b1, b2, ba: (astype(w1, 'bfloat16'), astype(w2, 'bfloat16'), astype(a, 'bfloat16
     assert outcome.failures() == []
 
 
+@pytest.mark.in_turn
 def test_a_mistake_in_a_line_that_reads_a_gradient_is_noticed(tmp_path: Path) -> None:
     text = changed("sum(grad.w2 ** 2), 'y')", "sum(grad.w2 ** 2) * 1.001, 'y')")
     outcome = harness.run(text, tmp_path)
@@ -180,6 +181,7 @@ def test_a_trace_shows_the_lines_that_read_gradients(tmp_path: Path, check_vma: 
     np.testing.assert_allclose(held[1], moved[:, 4:], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_a_trace_of_a_graph_alone_shows_the_derived_lines_that_read_gradients(tmp_path: Path) -> None:
     plain = yaml.safe_load(GOOD)
     lines = plain.pop("both").items()

@@ -34,6 +34,7 @@ MESH = {"axes": ["x"], "shape": [4]}
 
 def layer(tmp_path: Path, **changes: Any) -> Any:
     """The value check of a program of the shipped layer."""
+    tmp_path.mkdir(exist_ok=True)
     chosen = {"program": "shard_map", **changes}
     record: Any = run.run(config("layer", MESH, **chosen), tmp_path, Sources, workers=WORKERS)
     return record.programs[chosen["program"]].checks.value
@@ -83,6 +84,7 @@ verify: twin
 """
 
 
+@pytest.mark.in_turn
 def test_casts_do_not_round_in_a_twin_nor_in_the_gradient_that_it_is_compared_with(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     record: Any = runner.run({**yaml.safe_load(NARROW), "program": ["auto", "derived"]}, folder=folder)
@@ -115,6 +117,19 @@ def test_a_mistake_beyond_the_tolerance_is_not_taken_for_rounded_constants(
     record: Any = run.run({**config("layer", MESH, program="shard_map"), **changes}, tmp_path, Sources, workers=WORKERS)
     (output,) = record.programs["shard_map"].checks.value.outputs.values()
     assert (output.status, output.wrong > 0, output.twin.status) == ("failed", True, "failed")
+
+
+@pytest.mark.parametrize(("times", "status"), [(0.3, "passed"), (2.0, "failed")])
+def test_a_mistake_of_what_a_twin_notices_fails_and_a_smaller_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float, status: str
+) -> None:
+    (right,) = layer(tmp_path / "right", verify="twin").outputs.values()
+    assert (right.by_twin, right.noticed) == (True, right.twin.power)
+    assert 1e-13 < right.noticed < 1e-10 < right.power
+    sigmoid = 1 + times * right.noticed
+    row = dataclasses.replace(operations.OPERATIONS["sigmoid"], counterpart=lambda x: sigmoid / (1 + np.exp(-x)))
+    monkeypatch.setitem(operations.OPERATIONS, "sigmoid", row)
+    assert layer(tmp_path / "wrong", verify="twin").status == status
 
 
 def test_what_is_mostly_undecided_is_proved_by_its_twin(tmp_path: Path) -> None:
@@ -263,6 +278,7 @@ verify: twin
 """
 
 
+@pytest.mark.in_turn
 def test_points_of_a_sweep_that_differ_in_dtypes_alone_share_a_twin(tmp_path: Path) -> None:
     swept = {"arrays.x.dtype": ("float32", "float16"), "arrays.w.dtype": ("float32", "bfloat16")}
     runner.sweep(yaml.safe_load(SWEPT), swept, folder=tmp_path / "sweep")
@@ -272,6 +288,7 @@ def test_points_of_a_sweep_that_differ_in_dtypes_alone_share_a_twin(tmp_path: Pa
     assert [twin.shared for twin in twins_of] == [False, True, True, True]
 
 
+@pytest.mark.in_turn
 def test_a_sweep_killed_between_a_program_and_its_twin_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     text = f"# @package _global_\n{SWEPT}"
@@ -367,8 +384,8 @@ def test_mistakes_in_bfloat16_and_a_missing_psum_are_noticed(
 ) -> None:
     x = np.random.default_rng(0).normal(size=(8, 16)).astype("bfloat16")
     record = api.checked(
-        function, (x,), mesh={"x": 4}, in_specs=[jax.sharding.PartitionSpec("x")], reference=right, program="auto",
-        verify=verify, folder=tmp_path / "run", workers=WORKERS,
+        function, (x,), tmp_path / "run", WORKERS, mesh={"x": 4}, in_specs=[jax.sharding.PartitionSpec("x")],
+        reference=right, program="auto", verify=verify,
     )  # fmt: skip
     assert record.error is None
     value: Any = record.compiled["auto"].checks.value

@@ -44,6 +44,7 @@ def test_the_source_distribution_holds_the_studies(tmp_path: Path) -> None:
     assert studies <= held
 
 
+@pytest.mark.in_turn
 def test_the_installed_command_works_from_any_folder(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)

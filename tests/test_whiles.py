@@ -63,6 +63,7 @@ def test_the_number_of_its_collectives_is_not_known(newton: harness.Outcome) -> 
     assert (collective.kind, collective.count) == ("all-reduce", None)
 
 
+@pytest.mark.in_turn
 def test_a_derived_while_is_read_back_from_its_lines(newton: harness.Outcome) -> None:
     derivation = newton.types.derivation
     assert derivation is not None

@@ -162,13 +162,13 @@ def test_collectives_of_the_program_and_of_differentiation_have_reasons(tmp_path
 
 
 def test_the_plan_repeats_no_reason_that_a_program_gives(tmp_path: Path) -> None:
-    output = run_command("case3_allreduce", "program=derived", "explain=true", f"hydra.run.dir={tmp_path}/a").stdout
+    output = run_command("case3_allreduce", "program=derived", "explain=full", f"hydra.run.dir={tmp_path}/a").stdout
     assert output.count("the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x") == 1
     assert "\n      all-reduce over x, a device sends 64 B\n" in output
 
 
 def test_the_terminal_explains_where_it_is_asked_to_and_a_failure_always(tmp_path: Path) -> None:
-    outcome = run_command("+experiment=case3_allreduce", "program=auto", "explain=true", f"hydra.run.dir={tmp_path}/a")
+    outcome = run_command("+experiment=case3_allreduce", "program=auto", "explain=full", f"hydra.run.dir={tmp_path}/a")
     line = (
         "auto: all-reduce of C over x: the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x"
     )
@@ -185,7 +185,7 @@ def test_the_terminal_explains_where_it_is_asked_to_and_a_failure_always(tmp_pat
 def test_an_override_is_the_place_of_what_it_sets(tmp_path: Path) -> None:
     override = "arrays.B.spec=[x,null]"
     ran = run_command(
-        "+experiment=case3_allreduce", "program=auto", "explain=true", override, f"hydra.run.dir={tmp_path}/a"
+        "+experiment=case3_allreduce", "program=auto", "explain=full", override, f"hydra.run.dir={tmp_path}/a"
     )
     assert f"arrays.B.spec: command line: {override}\n" in ran.stdout
 
@@ -339,6 +339,7 @@ def test_an_operation_without_a_rule_of_shardys_needs_the_moved_value(
         assert each.why.keys
 
 
+@pytest.mark.in_turn
 def test_a_gradient_that_lines_read_has_its_arrays_layout(tmp_path: Path) -> None:
     text = """
 mesh: {axes: [x], shape: [4]}

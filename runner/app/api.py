@@ -95,10 +95,11 @@ class Record(model.Record):
         return f"<Record{of}: {summary.line(self, ', ')}>"
 
     def __str__(self) -> str:
-        from runner.reports.show import report
+        from runner.reports.show import console, report
 
-        out, wrong = Page(), Page()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
+        out, wrong, columns = Page(), Page(), console.room()
+        fitting = contextlib.nullcontext() if columns is None else console.within(columns)
+        with fitting, contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
             report.run(self, self.folder, brief=False, show=self.show)
         return wrong.getvalue() + out.getvalue()
 
@@ -215,8 +216,7 @@ def _run(
                 sources = replace(composed.sources, arguments=arguments or {})
             except InvalidConfiguration as error:
                 folders = [] if config_dir is None else added([Path(config_dir)])
-                # A call has no file: what is wrong is an argument.
-                text = str(error) if arguments is None else _IN_FILE.sub("", str(error))
+                text = str(error) if arguments is None else _of_argument(error)
                 record = records.ended(where, "invalid", text, overrides, folders)
             else:
                 overrides, last = composed.sources.overrides, used is None
@@ -226,6 +226,11 @@ def _run(
             if used is None:
                 workers.close()
     return Record.of(record, where)
+
+
+def _of_argument(error: InvalidConfiguration) -> str:
+    """The message for a call, which has no file: what is wrong is an argument."""
+    return _IN_FILE.sub("", str(error))
 
 
 _YOUNG = (100_000, 20, 100)
@@ -307,13 +312,13 @@ def check(
     record = checked(
         function,
         operands,
+        folder,
         kwargs=kwargs,
         mesh=mesh,
         in_specs=in_specs,
         out_specs=out_specs,
         reference=reference,
         program=program,
-        folder=folder,
         **keys,
     )
     if not quiet:
@@ -358,7 +363,7 @@ def plan(
     Raises `InvalidPlan` where there is nothing to plan, or no plan within the limit; `ValueError` as `check` does.
     """
     arguments = {
-        "in_specs": (AUTO,) * len(operands) if in_specs is None else in_specs,
+        "in_specs": AUTO if in_specs is None else in_specs,
         "out_specs": out_specs,
         "constraints": {_PRODUCTS: "auto"} if lines else {},
         "hold": hold or {},
@@ -367,6 +372,8 @@ def plan(
     }
     if "plan" in keys:
         raise ValueError("the keys of plan are arguments here: least, memory, seconds, candidates")
+    if "program" in keys:
+        raise ValueError("a plan is compiled as the programs auto and constraint; leave program out")
     wanted = {"least": least, "memory": memory, "seconds": seconds}
     if mesh == "auto":
         mesh = _best_mesh(function, operands, devices, plan=wanted, **arguments)
@@ -430,7 +437,7 @@ def _planned(
     _begin(where)
     try:
         refuse(arguments)
-        called = experiment_of(function, operands, where, chosen=True, **arguments)
+        called = experiment_of(function, operands, where, True, **arguments)
     except specs.WrongSpecs as error:
         raise InvalidPlan(shortened(f"{error.argument}: {error}")) from None
     with _kept_objects():
@@ -452,7 +459,7 @@ def _planned(
             except InvalidExperiment as error:
                 raise InvalidPlan(sources.report(error.fault)) from None
         except InvalidConfiguration as error:
-            raise InvalidPlan(str(error)) from None
+            raise InvalidPlan(_of_argument(error)) from None
         finally:
             manifest.end(where)
             workers.close()
@@ -466,12 +473,15 @@ class InvalidPlan(ValueError):
 def checked(
     function: Callable[..., Any],
     operands: Sequence[Any],
-    *,
     folder: str | Path | None = None,
     workers: Workers | None = None,
+    /,
     **arguments: Any,
 ) -> Record:
-    """Do what `check` does with these `arguments`, without printing; `workers` are not closed."""
+    """Do what `check` does with these `arguments`, without printing; `workers` are not closed.
+
+    Those that are no arguments of `check` are keys of an experiment, whatever their names.
+    """
     from runner.app.called import specs
     from runner.app.called.open_specs import experiment_of
     from runner.experiment.identifiers import importable

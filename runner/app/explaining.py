@@ -16,6 +16,8 @@ from runner.compiled.explanation.files import Wanted
 from runner.compiled.explanation.modules import Known
 from runner.reports.record.writing import write_text
 
+_FILE = "the path of the file to write"
+
 
 class Explained(model.Explanation):
     """What is known of one compiled module; `str()` is what the command prints, a notebook shows the page's tables."""
@@ -27,8 +29,9 @@ class Explained(model.Explanation):
 
     def save(self, path: str | Path) -> Path:
         """Write the explanation as JSON, which `runner.explain` and `shardproof explain` read. Returns the path."""
-        write_text(Path(path), files.document(self))
-        return Path(path)
+        where = given.path(path, "path", _FILE)
+        write_text(where, files.document(self))
+        return where
 
     def html(self, path: str | Path | None = None) -> str:
         """The page of the explanation; it is written to `path`, if that is given."""
@@ -36,30 +39,31 @@ class Explained(model.Explanation):
 
         page = explanation.document(self)
         if path is not None:
-            write_text(Path(path), page)
+            write_text(given.path(path, "path", _FILE), page)
         return page
 
     def annotated(self, width: int = 100) -> str:
         """Your source, with the collectives, bytes and work of each line in its margin, in at most `width` columns."""
         from runner.reports.show import annotated
 
-        return "\n".join(annotated.text_of(self, width)) + "\n"
+        return "\n".join(annotated.text_of(self, given.columns(width))) + "\n"
 
     def __repr__(self) -> str:
         from runner.reports.show import explained
 
         return f"<Explained {explained.head(self)[0]}; {explained.totals(self)[0]}>"
 
-    def text(self, *, complete: bool = False, width: int | None = None) -> str:
+    def text(self, *, full: bool = False, width: int | None = None) -> str:
         """The tables in at most `width` columns, by default the terminal's, or 100.
 
-        - `complete`: with all rows and columns, and the whole reasons.
+        - `full`: with all rows and columns, and the whole reasons.
         """
         from runner.reports.show import console, explained
 
-        out, columns = Page(), width or console.room() or console.PLAIN
+        columns = (console.room() or console.PLAIN) if width is None else given.columns(width)
+        out = Page()
         with contextlib.redirect_stdout(out), console.within(columns):
-            explained.text(self, complete=complete)
+            explained.text(self, complete=full)
         return out.getvalue()
 
     def __str__(self) -> str:
@@ -101,6 +105,7 @@ def explain(
     compiles.
     """
     axes = _axes(mesh)
+    hardware, module = given.text(hardware, "hardware"), given.text(module, "module")
     if profile is not None:
         profile = given.path(profile, "profile", "the path of what jax.profiler.trace wrote")
     if isinstance(step, str | Path):
@@ -137,6 +142,6 @@ def _axes(mesh: Any) -> dict[str, int] | None:
         return None
     shape: Any = getattr(mesh, "shape", mesh)
     sizes: list[Any] = [*shape.values()] if is_mapping(shape) else [None]
-    if not all(hasattr(size, "__index__") and operator.index(size) > 0 for size in sizes):
+    if not sizes or not all(hasattr(size, "__index__") and operator.index(size) > 0 for size in sizes):
         raise meshes.InvalidMesh(f"{mesh!r} is no mesh; write its axes and their sizes: {{'data': 4, 'model': 2}}")
     return {str(axis): operator.index(size) for axis, size in shape.items()}

@@ -48,7 +48,7 @@ class Sharded:
 
         own = scratch.Folder(self._node.name)
         self._folders.append(own)
-        record = api.checked(function, operands, folder=own.path / "run", workers=self._session.workers(), **arguments)
+        record = api.checked(function, operands, own.path / "run", self._session.workers(), **arguments)
         if record.status != "passed":
             pytest.fail(str(record), pytrace=False)
         if golden:

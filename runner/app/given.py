@@ -29,6 +29,20 @@ def path(value: object, what: str, instead: str) -> Path:
     return Path(value)
 
 
+def text(value: object, what: str) -> str | None:
+    """Return a text, or None. Raises `ValueError` for anything else; `what` it is."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{what} is {shown(value)}; give a name")
+    return value
+
+
+def columns(value: object) -> int:
+    """Return a number of columns of at least one. Raises `ValueError`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"width is {shown(value)}; give the number of columns, at least 1")
+    return value
+
+
 def unusable(text: str) -> str | None:
     """Why no file system has a path; None if one may."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 LARGEST = 1 << 28
@@ -30,6 +31,12 @@ def beginning(path: Path, count: int) -> bytes:
     """Return the first bytes of a file of any size. Raises as `read` does."""
     with open(path, "rb", opener=_opened) as file:
         return file.read(count)
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """Yield the files at any depth of a folder, but none of folders that cannot be read or are links."""
+    for home, _, names in os.walk(folder):
+        yield from (Path(home, name) for name in names)
 
 
 def _opened(path: str, flags: int) -> int:

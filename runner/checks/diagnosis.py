@@ -9,6 +9,7 @@ as well.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from runner.checks.numbers import computed
 from runner.checks.oversights import overlooking
 from runner.checks.reference import PerDevice, interpret
 from runner.checks.reference.arithmetic import Arithmetic
-from runner.checks.reference.rerun import Rerun
+from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section, expressions
@@ -40,9 +41,7 @@ from runner.graph.source import Line
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
 RATE = 20_000
-"""The equations that count as a second of the search, so that what it finds does not depend on what else the machine
-does.
-"""
+"""The work that counts as a second of the search, in equations (`Work`)."""
 
 MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
 """The exceptions that NumPy raises for an edit that does not fit the shapes, which is true of most."""
@@ -77,7 +76,7 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     if written is None or context.graph is None or context.experiment.reads_gradients:
         return []
     try:
-        trial = Trial(context, Suspect(written, "graph"))
+        trial = Trial(context, Suspect(written, "graph"), context.experiment.diagnose)
     except MISFITS as misfit:
         described = f"{type(misfit).__name__}: {misfit}".rstrip(": ")
         raise NotInterpreted(described) from misfit
@@ -93,8 +92,10 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
         ]
         return [who, mended[0], *(f"or {other}" for other in mended[1:])]
     none = search.nothing("the function", "it equal its reference")
-    if not written.regions and not search.lines and (parting := trial.parting()) is not None:
-        return [who, f"{none}, but {parting}", *trial.differences()]
+    if not written.regions and not search.lines:
+        with contextlib.suppress(Exhausted):
+            if (parting := trial.parting()) is not None:
+                return [who, f"{none}, but {parting}", *trial.differences()]
     return [who, f"the line could not be found: {none}", *trial.differences()]
 
 
@@ -112,7 +113,7 @@ def diagnose(context: Context, refused: Refused | None = None) -> list[str]:
     if compared and all(comparison.agree for comparison in compared):
         # If only a gradient differs, the results are right already, so they cannot confirm an edit.
         return []
-    trial = Trial(context)
+    trial = Trial(context, seconds=context.experiment.diagnose)
     search = _mends(context, trial, refused)
     factors = [text for name in results if (text := _factor(context, name))]
     if search.mends:
@@ -145,7 +146,7 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
     The lines of a user's own `shard_map` have casts where JAX made them. If JAX's types refuse all edits that mend
     them, the likeliest of these is returned, and its message says that it needs more.
     """
-    suspect, seconds = trial.suspect, context.experiment.diagnose
+    suspect = trial.suspect
     graph = _lines(context.experiment.lines("graph"))
     own = suspect.section == "graph"
     # The lines of a function have other names than those of its reference.
@@ -153,28 +154,28 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
     mends: list[tuple[float, Edit]] = []
     refused_edits: list[tuple[float, Edit]] = []
     lowest, within, anywhere = math.inf, "", ""
-    for edit in _proposed(suspect, context.experiment):
-        if trial.work > seconds * RATE:
-            within = f" within {seconds:.2g} s"
-            break
-        likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
-        if not likely and not anywhere:
-            break
-        if not (likely or also) or not trial.mends(edit):
-            continue
-        score = _score(edit, graph) + trial.pointless(edit)
-        if math.isinf(score) or (score >= lowest + beside and not also):
-            continue
-        reason = None if refused is None else _refusal(trial, refused, edit)
-        # The lines of a function are no lines of a file that could be read again.
-        if reason is None or (own and not reason):
-            if score < lowest:
-                anywhere = edit.kind if edit.kind in _ANYWHERE else ""
-            mends.append((score, edit))
-            lowest = min(lowest, score)
-        elif reason and (own or edit.frame is not None):
-            message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
-            refused_edits.append((score, replace(edit, message=partial(str, message))))
+    try:
+        for edit in _proposed(suspect, context.experiment):
+            likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
+            if not likely and not anywhere:
+                break
+            if not (likely or also) or not trial.mends(edit):
+                continue
+            score = _score(edit, graph) + trial.pointless(edit)
+            if math.isinf(score) or (score >= lowest + beside and not also):
+                continue
+            reason = None if refused is None else _refusal(trial, refused, edit)
+            # The lines of a function are no lines of a file that could be read again.
+            if reason is None or (own and not reason):
+                if score < lowest:
+                    anywhere = edit.kind if edit.kind in _ANYWHERE else ""
+                mends.append((score, edit))
+                lowest = min(lowest, score)
+            elif reason and (own or edit.frame is not None):
+                message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
+                refused_edits.append((score, replace(edit, message=partial(str, message))))
+    except Exhausted:
+        within = f" within {context.experiment.diagnose:.2g} s"
     likeliest = _likeliest(mends, beside, own=own) or _likeliest(refused_edits, beside, own=own)
     if len(likeliest) > 1 and any(edit.kind == "constant" for edit in likeliest):
         # A number may be left out anywhere between two lines, so none of them is at fault.
@@ -242,6 +243,9 @@ def _refusal(trial: Trial, refused: Refused, edit: Edit) -> str | None:
 
 _OF_A_TRIAL = 10
 """The number of equations that are computed in the time that it takes to change a graph and to compare results."""
+
+_OF_TYPES = 2_000
+"""The same for JAX's types of an edited file."""
 
 _LARGER = 8
 """An edit is rejected if a line then has more than this many times the elements of the largest array."""
@@ -315,19 +319,22 @@ class Trial:
     values: if `x` has 4 devices, a constant factor of 4 looks like a superfluous psum.
     """
 
-    def __init__(self, context: Context, suspect: Suspect | None = None) -> None:
+    def __init__(self, context: Context, suspect: Suspect | None = None, seconds: float = math.inf) -> None:
         self._context = context
+        self._work = Work()
         self.suspect = suspect or Suspect(context.experiment)
         exact, uncast = _arithmetic(context, casts=True), _arithmetic(context, casts=False)
         # A superfluous collective in a loop makes the carry grow with every step.
         self._most = most(context)
         arrays = moved(context.experiment, context.arrays, 1)
-        self._tried = 0
         self._idle: dict[int, bool] = {}
         self._changed = ChangedGraphs(self.suspect.experiment, self.suspect.section)
         self._cases = [self._case(context.arrays, uncast), self._case(arrays, uncast, moved=True)]
         if context.uncast:
             self._cases.insert(0, self._case(context.arrays, exact))
+        # What was done so far is done once, and an edit is tried in a part of that.
+        self._whole, self._work.done = self._work.done / len(self._cases), 0.0
+        self._work.most = seconds * RATE
 
     def _case(self, arrays: Arrays, arithmetic: Mapping[Section, Arithmetic], *, moved: bool = False) -> _Case:
         experiment, suspect = self._context.experiment, self.suspect
@@ -347,7 +354,7 @@ class Trial:
         section = suspect.section
         return Rerun(
             suspect.experiment, section, arrays, arithmetic[section], lambda: self._context.bounded(section),
-            self._most, shaped=section == "graph" and bool(suspect.experiment.imports.functions),
+            self._most, shaped=section == "graph" and bool(suspect.experiment.imports.functions), work=self._work,
         )  # fmt: skip
 
     def suspect_is_right(self) -> bool:
@@ -363,14 +370,9 @@ class Trial:
         literals = _LITERALS * dtypes.dtype(self._context.outputs[name][1]).eps if own else 0.0
         return sections.agree(self._context, name, wanted[name], actual[name], literals=literals)
 
-    @property
-    def work(self) -> int:
-        """The number of equations that were computed so far; to try an edit takes as long as computing some."""
-        return self._tried * _OF_A_TRIAL + sum(case.suspect.work for case in self._cases)
-
     def mends(self, edit: Edit) -> bool:
-        """Whether the edited suspect computes the graph."""
-        self._tried += 1
+        """Whether the edited suspect computes the graph. Raises `Exhausted` if that would take too much work."""
+        self._work.add(_OF_A_TRIAL)
         # Lines written by hand would have to give the gradients of other arrays too, and these are not known.
         apart = self._context.experiment.apart
         return all(
@@ -455,12 +457,14 @@ class Trial:
 
     def _is_idle(self, edit: Edit, removal: Edit) -> bool:
         """Whether the edited suspect still computes the graph without a part."""
+        self._work.add(_OF_A_TRIAL)
         case = self._cases[0]
         return self._computes(case, case.values["graph"], edit, removal)
 
     def _is_idle_unedited(self, number: int) -> bool:
         """Whether the suspect as it is computes the same without the part of a removal."""
         if number not in self._idle:
+            self._work.add(_OF_A_TRIAL)
             case = self._cases[0]
             try:
                 self._idle[number] = case.suspect.unmoved(
@@ -496,8 +500,7 @@ class Trial:
         meant = [reference.every() for reference in references]
 
         def mends(number: int, other: int) -> bool:
-            in_time = self.work <= experiment.diagnose * RATE
-            return in_time and self._mends_with(number, [values[other] for values in meant])
+            return self._mends_with(number, [values[other] for values in meant])
 
         suspect = self._cases[0].suspect
         parting = alignment.parted(suspect.graph, suspect.every(), meant[0], mends)
@@ -515,7 +518,7 @@ class Trial:
 
     def _mends_with(self, number: int, values: Sequence[PerDevice]) -> bool:
         """Whether the suspect computes the graph if an equation gives these values, one for each of the cases."""
-        self._tried += 1
+        self._work.add(_OF_A_TRIAL)
         results = self._context.experiment.results
         try:
             return all(
@@ -531,6 +534,7 @@ class Trial:
         """Whether the suspect's section of another experiment computes the graph on the same arrays, interpreted from
         its first line.
         """
+        self._work.add(_OF_TYPES + 2 * len(self._cases) * self._whole)
         try:
             return all(
                 self._agree(name, wanted, values)

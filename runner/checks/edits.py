@@ -53,6 +53,9 @@ _FEW = 4
 """The largest number of copies of a line of Python that are also edited one by one."""
 
 
+_MOST_PARTS = 200
+"""The largest number of parts of a value that is written out."""
+
 _OF_SEVERAL = ("window", "number")
 """The kinds of edits by which a line takes another of several values."""
 
@@ -216,7 +219,11 @@ class EditSite:
                 return None
             return before.whole if before is not None and unnamed else None
 
-        return term if self.frame is None else substituted(term, same_line)
+        if self.frame is None:
+            return term
+        # A line that a loop of Python runs again and again reads itself, several times in each step.
+        whole = substituted(term, same_line)
+        return whole if sum(1 for _ in within(whole)) <= _MOST_PARTS else term
 
     def of_call(self, old: Term, message: Callable[[], str]) -> Callable[[], str]:
         """The message of an edit, which names the call too if the edited part is what the call gives the function."""

@@ -185,6 +185,7 @@ class Decided:
             devices=devices,
             ties=apart.undecided,
             shared=run.ran.compilation.timing.shared,
+            power=0.0 if dtypes.dtype(kind).exact else value.power(self.context, section, name, expected, allowed),
         )
 
     def _difference(

@@ -336,6 +336,7 @@ FORMS: Mapping[str, Form] = {
     "seconds": Form("number", "the timeout is a number of seconds above 0, and not infinite", above=0),
     "search": Form("number", "the search for a mistake takes a number of seconds that is 0 or more", least=0),
     "boolean": Form("flag"),
+    "explanation": _any("{value!r} is not true, false or 'full'", Form("flag"), Form("text", choices=("full",))),
     "at-least-1": _AT_LEAST_1,
     "functions": Form("mapping", of=_any("", EXPRESSION, "choice", "function")),
     "section": Form("mapping", of="line"),

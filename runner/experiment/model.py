@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from runner.base import codec, dtypes
 from runner.base.faults import Key
@@ -168,8 +168,8 @@ class Experiment:
     """For each output that `per_device` only approximates, the allowed error relative to its root mean square."""
     weak: frozenset[str] = frozenset()
     """The outputs whose `value` check may be too blunt to notice a mistake of 10 %."""
-    explain: bool = field(default=False, metadata=AS_WRITTEN)
-    """Whether the terminal shows the reason for each collective."""
+    explain: bool | Literal["full"] = field(default=False, metadata=AS_WRITTEN)
+    """Whether the terminal shows each collective with its reason, in brief or in full."""
     show: Show = "auto"
     """The arrays and outputs to draw: a word, or names."""
     hardware: Hardware | None = None

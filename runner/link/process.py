@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import select
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -227,6 +229,13 @@ class Worker:
         if self._process.poll() is None:
             descendants.kill(self._process.pid)
 
+    def await_end(self, seconds: float) -> None:
+        """Wait until the system has ended the process, for at most so many seconds."""
+        if self._end is not None:
+            # Another thread of this process may close the descriptor.
+            with contextlib.suppress(OSError):
+                select.select([self._end], [], [], max(0.0, seconds))
+
     def close(self) -> None:
         """End the process, if it still runs, and release its resources."""
         self.kill()
@@ -269,11 +278,19 @@ _LIVE: set[Worker] = set()
 """The workers of this process that are not closed."""
 
 
+_GONE = 0.5
+"""Seconds in which the system ends processes that were killed, on a busy machine too."""
+
+
 def abandon() -> None:
     """End the workers of a command that ends, and remove all its temporary files, wherever it was interrupted."""
     for worker in list(_LIVE):
         # Another thread of this process may be waiting for it.
         worker.dismiss()
+    deadline = time.monotonic() + _GONE
+    for worker in list(_LIVE):
+        # What it still writes would be left in a folder that is removed now.
+        worker.await_end(deadline - time.monotonic())
     scratch.remove_own()
 
 

@@ -129,7 +129,7 @@ def _remove(folder: Path) -> None:
         return
     for _ in range(_TRIES):
         # The mark goes last: a process that is killed meanwhile leaves what a later one recognizes.
-        for entry in os.scandir(folder):
+        for entry in _entries(folder):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             elif entry.name != _MARK:
@@ -142,6 +142,15 @@ def _remove(folder: Path) -> None:
                 return
         # A process that was just ended may still have written to it.
         time.sleep(_PAUSE)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing in one that another thread has removed meanwhile."""
+    try:
+        with os.scandir(folder) as entries:
+            return [*entries]
+    except FileNotFoundError:
+        return []
 
 
 def _abandoned(home: Path) -> Iterator[Path]:

@@ -6,6 +6,7 @@ caller's devices and under the caller's mesh context. Nothing runs, no array is 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from importlib import metadata
 from typing import Any, cast
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding
 
 from runner.base.layout import Spec
@@ -56,7 +58,13 @@ def explained(
     Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, `estimating.InvalidHardware`, and
     what JAX raises when it lowers and compiles.
     """
-    taken = staged(step, arguments)
+    return _explained(staged(step, arguments), mesh, hardware, recording)
+
+
+@modules.uncollected()
+def _explained(
+    taken: Staged, mesh: Mapping[str, int] | None, hardware: str | None, recording: Recording | None
+) -> Explanation:
     module = read(taken, mesh)
     if recording is not None:
         program = recording.chosen(module.explanation.module)
@@ -82,18 +90,46 @@ def staged(step: Any, arguments: Sequence[Any]) -> Staged:
     """Lower and compile what is not yet. Raises as `explained` does."""
     lowered: Any = None
     name = getattr(step, "__name__", type(step).__name__)
+    step = _unwrapped(step)
     if isinstance(step, (stages.Compiled, stages.Lowered, stages.Traced)):
         if arguments:
             raise TypeError(f"a {name} has its arguments already: runner.explain(step)")
         if isinstance(step, stages.Compiled):
             return Staged(None, step, name)
         lowered = step.lower() if isinstance(step, stages.Traced) else step
+    elif isinstance(step, np.ufunc):
+        raise TypeError(f"NumPy computes numpy.{name}, which jit cannot trace; give jax.numpy.{name}")
     elif callable(step):
+        _require_fitting(step, name, arguments)
         jitted: Any = step if hasattr(step, "lower") else cast("Any", jax).jit(step)
-        lowered = jitted.lower(*arguments)
+        lowered = _unwrapped(jitted.lower(*arguments))
     else:
-        raise TypeError(f"{step!r} is neither a function nor what jit lowers or compiles")
+        raise TypeError(
+            f"a value of the type {type(step).__name__} is neither a function nor what jit lowers or compiles"
+        )
     return Staged(lowered, lowered.compile(), name)
+
+
+def _unwrapped(step: Any) -> Any:
+    """What JAX lowered or compiled, where a library has it in an object of its own, as Equinox and Flax do."""
+    held = (getattr(step, name, None) for name in ("lowered", "compiled"))
+    return next((inner for inner in held if isinstance(inner, (stages.Lowered, stages.Compiled))), step)
+
+
+def _require_fitting(step: Any, name: str, arguments: Sequence[Any]) -> None:
+    """Raise `TypeError` for arguments that a function does not take; what its signature does not say, JAX says."""
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        only: Any = arguments[0] if len(arguments) == 1 else None
+        instead = (
+            f": runner.explain({name}, {', '.join(signature.parameters)})" if isinstance(only, tuple | list) else ""
+        )
+        raise TypeError(f"{name}: {error}; its arguments are given one by one{instead}") from None
 
 
 def read(step: Staged, mesh: Mapping[str, int] | None) -> ReadModule:
@@ -161,6 +197,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
             for name, sharding in outputs.items()
         },
         constraint=reasons.constraint,
+        typed=False,
     )
 
     def where(metadata: Metadata) -> propagation.Place:
@@ -174,7 +211,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
 
     planned = propagation.read(step.lowered, keys, propagation.ModuleNames(where, array, tuple(outputs)))
     explanation = replace(explanation, layouts=laid.layouts(planned.operations))
-    return reasons.explained(module, explanation, planned.summary(), arrays)
+    return reasons.explained(explanation, planned.summary(), arrays)
 
 
 # Layouts and donation, which JAX knows and a module's text may not have.

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import math
 import re
 import string
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from inspect import ismodule
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -35,11 +32,10 @@ from runner.base.words import bytes_text, listed
 from runner.experiment.config import schema
 from runner.experiment.frames import free
 from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
-from runner.experiment.identifiers import OWN
-from runner.experiment.imported import CALLED, DEEPEST, KEY, Imported, Imports, skeleton
+from runner.experiment.imported import CALLED, KEY, Imported, Imports, skeleton
 from runner.experiment.memory import available
 from runner.experiment.patterns import fits, flattened, is_pattern
-from runner.experiment.plain import check_name, located
+from runner.experiment.plain import located
 from runner.experiment.reader import read
 from runner.experiment.written import BOTH, WrittenLine, all_names, is_choice, spread, targets
 from runner.graph.language import python, python_source
@@ -51,20 +47,28 @@ from runner.worker import (
     calls,
     explicit,
     jaxprs,
-    own_files,
     phases,
     remedies,
-    setting,
-    states,
     types,
     versions,
 )
-from runner.worker.chosen_layouts import of_results
 from runner.worker.jaxprs import CannotRead
-from runner.worker.raising import text_of
-from runner.worker.setting import Setting
-from runner.worker.specs import partition
-from runner.worker.versions import donated_numbers, is_own
+from runner.worker.probing import FunctionAround, Probing, RepeatAround, tuple_of
+from runner.worker.raising import reported
+from runner.worker.result_layouts import CompilableCall, ResultLayouts
+from runner.worker.setting import CallSettings, Setting
+from runner.worker.trees import (
+    Tree,
+    identifier,
+    part_of_path,
+    plain_spec,
+    require_dtypes,
+    require_shallow,
+    tree_text,
+    types_text,
+)
+from runner.worker.user_modules import Standing, UserModules
+from runner.worker.versions import donated_numbers
 from runner.worker.walk import REFUSALS
 
 _OF_FUNCTIONS = ("of", "result", "checkpoint")
@@ -86,9 +90,6 @@ _TYPED = Setting(explicit=True, within=False)
 _RAISED = BaseException
 """The exceptions of the user's code that are reported: all of them."""
 
-_SOURCE = re.compile(r"(?:[^:]*\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
-"""What `imports` may name: a file or a module, and an attribute of it."""
-
 _NUMBERED = re.compile(r"(\w|[*{},])+\.(\d+|\*)")
 """The last part of a path of a primitive's result, or of a pattern of such paths: `dot_general.3`, `dot_general.*`."""
 
@@ -97,89 +98,6 @@ _LONGEST = 150
 
 _FEW = 16
 """The most leaves of a tree of dicts, lists and tuples that is written out; otherwise its structure gets a name."""
-
-
-@dataclass(frozen=True)
-class _Tree:
-    """A pytree: the names of its leaves, its structure, and its Python expression, with `$name` for a leaf."""
-
-    leaves: tuple[str, ...]
-    structure: Any
-    text: str
-
-    def renamed(self, prefix: str) -> _Tree:
-        """The tree with a prefix added to the names of its leaves."""
-        leaves = tuple(f"{prefix}{leaf}" for leaf in self.leaves)
-        return _Tree(leaves, self.structure, self.text)
-
-    def made(self, values: Mapping[str, Any]) -> Any:
-        """The tree with these values of its leaves."""
-        return calls.tree.unflatten(self.structure, [values[leaf] for leaf in self.leaves])
-
-
-@dataclass(frozen=True)
-class _RepeatAround:
-    """A repeat around a line: its name, its mapping in the file, and the lines of its body before that line."""
-
-    name: str
-    repeat: Mapping[str, Any]
-    lines: Mapping[str, Any]
-
-    stacks: int = 1
-
-    def probing(self, probing: _Probing) -> _Probing:
-        """The repeat as far as it is read, around what computes the probes, whose values are stacked."""
-        kept = {part: value for part, value in self.repeat.items() if part not in ("stack", "checkpoint")}
-        body = {**self.lines, **probing.lines, **probing.probes}
-        stacked = {**kept, "body": body, "stack": {probe: probe for probe in probing.probes}}
-        probes = {probe: f"{self.name}.{probe}" for probe in probing.probes}
-        return _Probing({self.name: stacked}, probes, probing.functions)
-
-
-@dataclass(frozen=True)
-class _FunctionAround:
-    """A function of the experiment around a line, in one of its calls.
-
-    - `name`: the line of the call; `arguments`: the texts of its arguments, by parameter.
-    - `lines`: those of the function before that line.
-    """
-
-    name: str
-    arguments: Mapping[str, str]
-    lines: Mapping[str, Any]
-    stacks: int = 0
-
-    def probing(self, probing: _Probing) -> _Probing:
-        """The function as far as it is read, with the probes as its results, and its call."""
-        name = f"probed{len(probing.functions)}_"
-        probes = {probe: f"{probe}of_{name}" for probe in probing.probes}
-        body = {**self.lines, **probing.lines, **probing.probes}
-        function = {"of": [*self.arguments], **body, "result": _tuple_of(probing.probes)}
-        lines = {", ".join(probes.values()): f"{name}({', '.join(self.arguments.values())})"}
-        return _Probing(lines, probes, {**probing.functions, name: function})
-
-
-@dataclass(frozen=True)
-class _Probing:
-    """Lines that compute the values whose types are asked for, and the functions that these lines call.
-
-    `probes` has the name that a value has behind the lines, by the name of its probe.
-    """
-
-    lines: Mapping[str, Any]
-    probes: Mapping[str, str]
-    functions: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Compilable:
-    """A call of arrays: its function, the types of its operands by name, and how it was traced."""
-
-    function: Callable[..., Any]
-    structs: Mapping[str, Any]
-    how: Setting
-    gives: Any
-    """The tree of its results, with their numbers."""
 
 
 def traced(
@@ -208,9 +126,7 @@ class _FunctionReader:
     valued: bool
     apart: frozenset[str] = frozenset()
     preamble: list[str] = field(default_factory=list[str])
-    objects: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The imported modules and objects, by their names in the file."""
-    trees: dict[str, _Tree] = field(default_factory=dict[str, _Tree])
+    trees: dict[str, Tree] = field(default_factory=dict[str, Tree])
     arrays: dict[str, Any] = field(default_factory=dict[str, Any])
     functions: dict[str, Any] = field(default_factory=dict[str, Any])
     imported: dict[str, Imported] = field(default_factory=dict[str, Imported])
@@ -223,21 +139,15 @@ class _FunctionReader:
     """The arrays and trees that lines give jitted functions for parameters that these donate."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by name."""
-    compilable: dict[str, _Compilable] = field(default_factory=dict[str, "_Compilable"])
+    compilable: dict[str, CompilableCall] = field(default_factory=dict[str, "CompilableCall"])
     """For each line that is a call of arrays: what is compiled to ask for the layouts of its results."""
     captured: dict[tuple[Any, ...], str] = field(default_factory=dict["tuple[Any, ...]", str])
     """The arrays that functions capture, by their dtypes, shapes and bytes."""
-    meshes: dict[bool, Any] = field(default_factory=dict[bool, Any])
-    """JAX's mesh of the experiment, with its Explicit axes or with all of them Auto."""
-    within: bool = False
-    """Whether a function was traced within `jax.set_mesh`, since JAX accepts it only there."""
     held: list[str] = field(default_factory=list[str])
     open: list[str] = field(default_factory=list[str])
     """The outputs whose layouts the caller of `runner.check` asked for, and those whose layouts nobody asked for."""
     state: dict[str, str] = field(default_factory=dict[str, str])
     """The arrays of which outputs are the next values, by the names of these."""
-    modules: list[str] = field(default_factory=list[str])
-    """The names of the modules that are the user's files."""
     references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     called: set[str] = field(default_factory=set[str])
     """The names of the functions that lines call, directly or inside."""
@@ -252,6 +162,8 @@ class _FunctionReader:
 
     def done(self) -> dict[str, Any]:
         self.probe = read(skeleton(self.definition))
+        names = {*self.probe.dims, *self.definition["arrays"]}
+        self.modules = UserModules(self.folder, names, self.preamble)
         self.taken = {*self.probe.dims, *OPERATIONS, *CONSTANTS, *_KEYS}
         self.taken |= {*self.definition["imports"], *self.definition["arrays"]}
         if self.definition["remat"] is not None:
@@ -259,12 +171,15 @@ class _FunctionReader:
         wide = calls.x64()
         for name, source in self.definition["imports"].items():
             phases.tell(f"{source} was imported")
-            self._import(name, source)
+            self.modules.add(name, source)
             if wide and not calls.x64():
                 message = f"{source} switches jax_enable_x64 off, and a 64-bit dtype of the experiment needs it"
                 raise invalid(("imports", name), f"{message}; take that line out, or use 32-bit dtypes")
+        ambient = self.call is not None and self.call.context
+        self.settings = CallSettings(self.probe, ambient, (CannotRead, InvalidExperiment))
+        self.results = ResultLayouts(self.probe, self.definition, self.arrays, self.settings)
         defined = read_functions(self.definition["functions"], {}, ())
-        self.calling = _calling(defined, self.objects)
+        self.calling = _calling(defined, self.modules.objects)
         self.plain = {
             written: value
             for written, value in self.definition["functions"].items()
@@ -276,7 +191,8 @@ class _FunctionReader:
             self.taken |= {name for name, _ in all_names(self.definition[section], (section,))}
         self.taken |= {name for function in self.calling.values() for name in function.own}
         self.references = {
-            name: self._reference(source, ("references", name)) for name, source in self._mapping("references").items()
+            name: self.modules.reference(source, ("references", name))
+            for name, source in self._mapping("references").items()
         }
         for name, array in spread(self.definition["arrays"], ("arrays",)).items():
             phases.tell(f"the tree '{name}' was made")
@@ -301,7 +217,7 @@ class _FunctionReader:
         changed[KEY] = codec.plain(
             Imports(
                 self.imported, tuple(self.preamble), names, paths, self.written, referred, x64,
-                self.within, tuple(self.held), tuple(self.open), self._donated(), self.state,
+                self.settings.within, tuple(self.held), tuple(self.open), self._donated(), self.state,
             )
         )  # fmt: skip
         return changed
@@ -310,7 +226,7 @@ class _FunctionReader:
     def call(self) -> Any:
         """The module with the arguments of `runner.check`; None for an experiment of a file."""
         called = (name for name, source in self.definition["imports"].items() if Path(source).name == CALLED)
-        return self.objects.get(next(called, ""))
+        return self.modules.objects.get(next(called, ""))
 
     def _donated(self) -> tuple[str, ...]:
         """The arrays whose memory the outputs may take: of a file those that only the line reads that donates them."""
@@ -367,87 +283,6 @@ class _FunctionReader:
         """The mapping at a key, empty if it is null."""
         return self.definition[key] or {}
 
-    # Imports.
-
-    def _import(self, name: str, source: str) -> None:
-        key = ("imports", name)
-        check_name(name, key)
-        if name in OPERATIONS or name in self.probe.dims or name in self.definition["arrays"]:
-            raise invalid(key, f"'{name}' is an operation, a dim or an array already; a name means one thing")
-        if name in OWN and OWN[name] != source:
-            raise invalid(key, f"'{name}' is what programs call something of their own; choose another name")
-        module, attribute, lines = self._module(source, key)
-        self.objects[name] = module if attribute is None else self._attribute(module, attribute, source, key)
-        self.preamble += [line for line in lines if line not in self.preamble]
-        imported = module.__name__
-        if attribute is None:
-            self.preamble.append(f"import {imported}" + ("" if imported == name else f" as {name}"))
-        elif "." not in attribute:
-            as_name = "" if attribute == name else f" as {name}"
-            self.preamble.append(f"from {imported} import {attribute}{as_name}")
-        else:
-            self.preamble += [f"import {imported}", f"{name} = {imported}.{attribute}"]
-
-    def _reference(self, source: str, key: Key) -> Callable[..., Any]:
-        root, _, rest = source.partition(".")
-        if source in self.objects:
-            function = self.objects[source]
-        elif root in self.objects and rest and ":" not in rest:
-            function = self._attribute(self.objects[root], rest, source, key)
-        else:
-            module, attribute, _ = self._module(source, key)
-            function = module if attribute is None else self._attribute(module, attribute, source, key)
-        if ismodule(function):
-            raise invalid(key, f"'{source}' is a module; a reference is a function: {source}:NAME")
-        if not callable(function):
-            raise invalid(key, f"'{source}' is not a function; a reference must be one")
-        return function
-
-    def _module(self, source: str, key: Key) -> tuple[Any, str | None, list[str]]:
-        """The module of a source, the attribute named after it, and the lines by which a program finds it."""
-        if not _SOURCE.fullmatch(source):
-            message = f"{source!r} is neither FILE.py, FILE.py:NAME, nor a module by its name: my_models.mlp:loss"
-            raise invalid(key, message)
-        where, _, attribute = source.partition(":")
-        name = where
-        if where.endswith(".py"):
-            file = (self.folder / where).resolve()
-            if not file.is_file():
-                raise invalid(key, f"there is no file '{file}'")
-            name = file.stem
-            if not name.isidentifier():
-                raise invalid(key, f"'{file.name}' cannot be imported by its name; a module's name is an identifier")
-            try:
-                lines = own_files.add(file)
-            except own_files.NameTaken as taken:
-                raise invalid(key, str(taken)) from None
-        else:
-            lines = own_files.add_module(name)
-        try:
-            with setting.unset():
-                return importlib.import_module(name), attribute or None, lines
-        except _RAISED as error:
-            raise self._raised(error, f"importing {source}", key) from None
-
-    def _attribute(self, module: Any, attribute: str, source: str, key: Key) -> Any:
-        value = module
-        for part in attribute.split("."):
-            if not hasattr(value, part):
-                raise invalid(key, f"'{source}': {getattr(value, '__name__', value)} has no '{part}'")
-            value = getattr(value, part)
-        return value
-
-    def _raised(self, error: BaseException, what: str, key: Key, call: str = "", remedy: str = "") -> InvalidExperiment:
-        """The report of an exception of the user's code, with its line if known."""
-        lines = [line.strip() for line in text_of(error).split("\n") if line.strip()]
-        # JAX says of out_specs what is wrong with them in the lines after a colon.
-        first = " ".join(lines[: 3 if lines and lines[0].endswith(":") else 1])
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
-        where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
-        message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")
-        message += f"\n{remedy}" if remedy else ""
-        return InvalidExperiment(Fault(key, message, call or None, 0, len(call)))
-
     # Arrays, and the leaves of trees.
 
     def _array(self, name: str, array: Mapping[str, Any]) -> None:
@@ -470,8 +305,8 @@ class _FunctionReader:
         try:
             shapes = calls.eval_shape(make)
         except _RAISED as error:
-            _require_dtypes(make, key, expression)
-            raise self._raised(error, "making the tree", key, expression) from None
+            require_dtypes(make, key, expression)
+            raise reported(error, "making the tree", key, expression) from None
         init = array.get("init")
         values: list[Any] | None = None
         if init is None and self.valued and self.probe.target.topology is None:
@@ -480,8 +315,8 @@ class _FunctionReader:
                 with calls.default_device(calls.devices("cpu")[0]):
                     values = calls.block_until_ready(calls.tree.leaves(make()))
             except _RAISED as error:
-                raise self._raised(error, "making the tree", key, expression) from None
-        _require_shallow(shapes, expression, key)
+                raise reported(error, "making the tree", key, expression) from None
+        require_shallow(shapes, expression, key)
         tree = self._tree(name, shapes, call)
         for i, (leaf, struct) in enumerate(zip(tree.leaves, calls.tree.leaves(shapes), strict=True)):
             made: dict[str, Any] = {"shape": list(struct.shape), "dtype": self._dtype(struct, leaf, key)}
@@ -509,15 +344,15 @@ class _FunctionReader:
             message = f"the values take {bytes_text(needed)}, and {bytes_text(unused)} of memory are free"
             raise invalid(key, f"{message}; choose smaller dims, or a target that is not here, such as target=v5e_4x4")
 
-    def _specs(self, text: Any, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
+    def _specs(self, text: Any, tree: Tree, key: Key) -> dict[str, list[Any] | None]:
         """Evaluate an expression to the PartitionSpecs of a tree's leaves; None for a leaf without one."""
         call = self._python(text, key)
-        space = {**self.objects, **self.probe.dims}
+        space = {**self.modules.objects, **self.probe.dims}
         self._known(call, space, key)
         try:
             specs = eval(call.text, _BUILTINS, space)
         except _RAISED as error:
-            raise self._raised(error, "making the specs", key, call.text) from None
+            raise reported(error, "making the specs", key, call.text) from None
         leaves = calls.tree.unflatten(tree.structure, tree.leaves)
 
         def is_spec(value: Any) -> bool:
@@ -530,7 +365,7 @@ class _FunctionReader:
                 message = f"a spec is a PartitionSpec, not {spec!r}"
                 raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
             for leaf in calls.tree.leaves(part):
-                of[leaf] = _entries(spec)
+                of[leaf] = plain_spec(spec)
 
         try:
             calls.tree.map(below, specs, leaves, is_leaf=is_spec)
@@ -558,19 +393,19 @@ class _FunctionReader:
         np.save(file, plain)
         return f"load({str(file)!r})"
 
-    def _tree(self, name: str, value: Any, made_by: PythonCall | None) -> _Tree:
+    def _tree(self, name: str, value: Any, made_by: PythonCall | None) -> Tree:
         """The tree of a value, with a name for each leaf; `made_by`: the expression that gives its structure."""
         leaves: list[str] = []
         known = {path: leaf for leaf, path in self.paths.items()}
         for keys, _ in calls.tree_util.tree_flatten_with_path(value)[0]:
-            parts = [_part(part) for part in keys]
+            parts = [part_of_path(part) for part in keys]
             path = "/".join([name, *parts])
             leaf = known.get(path, name) if path in known or not parts else None
-            leaf = leaf or free("_".join([name, *(_identifier(part) for part in parts)]), self.visible)
+            leaf = leaf or free("_".join([name, *(identifier(part) for part in parts)]), self.visible)
             self.paths[leaf] = path
             leaves.append(leaf)
         structure = calls.tree.structure(value)
-        written = _written(calls.tree.unflatten(structure, [f"${leaf}" for leaf in leaves]))
+        written = tree_text(calls.tree.unflatten(structure, [f"${leaf}" for leaf in leaves]))
         if written is None or len(leaves) > _FEW:
             if made_by is None and written is None:
                 written = ""
@@ -578,7 +413,7 @@ class _FunctionReader:
                 text = made_by.filled(self._texts())
                 self.preamble += ["", f"{name}_tree = jax.tree.structure(jax.eval_shape(lambda: {text}))"]
                 written = f"jax.tree.unflatten({name}_tree, [{', '.join(f'${leaf}' for leaf in leaves)}])"
-        return _Tree(tuple(leaves), structure, written or "")
+        return Tree(tuple(leaves), structure, written or "")
 
     def _leaves(self, names: Iterable[str]) -> list[str]:
         """The names, with each tree replaced by its leaves."""
@@ -586,7 +421,7 @@ class _FunctionReader:
 
     def _space(self) -> dict[str, Any]:
         """The names that Python expressions may use: imports, dims and `key`."""
-        return {**self.objects, **self.probe.dims, "key": jax.random.key}
+        return {**self.modules.objects, **self.probe.dims, "key": jax.random.key}
 
     def _texts(self) -> dict[str, str]:
         """The expressions for dims and `key` in a program."""
@@ -609,7 +444,7 @@ class _FunctionReader:
             if section == "per_device" or not self.definition[BOTH]:
                 return
         self.before: dict[str, Any] = {}
-        self.around: list[_RepeatAround | _FunctionAround] = []
+        self.around: list[RepeatAround | FunctionAround] = []
         self.values: set[str] = set()
         known, self.trees = dict(self.trees), dict(self.operands)
         for where in (BOTH, section):
@@ -654,18 +489,18 @@ class _FunctionReader:
 
     def _results(
         self, section: Section, given: Sequence[str], value: str, key: Key
-    ) -> tuple[str, dict[str, tuple[str, _Tree, str]]]:
+    ) -> tuple[str, dict[str, tuple[str, Tree, str]]]:
         """An expression with names for the calls of Python and of functions that contain such calls.
 
         Each name has the call that replaces the one that is written, the tree of its results, and the written call.
         """
         try:
-            text, calls = python.taken_out(value, self.objects, self.calling)
+            text, calls = python.taken_out(value, self.modules.objects, self.calling)
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, value, fault)) from None
         self._refuse_handed(text, key, value)
         line = given[0] if text in calls else ", ".join(given)
-        results: dict[str, tuple[str, _Tree, str]] = {}
+        results: dict[str, tuple[str, Tree, str]] = {}
         for place, call in calls.items():
             if isinstance(call, OwnCall):
                 written, tree = self._specialised(section, call, results, key, line)
@@ -675,7 +510,7 @@ class _FunctionReader:
             results[place] = written, tree, call.text
         return text, results
 
-    def _filled(self, text: str, results: Mapping[str, tuple[str, _Tree, str]], key: Key, value: str) -> str:
+    def _filled(self, text: str, results: Mapping[str, tuple[str, Tree, str]], key: Key, value: str) -> str:
         """An expression with the calls that its names stand for, each of which gives one array."""
         read = [place for place in results if place in python_source.names(text)]
         for _, tree, call in map(results.__getitem__, read):
@@ -687,8 +522,8 @@ class _FunctionReader:
     # Functions of the experiment that call Python.
 
     def _specialised(
-        self, section: Section, call: OwnCall, results: Mapping[str, tuple[str, _Tree, str]], key: Key, line: str
-    ) -> tuple[str, _Tree]:
+        self, section: Section, call: OwnCall, results: Mapping[str, tuple[str, Tree, str]], key: Key, line: str
+    ) -> tuple[str, Tree]:
         """The call of the function with its calls of Python read at the types of these arguments, and its results."""
         function = self.calling[call.function]
         if function in self.inside_functions:
@@ -701,7 +536,7 @@ class _FunctionReader:
         outer = self.trees, self.values, self.paths, self.statics, self.local, self.scope
         arguments: dict[str, str] = {}
         statics: dict[str, str] = {}
-        trees: dict[str, _Tree] = {}
+        trees: dict[str, Tree] = {}
         hidden = {leaf for name in function.own & self.operands.keys() for leaf in self.operands[name].leaves}
         known = {*self.fixed, *self.functions, *self.imported, *self.arrays, *function.own}
         self.paths, self.scope = {}, known - hidden
@@ -720,7 +555,7 @@ class _FunctionReader:
         self.trees = {name: tree for name, tree in self.operands.items() if name not in self.local} | trees
         self.values, self.statics = {*arguments} - {*statics}, statics
         lines: dict[str, Any] = {}
-        self.around.append(_FunctionAround(line, arguments, lines))
+        self.around.append(FunctionAround(line, arguments, lines))
         self.inside_functions.append(function)
         try:
             for written in function.body(section):
@@ -736,8 +571,8 @@ class _FunctionReader:
         own = free(function.name, self.taken)
         written = self.definition["functions"][function.key[-1]]
         kept = {CHECKPOINT: written[CHECKPOINT]} if function.checkpoint else {}
-        self.functions[own] = {"of": [*arguments], **kept, **lines, "result": _tuple_of(gives)}
-        tree = _Tree(tuple(f"{own}_{i}" for i in range(len(gives))), structure, "")
+        self.functions[own] = {"of": [*arguments], **kept, **lines, "result": tuple_of(gives)}
+        tree = Tree(tuple(f"{own}_{i}" for i in range(len(gives))), structure, "")
         return f"{own}({', '.join(arguments.values())})", tree
 
     def _gives(self, section: Section, written: WrittenLine, lines: dict[str, Any]) -> tuple[list[str], Any]:
@@ -773,7 +608,7 @@ class _FunctionReader:
             # The reader of the call reports it.
             return False
 
-    def _handed(self, name: str, of: _Tree) -> _Tree:
+    def _handed(self, name: str, of: Tree) -> Tree:
         """A tree under the name of a carry, a slice or a parameter."""
         tree = self._tree(name, calls.tree.unflatten(of.structure, of.leaves), None)
         leaves = {old: f"${new}" for old, new in zip(of.leaves, tree.leaves, strict=True)}
@@ -791,7 +626,7 @@ class _FunctionReader:
         self.values |= {str(repeat.get("index", "i")), *(leaf for part in first.values() for leaf in part)}
         lines: dict[str, Any] = {}
         body: Mapping[str, Any] = repeat["body"]
-        self.around.append(_RepeatAround(name, {**repeat, **first}, lines))
+        self.around.append(RepeatAround(name, {**repeat, **first}, lines))
         for written, value in body.items():
             own: Key = (*key, "body", written)
             given, text = (written, value) if is_choice(value) else self._line(section, written, value, own)
@@ -812,11 +647,11 @@ class _FunctionReader:
             names = {leaf: free(f"{each}{leaf.removeprefix(inner)}", self.visible) for leaf in tree.leaves}
             stack |= {stacked: leaf for leaf, stacked in names.items()}
             leaves = tuple(f"{name}.{stacked}" for stacked in names.values())
-            after[f"{name}.{each}"] = _Tree(leaves, tree.structure, tree.text)
+            after[f"{name}.{each}"] = Tree(leaves, tree.structure, tree.text)
         self.values, self.trees = values, trees | after
         return {**repeat, **first, "body": lines, **({"stack": stack} if stack else {})}
 
-    def _firsts(self, given: Mapping[str, Any], trees: Mapping[str, _Tree]) -> dict[str, Any]:
+    def _firsts(self, given: Mapping[str, Any], trees: Mapping[str, Tree]) -> dict[str, Any]:
         """The carry or the slices of a repeat, with each tree replaced by its leaves."""
         firsts: dict[str, Any] = {}
         for name, value in given.items():
@@ -834,7 +669,7 @@ class _FunctionReader:
         names = self._give([name], of, key, tree)
         return ", ".join(names), of.leaves[0] if len(names) == 1 else f"({', '.join(of.leaves)})"
 
-    def _give(self, given: Sequence[str], tree: _Tree, key: Key, text: str) -> list[str]:
+    def _give(self, given: Sequence[str], tree: Tree, key: Key, text: str) -> list[str]:
         """Name the results of a line, and return the names of their leaves."""
         if len(given) == 1:
             parts = [calls.tree.unflatten(tree.structure, tree.leaves)]
@@ -874,7 +709,7 @@ class _FunctionReader:
         if is_mapping(value):
             for name, part in value.items():
                 self._refuse_inside(part, (*key, name))
-        elif isinstance(value, str) and (calls := python.taken_out(value, self.objects, self.calling)[1]):
+        elif isinstance(value, str) and (calls := python.taken_out(value, self.modules.objects, self.calling)[1]):
             first = next(iter(calls.values()))
             where = "a line of a section, or of the body of a repeat"
             message = f"{first.function} cannot be called here; call it in {where}"
@@ -882,7 +717,7 @@ class _FunctionReader:
 
     # Calls.
 
-    def _called(self, section: Section, call: PythonCall, key: Key, line: str) -> tuple[str, _Tree]:
+    def _called(self, section: Section, call: PythonCall, key: Key, line: str) -> tuple[str, Tree]:
         """The call of the experiment's function that replaces a call of Python, and the tree of its results."""
         phases.tell(f"{call.function} was traced", f"JAX is tracing {call.function}")
         space = self._space()
@@ -923,7 +758,7 @@ class _FunctionReader:
         # A reference may have the name of what it stands for.
         inside = {name.rpartition(".")[2]: each for name, each in self.references.items() if name != call.function}
         self.taken |= self.visible
-        own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
+        own = free(identifier(call.function.replace(".", "_")) or line, self.taken)
         local = section == "per_device"
 
         latest: list[Callable[..., list[Any]]] = []
@@ -931,10 +766,10 @@ class _FunctionReader:
         def reading(how: Setting) -> tuple[jaxprs.FunctionLines, Any]:
             # JAX caches traces by function, so each reading needs a new one.
             latest[:] = [in_space(read_in)]
-            with self._set(how):
+            with self.settings.context(how):
                 lines = jaxprs.read(
                     latest[0],
-                    self._typed(structs, layouts, how),
+                    self.settings.typed(structs, layouts, how),
                     mesh=self.probe.mesh,
                     manual=self.probe.manual.axes if local else (),
                     varying=varying,
@@ -947,14 +782,16 @@ class _FunctionReader:
 
         try:
             if reference is None or local:
-                (lines, gives), how = (reading(_PLAIN), _PLAIN) if local else self._as_called(reading)
+                (lines, gives), how = (reading(_PLAIN), _PLAIN) if local else self.settings.accepted(reading)
                 read_as = how
             else:
-                given, how = self._as_called(lambda how: self._shapes(in_space(space), structs, layouts, how, result))
-                (lines, gives), read_as = self._as_called(reading, of_reference=True)
+                given, how = self.settings.accepted(
+                    lambda how: self._shapes(in_space(space), structs, layouts, how, result)
+                )
+                (lines, gives), read_as = self.settings.accepted(reading, reference=True)
                 expected = self._shapes(in_space(read_in), structs, layouts, read_as, result)
                 if calls.tree.flatten(given) != calls.tree.flatten(expected):
-                    message = f"{call.function} gives {_typed(given)}, and its reference {_typed(expected)}"
+                    message = f"{call.function} gives {types_text(given)}, and its reference {types_text(expected)}"
                     raise CannotRead(message)
             again, gives_again = reading(read_as)
             if not _alike(lines, again) or calls.tree.flatten(gives) != calls.tree.flatten(gives_again):
@@ -969,23 +806,27 @@ class _FunctionReader:
         except _RAISED as error:
             hint = remedies.of_captured(error, {} if self.call is None else self.call.captured)
             if not hint and self.probe.programs[0].typed and not local and isinstance(error, REFUSALS):
-                hint = self._remedy(error, self._typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
+                hint = (
+                    self._remedy(error, self.settings.typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
+                )
             name = (call.function or call.text) if self.call is None else self.call.name
-            raise self._raised(error, f"tracing {name}", key, call.text, hint) from None
+            raise reported(error, f"tracing {name}", key, call.text, hint) from None
         self.called |= {call.function, *lines.called} - {""}
         if section == "graph" and not self.around and not self.definition["grad"].get("of"):
             self.donating |= dict.fromkeys(name for name in self._donates(call) if name in reads)
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
-        _require_shallow(gives, call.text, key)
+        require_shallow(gives, call.text, key)
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
             # The function of the latest reading is traced already.
             function = latest[0] if reference is None else in_space(space)
-            self.compilable[line] = _Compilable(function, self._typed(structs, layouts, how), how, gives)
+            self.compilable[line] = CompilableCall(function, self.settings.typed(structs, layouts, how), how, gives)
         text, tree = self._function(call, own, reads, structs, lines, gives, where)
         if reference is not None and not local and not self.around:
-            with self._set(how):
-                self._write(text, call, reads, self._typed(structs, layouts, how), in_space(space), gives, where)
+            with self.settings.context(how):
+                self._write(
+                    text, call, reads, self.settings.typed(structs, layouts, how), in_space(space), gives, where
+                )
         return text, tree
 
     def _shapes(
@@ -997,35 +838,11 @@ class _FunctionReader:
         result: list[Any],
     ) -> Any:
         """The types of a function's results, in the tree that it leaves in `result`."""
-        with self._set(how):
-            leaves = calls.eval_shape(function, *self._typed(structs, layouts, how).values())
+        with self.settings.context(how):
+            leaves = calls.eval_shape(function, *self.settings.typed(structs, layouts, how).values())
         # The layouts in the types of a function and its reference may differ.
         types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         return calls.tree.map(types.__getitem__, result[0])
-
-    def _as_called(self, trace: Callable[[Setting], _Result], *, of_reference: bool = False) -> tuple[_Result, Setting]:
-        """Trace a function as the programs call it; return the result and the setting in which JAX accepts it.
-
-        A reference is called by no program, and traced without types if JAX accepts that. Raises what JAX raises in
-        the first setting.
-        """
-        refused: dict[bool, BaseException] = {}
-        ambient = self.call is not None and self.call.context
-        programs = self.probe.programs
-        ways = setting.of_reference(programs) if of_reference else setting.settings(programs, ambient)
-        for how, wanting in ways:
-            if wanting and not setting.wants_mesh(refused[how.explicit]):
-                continue
-            try:
-                traced = trace(how)
-            except (CannotRead, InvalidExperiment):
-                raise
-            except Exception as error:
-                refused[how.explicit] = error
-                continue
-            self.within |= how.within and not of_reference
-            return traced, how
-        raise next(iter(refused.values()))
 
     def _remedy(
         self, error: BaseException, typed: Mapping[str, Any], plain: Callable[[], jaxprs.FunctionLines]
@@ -1074,29 +891,6 @@ class _FunctionReader:
             return f"write {texts[0]}, which JAX's types accept" if len(texts) == 1 else None
         return None
 
-    def _set(self, how: Setting) -> contextlib.AbstractContextManager[Any]:
-        """The context in which a function is called."""
-        return setting.within(self._mesh(how.explicit)) if how.within else contextlib.nullcontext()
-
-    def _typed(self, structs: Mapping[str, Any], layouts: Mapping[str, Spec], how: Setting) -> dict[str, Any]:
-        """The types of operands: with their layouts, if the axes are Explicit.
-
-        On Auto axes in place of the caller's Explicit ones they have the mesh too: JAX refuses there what needs types.
-        """
-        if not how.explicit and not self.probe.mesh.explicit:
-            return {**structs}
-        mesh = self._mesh(how.explicit)
-        return {
-            name: setting.typed(struct, mesh, layouts[name]) if name in layouts else struct
-            for name, struct in structs.items()
-        }
-
-    def _mesh(self, explicit: bool) -> Any:
-        """JAX's mesh of the experiment."""
-        if explicit not in self.meshes:
-            self.meshes[explicit] = setting.mesh(self.probe, explicit=explicit)
-        return self.meshes[explicit]
-
     def _write(
         self,
         reference: str,
@@ -1124,7 +918,7 @@ class _FunctionReader:
     def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
         """The names of Python, with a reference in place of the called function."""
         root, _, rest = call.function.partition(".")
-        return {**space, root: _Standing(space[root], rest, reference) if rest else reference}
+        return {**space, root: Standing(space[root], rest, reference) if rest else reference}
 
     def _function(
         self,
@@ -1135,7 +929,7 @@ class _FunctionReader:
         lines: jaxprs.FunctionLines,
         result: Any,
         where: str,
-    ) -> tuple[str, _Tree]:
+    ) -> tuple[str, Tree]:
         traced = lines.traced(structs)
         self.taken |= {*traced.named, *lines.arrays}
         for value in lines.arrays.values():
@@ -1158,7 +952,7 @@ class _FunctionReader:
             lines.spelled, lines.rules, lines.added, lines.paths,
         )  # fmt: skip
         structure = calls.tree.structure(result)
-        tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
+        tree = Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
         return f"{own}({', '.join(arguments.values())})", tree
 
     def _captured(self, name: str, value: np.ndarray) -> str:
@@ -1191,7 +985,7 @@ class _FunctionReader:
         """The types of a call's operands in its section, the mesh axes over which they vary, and arrays' layouts."""
         computed = [name for name in operands if name not in self.arrays or name in self.local]
         names = {name: f"probe{i}_" if self.around else name for i, name in enumerate(computed)}
-        probing = _Probing({}, {probe: name for name, probe in names.items()}, {})
+        probing = Probing({}, {probe: name for name, probe in names.items()}, {})
         for around in reversed(self.around) if computed else ():
             probing = around.probing(probing)
         inner = {**probing.lines, **probing.probes} if self.around else {}
@@ -1242,7 +1036,7 @@ class _FunctionReader:
     def _donates(self, call: PythonCall) -> list[str]:
         """The names that a call gives a jitted function for parameters that this donates."""
         first, *rest = call.function.split(".")
-        function = self.objects.get(first)
+        function = self.modules.objects.get(first)
         for name in rest:
             function = getattr(function, name, None)
         part = python_source.expression(call.text)
@@ -1283,7 +1077,7 @@ class _FunctionReader:
                 specs[leaf] = spec if own is None else own
             if section == "outputs" and self.call is not None:
                 # Layouts that are to be planned say nothing of a state yet.
-                self._find_state(name, self.trees[name], None)
+                self._add_state(name, self.trees[name], None)
         return specs
 
     def _constraint(self, path: str) -> str | None:
@@ -1331,89 +1125,22 @@ class _FunctionReader:
         return specs | self._of_trees("constraints")
 
     def _of_outputs(
-        self, name: str, tree: _Tree, asked: Mapping[str, list[Any] | None]
+        self, name: str, tree: Tree, asked: Mapping[str, list[Any] | None]
     ) -> Mapping[str, list[Any] | None]:
         """The specs of the leaves of a call's result; what nobody asked for is as the compiler or the types choose."""
         missing = [leaf for leaf, entries in asked.items() if entries is None]
         self.open += missing
-        specs = self._chosen(name, tree, asked, ("outputs", name)) if missing else asked
+        call = self.compilable.get(name)
+        specs = self.results.chosen(name, call, tree, asked, ("outputs", name)) if missing else asked
         if self.call is not None:
             self.held += [leaf for leaf in asked if leaf not in missing]
-            self._find_state(name, tree, specs)
+            self._add_state(name, tree, specs)
         return specs
 
-    def _find_state(self, name: str, tree: _Tree, specs: Mapping[str, list[Any] | None] | None) -> None:
-        """Find the outputs that are the next values of operands; `specs`: their layouts, None if these are open."""
-        made = self.compilable.get(name)
-        if made is None:
-            return
-        types: list[Any] = []
-
-        def alike(array: str, number: int) -> bool:
-            if not types:
-                with self._set(made.how):
-                    types.extend(calls.eval_shape(made.function, *made.structs.values()))
-            own, other = made.structs.get(array), types[number]
-            return own is not None and (own.shape, own.dtype) == (other.shape, other.dtype)
-
-        operands = {each: (of.structure, of.leaves) for each, of in self.operands.items()}
-        pairs = [*states.candidates(operands, made.gives, alike, self._donated())]
-        moved = [
-            (array, number)
-            for array, number in pairs
-            if specs is None or self._moves(self.arrays[array]["spec"], specs[tree.leaves[number]])
-        ]
-        is_next: Callable[[str, int], bool] | None = None
-        if moved:
-            with self._set(made.how):
-                is_next = states.updates(made.function, made.structs)
-        for array, number in pairs:
-            # One that lies as its operand needs no proof that it is its next value.
-            if (array, number) not in moved or (is_next is not None and is_next(array, number)):
-                self.state[tree.leaves[number]] = array
-
-    def _moves(self, before: Any, after: Any) -> bool:
-        """Whether two specs are of different layouts."""
-        sizes = self.probe.mesh.sizes
-        pair = [Spec.of(each or ()) for each in (before, after)]
-        rank = max(map(len, pair))
-        kept = [[[axis for axis in axes if sizes.get(axis, 2) > 1] for axes in spec.padded(rank)] for spec in pair]
-        return kept[0] != kept[1]
-
-    def _chosen(
-        self, name: str, tree: _Tree, asked: Mapping[str, list[Any] | None], key: Key
-    ) -> dict[str, list[Any] | None]:
-        """The specs of the leaves of a call's result, with those that were asked for."""
-        made = self.compilable.get(name)
-        if made is None:
-            why = "the line calls no function of arrays alone"
-            raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot choose one: {why}")
-        if self.probe.target.topology is not None and not made.how.explicit:
-            # The compiled module says what its compiler chose; nothing runs that a layout here would matter to.
-            return {leaf: [] if entries is None else entries for leaf, entries in asked.items()}
-        phases.tell("the layouts of results were asked for", "XLA is compiling, which chooses the layouts of results")
-        mesh = self._mesh(made.how.explicit)
-        shardings = [
-            None if entries is None else NamedSharding(mesh, PartitionSpec(*map(_entry, entries)))
-            for entries in (asked[leaf] for leaf in tree.leaves)
-        ]
-        try:
-            with self._set(made.how):
-                if made.how.explicit:
-                    specs = [
-                        aval.sharding.spec
-                        for aval in calls.jit(made.function).trace(*made.structs.values()).jaxpr.out_avals
-                    ]
-                else:
-                    alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
-                    layouts = {a.name: a.layout.spec for a in read({**skeleton(self.definition), **alone}).arrays}
-                    given = [NamedSharding(mesh, partition(layouts[operand])) for operand in made.structs]
-                    jitted = calls.jit(made.function, in_shardings=given, out_shardings=shardings)
-                    specs = of_results(jitted.lower(*made.structs.values()))
-        except _RAISED as error:
-            raise self._raised(error, f"compiling '{name}'", key) from None
-        chosen = dict(zip(tree.leaves, map(_entries, specs), strict=True))
-        return {leaf: chosen[leaf] if entries is None else entries for leaf, entries in asked.items()}
+    def _add_state(self, name: str, tree: Tree, specs: Mapping[str, list[Any] | None] | None) -> None:
+        call = self.compilable.get(name)
+        if call is not None:
+            self.state |= self.results.next_values(call, tree, specs, self.operands, self._donated())
 
     def _grad(self) -> Any:
         grad = self.definition["grad"]
@@ -1427,27 +1154,6 @@ class _FunctionReader:
         if not isinstance(show, list):
             return [*self.trees[show].leaves] if show in self.trees else show
         return self._leaves(cast("list[str]", show))
-
-
-def _require_shallow(tree: Any, text: str, key: Key) -> None:
-    """Raise `InvalidExperiment` for a tree of so many levels that Python would not parse a program with it."""
-    if max((len(path) for path, _ in calls.tree_util.tree_flatten_with_path(tree)[0]), default=0) > DEEPEST:
-        message = f"{text} gives a tree of more than {DEEPEST} levels, for which no program can be written"
-        raise InvalidExperiment(Fault(key, f"{message}; return its leaves in a list", text, 0, len(text)))
-
-
-class _Standing:
-    """A proxy of a module or object, with the function at a path below it replaced by a reference."""
-
-    def __init__(self, module: Any, path: str, reference: Any) -> None:
-        self._module, (self._name, _, self._rest) = module, path.partition(".")
-        self._reference = reference
-
-    def __getattr__(self, name: str) -> Any:
-        if name != self._name:
-            return getattr(self._module, name)
-        inner = getattr(self._module, name)
-        return _Standing(inner, self._rest, self._reference) if self._rest else self._reference
 
 
 def _calling(functions: Mapping[str, DefinedFunction], imports: Collection[str]) -> dict[str, DefinedFunction]:
@@ -1483,21 +1189,6 @@ def _texts_in(value: Any) -> Iterator[str]:
         yield from _texts_in(part)
 
 
-def _tuple_of(names: Iterable[str]) -> str:
-    """The expression of several results, or of the only one."""
-    several = list(names)
-    return several[0] if len(several) == 1 else f"({', '.join(several)})"
-
-
-def _typed(tree: Any) -> str:
-    """The types of a tree's leaves in words."""
-
-    def typed(leaf: Any) -> str:
-        return f"{leaf.dtype}{list(leaf.shape)}"
-
-    return str(calls.tree.map(typed, tree)).replace("'", "")
-
-
 def _alike(first: jaxprs.FunctionLines, second: jaxprs.FunctionLines) -> bool:
     """Whether two readings have the same lines, results and captured arrays."""
     captured = ({name: array.tobytes() for name, array in lines.arrays.items()} for lines in (first, second))
@@ -1509,71 +1200,6 @@ def _shared(texts: Mapping[str, Any]) -> Any:
     """A line of both sections: one text if both have the same, else one for each."""
     different = [text for i, text in enumerate(texts.values()) if text not in list(texts.values())[:i]]
     return different[0] if len(different) == 1 and len(texts) == len(SECTIONS) else dict(texts)
-
-
-def _entries(spec: Any) -> list[Any] | None:
-    """A PartitionSpec as in the YAML, or None if there is none."""
-    if spec is None:
-        return None
-    entries = spec.spec if isinstance(spec, NamedSharding) else spec
-    return [list(cast("tuple[str, ...]", entry)) if isinstance(entry, tuple) else entry for entry in entries]
-
-
-def _entry(entry: Any) -> Any:
-    """An entry of a spec in the YAML as one of a PartitionSpec."""
-    return tuple(cast("list[str]", entry)) if isinstance(entry, list) else entry
-
-
-def _part(part: Any) -> str:
-    """One part of the path of a leaf, as a string."""
-    for attribute in ("key", "name", "idx"):
-        if hasattr(part, attribute):
-            return str(getattr(part, attribute))
-    return str(part)
-
-
-def _require_dtypes(make: Callable[[], Any], key: Key, expression: str) -> None:
-    """Raise `InvalidExperiment` for the first array of a tree whose dtype JAX does not have."""
-    try:
-        leaves = calls.tree_util.tree_flatten_with_path(make())[0]
-    except _RAISED:
-        # The caller reports what it raised at first.
-        return
-    for path, leaf in leaves:
-        dtype: Any = getattr(leaf, "dtype", None)
-        if not getattr(dtype, "isnative", True) or (hasattr(dtype, "isnative") and dtype.name not in dtypes.NAMES):
-            where, what = calls.tree_util.keystr(path) or "it", dtype.str if dtype.names is None else str(dtype)
-            message = f"{where} is an array of {what}, a dtype that JAX does not have: convert it, by .astype"
-            raise InvalidExperiment(Fault(key, message, expression, 0, len(expression)))
-
-
-def _identifier(text: str) -> str:
-    """The part of a leaf's name that stands for a part of its path, which may be any text."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", text).strip("_")
-
-
-def _written(tree: Any) -> str | None:
-    """The Python expression of a tree of dicts, lists and tuples; None if it contains other classes."""
-    kind = cast("type[Any]", type(tree))
-    if kind is str:
-        return tree
-    if tree is None:
-        return "None"
-    if kind is dict:
-        parts = {key: _written(value) for key, value in tree.items()}
-        if None in parts.values() or not all(isinstance(key, str | int) for key in parts):
-            return None
-        # The text is a template, in which a dollar sign begins the name of a leaf.
-        return "{" + ", ".join(f"{key!r}".replace("$", "$$") + f": {part}" for key, part in parts.items()) + "}"
-    if kind in (list, tuple):
-        parts_of = [_written(value) for value in tree]
-        if None in parts_of:
-            return None
-        inside = ", ".join(str(part) for part in parts_of)
-        if kind is list:
-            return f"[{inside}]"
-        return f"({inside},)" if len(parts_of) == 1 else f"({inside})"
-    return None
 
 
 def _is_numbered(path: str) -> bool:

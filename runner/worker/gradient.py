@@ -26,7 +26,7 @@ from runner.graph.language.casts import narrowed, of_own_dtype, own_dtype
 from runner.graph.language.operations import OPERATIONS, Operation
 from runner.graph.model import Const, Equation, Graph, Group, Operand, Ref, Size, flat
 from runner.graph.source import FunctionCall
-from runner.worker import calls
+from runner.worker import calls, shared
 from runner.worker.imported import called
 from runner.worker.walk import REFUSALS, Walker
 
@@ -58,15 +58,15 @@ def unsharded(
     place = _narrowest(floats)
     moved = [arrays, *(nudged(experiment, arrays, seed, place) for seed in range(1, DRAWS))]
     with _on_one_device():
-        function = calls.jit(_gradients(experiment))
+        function = _Compiled(_gradients(experiment))
         own = [[_plain(g) for g in function(*(draw[name] for name in names))] for draw in moved]
         count = shares(experiment)
         if count > 1:
-            share = calls.jit(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
+            share = _Compiled(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
             own, moved = [[count * _plain(g) for g in share], *own], [arrays, *moved]
         others = list(_with_other_errors(experiment, _gradients(experiment), arrays))
         with jax.enable_x64(True):
-            function = calls.jit(_gradients(experiment, floats))
+            function = _Compiled(_gradients(experiment, floats))
             wide = [dtypes.dtype(_WIDE[array.dtype]).numpy for array in experiment.arrays]
 
             def evaluate(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -83,6 +83,19 @@ def unsharded(
     return exact[0], [*draws, [a - b for a, b in zip(beside, exact[0], strict=True)]]
 
 
+class _Compiled:
+    """A function, compiled at its first call, for operands of one kind; once for all with the same lowered text."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = calls.jit(function)
+        self._compiled: Any = None
+
+    def __call__(self, *operands: Any) -> Any:
+        if self._compiled is None:
+            self._compiled, _ = shared.of_lowered(self._function.lower(*operands), ())
+        return self._compiled(*operands)
+
+
 def _with_other_errors(
     experiment: Experiment, function: Callable[..., tuple[Any, ...]], arrays: Arrays
 ) -> Iterator[list[np.ndarray]]:
@@ -92,7 +105,7 @@ def _with_other_errors(
 
     platform, operands = experiment.target.platform, [arrays[array.name] for array in experiment.arrays]
     if has_elementary(calls.make_jaxpr(function)(*operands), platform):
-        compiled = calls.jit(inexact(function, platform))
+        compiled = _Compiled(inexact(function, platform))
         for seed in range(1, 1 + DRAWS):
             yield [_plain(gradient) for gradient in compiled(np.uint32(seed), *operands)]
 
@@ -111,7 +124,7 @@ def by_rules(
     place = _narrowest(floats)
     own = _scalar(experiment, rules=True)
     with _on_one_device():
-        function = calls.jit(calls.value_and_grad(own, argnums=places(experiment)))
+        function = _Compiled(calls.value_and_grad(own, argnums=places(experiment)))
 
         def evaluate(arrays: Mapping[str, np.ndarray]) -> tuple[float, list[np.ndarray]]:
             value, gradients = function(*(arrays[name] for name in names))

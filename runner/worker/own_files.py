@@ -48,14 +48,14 @@ def of_a_job() -> Generator[None]:
     """Find and import the user's files as a new process does, and leave none of them to the next job."""
     global _before
     _before = frozenset(sys.modules)
-    path = [*sys.path]
+    path, finders = [*sys.path], [*sys.meta_path]
     forget()
     try:
         yield
     finally:
         forget()
         _FILES.clear()
-        sys.path[:] = path
+        sys.path[:], sys.meta_path[:] = path, finders
 
 
 def forget() -> None:

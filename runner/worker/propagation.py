@@ -357,7 +357,7 @@ class _PlanReader(Places):
             if line is None and backward(constraint.stack):
                 # It transposes the constraint on an array.
                 continue
-            key = self._key_of(line, layout, known.of)
+            key = self._key_of(line, layout, known.of) if constraint.asked or self._keys.typed else None
             if key is not None:
                 (asked if constraint.asked else met).append((key, layout))
             elif (by := self._stating(constraint)) is not None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -23,6 +23,8 @@ from runner.worker import calls
 from runner.worker.raising import text_of
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -110,3 +112,63 @@ def unset() -> Generator[None]:
 def typed(struct: Any, mesh: Any, spec: Spec) -> Any:
     """The type of an array that lies on a mesh."""
     return jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=NamedSharding(mesh, partition(spec)))
+
+
+@dataclass
+class CallSettings:
+    """The settings in which an experiment's functions are traced.
+
+    - `ambient`: whether the caller has set the mesh. `final`: the exceptions that no other setting would avoid.
+    - `within`: whether a function was traced within `jax.set_mesh`, since JAX accepts it only there.
+    """
+
+    experiment: Experiment
+    ambient: bool
+    final: tuple[type[Exception], ...]
+    within: bool = False
+    meshes: dict[bool, Any] = field(default_factory=dict[bool, Any])
+    """JAX's mesh of the experiment, with its Explicit axes or with all of them Auto."""
+
+    def accepted(self, trace: Callable[[Setting], _Result], *, reference: bool = False) -> tuple[_Result, Setting]:
+        """Trace a function as the programs call it; return the result and the setting in which JAX accepts it.
+
+        A reference is called by no program, and traced without types if JAX accepts that. Raises what JAX raises in
+        the first setting.
+        """
+        refused: dict[bool, BaseException] = {}
+        programs = self.experiment.programs
+        for how, wanting in of_reference(programs) if reference else settings(programs, self.ambient):
+            if wanting and not wants_mesh(refused[how.explicit]):
+                continue
+            try:
+                traced = trace(how)
+            except self.final:
+                raise
+            except Exception as error:
+                refused[how.explicit] = error
+                continue
+            self.within |= how.within and not reference
+            return traced, how
+        raise next(iter(refused.values()))
+
+    def context(self, how: Setting) -> AbstractContextManager[Any]:
+        """The context in which a function is called."""
+        return within(self.mesh(how.explicit)) if how.within else contextlib.nullcontext()
+
+    def typed(self, structs: Mapping[str, Any], layouts: Mapping[str, Spec], how: Setting) -> dict[str, Any]:
+        """The types of operands: with their layouts, if the axes are Explicit.
+
+        On Auto axes in place of the caller's Explicit ones they have the mesh too: JAX refuses there what needs types.
+        """
+        if not how.explicit and not self.experiment.mesh.explicit:
+            return {**structs}
+        on = self.mesh(how.explicit)
+        return {
+            name: typed(struct, on, layouts[name]) if name in layouts else struct for name, struct in structs.items()
+        }
+
+    def mesh(self, explicit: bool) -> Any:
+        """JAX's mesh of the experiment."""
+        if explicit not in self.meshes:
+            self.meshes[explicit] = mesh(self.experiment, explicit=explicit)
+        return self.meshes[explicit]

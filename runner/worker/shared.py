@@ -53,26 +53,34 @@ def compiled(
     return kept.function, kept.compiled
 
 
-_twins: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
+_lowered: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
+
+_MOST_LOWERED = 16
+"""How many of these are kept: a point has a twin for each of its programs, and up to four functions for gradients."""
 
 
-def twin(lowered: Any, device_ids: Sequence[int]) -> tuple[Any, bool]:
-    """The compilation of a lowered twin, and whether it is an earlier one's.
+def of_lowered(module: Any, device_ids: Sequence[int]) -> tuple[Any, bool]:
+    """The compilation of a lowered module, and whether it is that of an earlier one with the same text.
 
-    The twins of programs that differ in their dtypes alone are lowered to the same text.
+    Twins of programs that differ in their dtypes alone have the same text, and so have the gradients of an unsharded
+    graph at all points that differ in data or layouts.
     """
-    key = lowered.as_text(), tuple(device_ids)
-    compiled = _twins.get(key)
+    text = module.as_text()
+    if "callback" in text:
+        # The text does not say which Python function it calls.
+        return module.compile(), False
+    key = text, tuple(device_ids)
+    compiled = _lowered.get(key)
     if compiled is not None:
-        _twins.move_to_end(key)
+        _lowered.move_to_end(key)
         return compiled, True
-    _twins[key] = compiled = lowered.compile()
-    if len(_twins) > _MOST:
-        _twins.popitem(last=False)
+    _lowered[key] = compiled = module.compile()
+    if len(_lowered) > _MOST_LOWERED:
+        _lowered.popitem(last=False)
     return compiled, False
 
 
 def forget() -> None:
     """Drop all compilations, since the devices will change."""
     _kept.clear()
-    _twins.clear()
+    _lowered.clear()

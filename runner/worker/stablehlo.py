@@ -172,7 +172,7 @@ def _plan(module: LoweredModule, places: Places) -> Plan:
     def array(name: str) -> str | None:
         return name if name in arrays else None
 
-    keys = LayoutKeys(mesh=module.mesh, keys=[*arrays], arrays=arrays, constraint=reasons.constraint)
+    keys = LayoutKeys(mesh=module.mesh, keys=[*arrays], arrays=arrays, constraint=reasons.constraint, typed=False)
     return propagation.read(module.lowered, keys, propagation.ModuleNames(where, array))
 
 
@@ -216,7 +216,7 @@ def compiled(path: Path, text: str, source: str) -> Explanation:
     specs = {argument.name: argument.spec for argument in module.arguments}
     arguments = [replace(a, spec=specs.get(a.name, a.spec)) for a in taken.explanation.arguments]
     explanation = replace(taken.explanation, arguments=arguments, layouts=laid.layouts(planned.operations))
-    return reasons.explained(taken, explanation, planned.summary(), reasons.arrays_of(module.arguments, module.shapes))
+    return reasons.explained(explanation, planned.summary(), reasons.arrays_of(module.arguments, module.shapes))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -106,7 +106,7 @@ def take(experiment: Experiment, program: Program, module: ModuleType, arrays: P
     start = time.perf_counter()
     function, operands, device_ids = placed(experiment, program, module)
     in_float64, wide = module.widened(function, operands, module.EXACT)
-    compiled, kept = shared.twin(in_float64.lowered(*wide), device_ids)
+    compiled, kept = shared.of_lowered(in_float64.lowered(*wide), device_ids)
     ready = time.perf_counter()
     with jax.enable_x64(True):
         outputs = calls.block_until_ready(compiled(*wide))

@@ -47,6 +47,8 @@ def experiment(
     function: Callable[..., Any],
     operands: Sequence[Any],
     folder: Path,
+    caller: str = "check",
+    /,
     *,
     kwargs: Mapping[str, Any] | None = None,
     mesh: Any = None,
@@ -58,15 +60,10 @@ def experiment(
 ) -> CalledExperiment:
     """Write `called.py` and `called.pkl` to `folder`, and return the experiment that calls the function.
 
-    `keys` are further keys of the experiment; the other arguments are those of `runner.check`. Raises `Unpicklable`,
+    `keys` are further keys of the experiment; `caller`: the function of `runner` that messages name; the other
+    arguments are those of `runner.check`. Raises `Unpicklable`,
     `WrongSpecs`, and `ValueError` for an invalid mesh or a wrong number of specs.
     """
-    if not callable(function):
-        raise ValueError(f"{function!r} is not a function")
-    if not isinstance(operands, list | tuple) or hasattr(operands, "_fields"):
-        raise ValueError(
-            f"the operands are a tuple, runner.check({_name(function)}, (x, w)), not {_described(operands)}"
-        )
     if kwargs is not None and not (is_mapping(kwargs) and all(isinstance(name, str) for name in kwargs)):
         raise ValueError(f"kwargs is {kwargs!r}; give a mapping of the names of keyword arguments, {{'train': True}}")
     given = (*operands, *(kwargs or {}).values())
@@ -120,7 +117,18 @@ def experiment(
         "program": program or ("explicit" if on.explicit else "auto"),
         **keys,
     }
-    return CalledExperiment(mapping, _arguments(function, names, places, leaves))
+    call = f"runner.{caller}({getattr(function, '__name__', type(function).__name__)}, …)"
+    return CalledExperiment(mapping, _arguments(call, names, places, leaves))
+
+
+def require_call(function: Any, operands: Any, caller: str) -> None:
+    """Raise `ValueError` unless `runner.check`, or another `caller`, is given a function and its operands."""
+    if not callable(function):
+        raise ValueError(f"{function!r} is not a function")
+    if hasattr(operands, "_fields") or not isinstance(operands, list | tuple):
+        raise ValueError(
+            f"the operands are a tuple, runner.{caller}({_name(function)}, (x, w)), not {_described(operands)}"
+        )
 
 
 def _target(on: CallMesh, keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,10 +141,9 @@ def _target(on: CallMesh, keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(
-    function: Callable[..., Any], names: Sequence[str], places: Sequence[str], leaves: Sequence[Sequence[Any]]
+    call: str, names: Sequence[str], places: Sequence[str], leaves: Sequence[Sequence[Any]]
 ) -> dict[Key, str]:
-    """What the caller wrote for each key of the experiment; longer keys count first."""
-    call = f"runner.check({getattr(function, '__name__', type(function).__name__)}, …)"
+    """What the caller wrote for each key of the experiment, `runner.check(f, …)`; longer keys count first."""
     arguments: dict[Key, str] = {("graph",): call, ("functions",): call, ("mesh",): "mesh", ("outputs",): "out_specs"}
     arguments |= {("imports",): call, ("references",): "reference", ("target",): "target"}
     for at, (name, place) in enumerate(zip(names, places, strict=True)):

@@ -63,7 +63,8 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
         )
     sizes: object = cast("object", mesh) if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
     if not is_mapping(sizes) or not all(map(_is_size, sizes.values())):
-        raise ValueError(f'{mesh!r} is not a mesh; give names with sizes, such as {{"data": 2, "model": 2}}, or a Mesh')
+        example = _with_names(mesh) or '{"data": 2, "model": 2}'
+        raise ValueError(f"{mesh!r} is not a mesh; give names with sizes, such as {example}, or a Mesh")
     # A NumPy integer is a size too.
     axes = {str(name): operator.index(size) for name, size in sizes.items()}
     if isinstance(mesh, Mapping):
@@ -71,6 +72,20 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
         mesh = next(alike, None)
     ambient = ambient and context is not None and dict(context.shape) == axes
     return CallMesh(axes, _explicit(mesh), _devices(mesh), ambient)
+
+
+def _with_names(sizes: Any) -> str | None:
+    """A mesh of sizes that are given without names; None for anything else."""
+    if not isinstance(sizes, list | tuple):
+        return None
+    given = cast("Sequence[object]", sizes)
+    if not 0 < len(given) <= len(_NAMES) or not all(map(_is_size, given)):
+        return None
+    named = (f'"{name}": {size}' for name, size in zip(_NAMES, given, strict=False))
+    return f"{{{', '.join(named)}}}"
+
+
+_NAMES = ("data", "model", "expert", "stage")
 
 
 def _is_size(value: object) -> bool:

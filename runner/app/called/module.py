@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Iterable, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from runner.app.called import pickling
+from runner.compiled.evidence.source_lines import is_library
 from runner.experiment.imported import CALLED
 from runner.reports.record.writing import write_text
 
@@ -22,7 +25,7 @@ jax.set_mesh; donated: the operands whose memory the results may take.
 
 import functools
 import gc
-import importlib
+import importlib.util
 import io
 import itertools
 import os
@@ -35,6 +38,17 @@ import jax
 ARGUMENTS_OF_THE_CALL
 
 sys.path += [folder for folder in FOLDERS if folder not in sys.path]
+
+
+class _OfCaller:
+    """Finds the modules for which this process would take another file, or none."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return importlib.util.spec_from_file_location(name, FILES[name]) if name in FILES else None
+
+
+sys.meta_path.insert(0, _OfCaller)
 
 
 captured = {}
@@ -265,6 +279,29 @@ def reference(*arrays):
 '''
 
 
+def files_of_caller(folders: Sequence[str]) -> dict[str, str]:
+    """The files of the user's modules in this process for which a process with these folders would take others.
+
+    Of several folders with a `helpers.py` this process has the one that was the first when it was imported.
+    """
+    return {
+        name: file
+        for name, module in list(sys.modules.items())
+        if "." not in name and (file := _users_file(module)) is not None and _file(name, folders) != file
+    }
+
+
+def _users_file(module: Any) -> str | None:
+    """The file of a module that is the user's Python."""
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    return origin if isinstance(origin, str) and origin.endswith(".py") and not is_library(origin) else None
+
+
+def _file(name: str, folders: Sequence[str]) -> str | None:
+    spec = PathFinder.find_spec(name, [*folders])
+    return None if spec is None else spec.origin
+
+
 def write(
     folder: Path,
     *,
@@ -293,6 +330,7 @@ def write(
     values = {
         "name": getattr(call[0], "__name__", type(call[0]).__name__),
         "FOLDERS": [*folders],
+        "FILES": files_of_caller(folders),
         "AXES": axes,
         "TYPES": tuple("Explicit" if axis in set(explicit) else "Auto" for axis in axes),
         "context": ambient,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.app.called.chosen import is_auto
-from runner.app.called.experiment import CalledExperiment, experiment, is_deeper
+from runner.app.called.experiment import CalledExperiment, experiment, is_deeper, require_call
 from runner.app.called.module import MODULE
 from runner.app.called.specs import WrongSpecs, is_spec, per_operand, spread
 from runner.base.untyped import is_mapping
@@ -113,18 +113,21 @@ def experiment_of(
     function: Callable[..., Any],
     operands: Sequence[Any],
     folder: Path,
+    planned: bool = False,
+    /,
     *,
     in_specs: Any = None,
     out_specs: Any = None,
-    chosen: bool = False,
     hold: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> CalledExperiment:
     """The experiment of a call, with `auto` in the place of AUTO; the arguments are those of `called.experiment`.
 
-    `chosen`: whether the layouts of results that `out_specs` leaves open are the planner's, not the compiler's;
-    `hold`: layouts by patterns of leaves' paths, or by operations inside of the function.
+    - `planned`: whether the call is `runner.plan`'s, to which results are open too where `out_specs` says nothing.
+    - `hold`: layouts by patterns of leaves' paths, or by operations inside of the function.
     """
+    caller = "plan" if planned else "check"
+    require_call(function, operands, caller)
     unlike = next((name for name in ("specs", "constraints") if not is_mapping(arguments.get(name) or {})), None)
     if unlike is not None:
         raise WrongSpecs(unlike, f"{arguments[unlike]!r} is no mapping of paths to specs")
@@ -136,11 +139,12 @@ def experiment_of(
         if is_deeper(tree, DEEPEST + 1):
             raise WrongSpecs(name, f"it is a tree of more than {DEEPEST} levels, or contains itself")
     open_specs = opened(in_specs, operands)
-    planned_outputs = chosen or _has_auto(sys.modules.get("jax"), out_specs)
+    planned_outputs = planned or _has_auto(sys.modules.get("jax"), out_specs)
     called = experiment(
         function,
         operands,
         folder,
+        caller,
         in_specs=open_specs.in_specs,
         out_specs=None if planned_outputs else out_specs,
         **arguments,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,13 +34,26 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, example: str, **settings: Any) -> None:
         super().__init__(**settings)
         self._example = example
+        self._words: Sequence[str] = ()
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the values of the arguments; exits with status 2 and a message for those that are invalid."""
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_args(self._words, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2, after the message."""
         missing = message.removeprefix("the following arguments are required: ")
         if missing != message:
-            message = f"{missing} {'are' if ', ' in missing else 'is'} missing"
+            # An unknown flag is the mistake even where something is missing too.
+            unknown = [word for word in self._words if self._is_unknown(word)]
+            missing = f"{missing} {'are' if ', ' in missing else 'is'} missing"
+            message = f"unrecognized arguments: {' '.join(unknown)}" if unknown else missing
         self.exit(2, f"{self.prog}: {message}\n  for example: {self._example}\n  all arguments: {self.prog} --help\n")
+
+    def _is_unknown(self, word: str) -> bool:
+        flags = self._option_string_actions
+        return len(word) > 1 and word.startswith("-") and not {word.partition("=")[0], word[:2]} & flags.keys()
 
 
 def _instead(arguments: Sequence[str], flag: str, flags: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ and versions are reported separately as notes.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from runner.app.cli import subcommands
+from runner.base import regular
 from runner.base.layout import spec_text
 from runner.compiled.explanation import differences as explanations
 from runner.compiled.explanation import files
@@ -157,11 +159,24 @@ def _load(path: Path) -> Side:
             raise InvalidComparison(f"{shown(path)}: more than one run of {twice[0]}; name one of its folders")
         return _side(points, unread)
     pinned: list[ComparedPoint] = []
-    for file in sorted(path.rglob("*.json")):
+    for file in _documents(path):
         pinned += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
     if not pinned:
         raise InvalidComparison(f"{shown(path)}: this is neither a run folder, nor a sweep, nor a golden")
     return _side(pinned)
+
+
+_LOOKED_AT = 20_000
+"""The most files of a folder of goldens."""
+
+
+def _documents(folder: Path) -> list[Path]:
+    """The JSON files at any depth of a folder. Raises `InvalidComparison` for a folder that is none of goldens."""
+    files = list(itertools.islice(regular.below(folder), _LOOKED_AT))
+    if len(files) == _LOOKED_AT:
+        what = "it has neither a record nor a sweep, and too many files for a folder of goldens"
+        raise InvalidComparison(f"{shown(folder)}: {what}")
+    return sorted(file for file in files if file.suffix == ".json")
 
 
 def _side(points: Iterable[ComparedPoint], unread: int = 0) -> Side:

@@ -49,16 +49,16 @@ def with_experiment(
             from runner.experiment.config import python_files
 
             raise InvalidName(f"command line: {word}\n  {python_files.call(word)}")
-    if any(override.startswith(f"+{_GROUP}") for override in overrides) or not named:
+    in_groups = [override for override in overrides if override.startswith(f"+{_GROUP}")]
+    if named and in_groups and all(_is_there(word, folders(known, list(overrides))) for word in named):
+        raise _several([*in_groups, *named])
+    if not named or in_groups:
         return list(arguments), list(overrides)
     chosen = [_option(word, Path(known.config_dir) if known.config_dir else None) for word in named]
     for word, (folder, options) in zip(named, chosen, strict=True):
         _require_there(word, options, [folder] if folder else folders(known, list(overrides)))
     if len(named) > 1:
-        names = ",".join(word.removeprefix(_GROUP) for word in named)
-        raise InvalidName(
-            f"command line: {' '.join(named)}\n  one experiment is run at a time; a sweep runs all: -m {names}"
-        )
+        raise _several(named)
     ((folder, options),) = chosen
     if len(options) > 1 and not known.multirun and not any(each.startswith("hydra.mode=") for each in overrides):
         raise InvalidName(f"command line: {named[0]}\n  these are several experiments: add -m to run them all")
@@ -68,6 +68,15 @@ def with_experiment(
     return (
         [*flags, *arguments[:at], override, *arguments[at + 1 :]],
         [override if each == named[0] else each for each in overrides],
+    )
+
+
+def _several(words: Sequence[str]) -> InvalidName:
+    """The message for experiments that are named by several words."""
+    names = ",".join(word.removeprefix("+").removeprefix(_GROUP) for word in words).split(",")
+    return InvalidName(
+        f"command line: {' '.join(words)}\n  one experiment is run at a time; a sweep runs all: "
+        f"-m {','.join(dict.fromkeys(names))}"
     )
 
 
@@ -136,7 +145,7 @@ def _option(word: str, own: Path | None) -> tuple[Path | None, list[str]]:
 
 def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -> None:
     for option in options:
-        if not any(file_of(folder, "experiment", option).is_file() for folder in folders):
+        if not _is_there(option, folders):
             from runner.base.faults import nearest
             from runner.experiment.config.composition import elsewhere, experiment_meant
 
@@ -145,6 +154,10 @@ def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -
             subcommand = "" if "=" in word else nearest(option, SUBCOMMANDS).replace("mean '", "mean the subcommand '")
             meant = experiment_meant(option, folders) or subcommand or elsewhere()
             raise InvalidName(f"command line: {word}\n  no experiment '{option}'{meant}")
+
+
+def _is_there(option: str, folders: Sequence[Path]) -> bool:
+    return any(file_of(folder, "experiment", option).is_file() for folder in folders)
 
 
 def _no_name(word: str) -> str | None:

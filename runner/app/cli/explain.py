@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hardware", metavar="NAME", help="estimate the least time there: v5p, h100, …")
     parser.add_argument("--config-dir", metavar="DIR", type=Path, help="a folder of your own, which holds hardware/")
     parser.add_argument("--annotate", action="store_true", help="print your source, each line with its collectives")
-    parser.add_argument("--all", action="store_true", help="print all rows and columns, and the whole reasons")
+    parser.add_argument("--full", action="store_true", help="print all rows and columns, and the whole reasons")
     parser.add_argument("--save", metavar="FILE", type=Path, help="write the explanation as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write it as a page")
     options = parser.parse_args(list(arguments))
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         width = console.room() or console.PLAIN
         console.show_lines([[(line, "")] for line in annotated.text_of(explanation, min(width, console.PLAIN))])
     else:
-        explained.text(explanation, complete=options.all)
+        explained.text(explanation, complete=options.full)
     return _write(explanation, options.save, options.html)
 
 

@@ -20,7 +20,7 @@ from runner.experiment import remat
 from runner.experiment.config.compose import Configuration
 from runner.experiment.config.sources import shown
 from runner.link.workers import Workers
-from runner.reports.record.folders import PAGE, PLAN
+from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.record.plan_file import UnreadablePlan
 from runner.reports.show import plan_table as showing
 from runner.reports.show.plan_layouts import CHOICES, ROUNDS, amount, choice_cells, differing, round_cells
@@ -102,11 +102,10 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
             print(f"\nas compiled, {ranked.tried[0].by_hand} is better than the plan")
     if planning.request.memory is not None and (sentence := _of_limit(planning.request.memory, ranked)):
         print(f"\n{sentence}")
-    print(f"\n{folder / PLAN}")
+    print(f"\n{shown(folder / PLAN)}")
     if (folder / PAGE).exists():
-        print(folder / PAGE)
-    written = plan_run.EXPERIMENT
-    print(f"{invocation()} --config-dir {folder / written.parts[0]} +experiment={written.stem}")
+        print(shown(folder / PAGE))
+    print(f"{invocation()} --config-dir {shown(folder / PLANNED.parts[0])} +experiment={PLANNED.stem}")
     return plan.status
 
 
@@ -175,17 +174,22 @@ def _show_tried(planning: Planning, tried: Sequence[Tried]) -> None:
     saves = [_saves(each, planning) for each in tried]
     parts = zip(layouts, tried, saves, strict=True)
     layouts = [" ".join(filter(None, (text, each.written, mine))) for text, each, mine in parts]
+    timed = any(program.seconds is not None for each in tried for program in each.programs)
     rows = [
         (
-            *(("", "", "") if number else (each.by_hand or each.folder, text, amount(each.candidate.cost, least))),
+            *(("", "") if number else (each.by_hand or each.folder, amount(each.candidate.cost, least))),
             program.program,
             status_cell(program.status),
             bytes_text(program.bytes_sent) if program.bytes_sent is not None else "–",
-            amount(program.seconds, "time"),
+            *([amount(program.seconds, "time")] if timed else []),
             amount(program.memory_bytes, "bytes") + (" (over the limit)" if exceeds(program, planning.request) else ""),
         )
-        for each, text in zip(tried, layouts, strict=True)
+        for each in tried
         for number, program in enumerate(each.programs)
     ]
-    head = ("candidate", "layouts", "planned", "program", "status", "sent", "estimate", "memory")
-    showing.show_table(Table(head, rows))
+    # The layouts are long: below their candidate they leave the figures together.
+    beneath = [
+        part for each, text in zip(tried, layouts, strict=True) for part in (*[""] * (len(each.programs) - 1), text)
+    ]
+    head = ("candidate", "planned", "program", "status", "sent", *(["estimate"] if timed else []), "memory")
+    showing.show_table(Table(head, rows, beneath=beneath))

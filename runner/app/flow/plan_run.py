@@ -18,15 +18,13 @@ from runner.experiment.config import schema
 from runner.link.workers import Workers
 from runner.programs.planning.plan import Candidate
 from runner.reports.record import manifest, writing
-from runner.reports.record.folders import PAGE, PLAN
+from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.show.plan_table import optimality
+from runner.reports.show.progress import Progress
 
 if TYPE_CHECKING:
     from runner.experiment.config.sources import Sources
     from runner.reports.record.model import Status
-
-EXPERIMENT = Path("conf/experiment/plan.yaml")
-"""The file in the run folder with the experiment that has the layouts."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,9 @@ def finished(
     `tell` is called with the plan before candidates are compiled, and with the reason if none is. With `report` the
     folder has a page. Raises `InvalidExperiment`.
     """
-    planning = filled_layouts.planned(config, folder, sources, workers)
+    with Progress(str(config.get("name"))) as progress:
+        progress.tell("planning the layouts")
+        planning = filled_layouts.planned(config, folder, sources, workers)
     refused = flow.too_large(planning) if planning.request.candidates else None
     tell(planning, refused)
     if refused is not None:
@@ -87,12 +87,12 @@ def finished(
     more = {"without_gain": ranked.without_gain} if ranked.without_gain else {}
     tried, rounds = codec.plain(ranked.tried), codec.plain(ranked.rounds)
     filled_layouts.leave(folder, plan.planning, tried=tried, rounds=rounds, **more)
-    (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
+    (folder / PLANNED).parent.mkdir(parents=True, exist_ok=True)
     definition = filled_layouts.expecting(plan.planning, filled_layouts.filled(plan.planning, plan.best))
     if plan.own and plan.own[0].written is not None:
         definition = {**definition, "program": [plan.own[0].programs[0].program]}
     written = filled_layouts.anywhere(definition, sources)
-    writing.write_text(folder / EXPERIMENT, text(written, plan.planning, plan.own[0].programs[0] if plan.own else None))
+    writing.write_text(folder / PLANNED, text(written, plan.planning, plan.own[0].programs[0] if plan.own else None))
     if config.get("report") is True:
         # Few plans have a page.
         from runner.reports.show.page import plan_section
@@ -163,4 +163,4 @@ def _dumper() -> type[Any]:
     return Dumper
 
 
-__all__ = ["EXPERIMENT", "PLAN", "FinishedPlan", "finished", "text"]
+__all__ = ["PLAN", "FinishedPlan", "finished", "text"]

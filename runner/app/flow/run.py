@@ -192,7 +192,7 @@ class Running:
         from runner.app.flow import filled_layouts
 
         with self.progress:
-            self.progress.tell("the layouts")
+            self.progress.tell("planning the layouts")
             planning = filled_layouts.planned(self.config, self.folder, self.sources, self.workers)
         filled_layouts.leave(self.folder, planning)
         return filled_layouts.expecting(planning, filled_layouts.filled(planning, planning.plan.best))
@@ -202,7 +202,7 @@ class Running:
         if not imports(config):
             return config
         with self.progress:
-            self.progress.tell("the functions")
+            self.progress.tell("tracing the functions")
             tell = self.progress.tell_part
             return functions.traced(config, self.folder / trees, self.sources, self.workers, _preload, tell=tell)
 
@@ -246,7 +246,7 @@ class Running:
                 memory.check(experiment)
                 with self._part(experiment, "making the arrays"):
                     arrays = data.make(experiment, data_folder)
-            self.progress.tell("the types")
+            self.progress.tell("inferring the types")
             task = job(experiment, folder, data_folder, left_here, steps)
             processes = experiment.target.processes
             tell = self.progress.tell_part
@@ -291,7 +291,8 @@ class Running:
                                 log.write(printable(event.text))
                     case Started():
                         number = job.steps.index(event.step) + 1
-                        self.progress.tell(f"{event.step} ({number} of {len(job.steps)})")
+                        done = (number - 1) / len(job.steps)
+                        self.progress.tell(f"{event.step} ({number} of {len(job.steps)})", done)
             with self._part(experiment, "judging the run"):
                 findings.conclude(job.folder, fitting)
         if not experiment.chosen:

@@ -24,7 +24,7 @@ from runner.checks.compare import (
 )
 from runner.checks.context import Context, deciding
 from runner.checks.kind import CheckKind, Needs
-from runner.checks.reference import Rounding
+from runner.checks.reference import PerDevice, Rounding
 from runner.checks.reference.rounding import row_step
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
@@ -233,19 +233,21 @@ def _outside(measure: str, measured: Measure) -> str:
 
 def _of_elements(context: Context, section: Section, name: str, allowed: Tolerance) -> float | None:
     """The smallest error of an element that is noticed, as a share of the root mean square; None if that is 0."""
-    expected = context.whole(section, name, context.oracle(section).values[name])
-    if not expected.size:
+    shape, dtype = context.outputs[name]
+    if 0 in shape:
         return None
     width = _width(context, section, name, allowed)
-    if dtypes.dtype(context.outputs[name][1]).exact and not width:
+    if dtypes.dtype(dtype).exact and not width:
         return 0.0
-    magnitudes = np.abs(_floating(expected))
-    root = (
-        float(np.sqrt(np.mean(magnitudes**2, where=np.isfinite(magnitudes)))) if np.isfinite(magnitudes).any() else 0.0
-    )
-    if not root > 0:
-        return None
-    return (allowed.atol + width) / root + allowed.rtol
+    return power(context, section, name, context.oracle(section).values[name], allowed + Tolerance(0.0, width))
+
+
+def power(context: Context, section: Section, name: str, expected: PerDevice, allowed: Tolerance) -> float | None:
+    """An error of an element that is just allowed, as a share of an output's root mean square; None if that is 0."""
+    magnitudes = np.abs(_floating(context.whole(section, name, expected)))
+    finite = magnitudes[np.isfinite(magnitudes)]
+    root = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+    return allowed.atol / root + allowed.rtol if root > 0 else None
 
 
 def _width(context: Context, section: Section, name: str, allowed: Tolerance) -> float:

@@ -6,23 +6,56 @@ objects has its value at once: whatever is not downstream of a change, in every 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from runner.base.layout import Layout, Spec
+from runner.base.layout import Layout, Spec, first_holders
 from runner.checks.reference.arithmetic import Arithmetic
 from runner.checks.reference.decisions import PerDevice, Script
 from runner.checks.reference.interpreter import WHOLE, Interpreter, sharded
 from runner.experiment.model import Array, Experiment, Section
 from runner.graph.language.counterparts.promotion import x64
+from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph, Region, Repeat
 from runner.graph.source import Source
 
 _ELEMENTS = 50_000_000
 """The largest number of elements that are kept; what is computed after them is computed again each time."""
+
+_ELEMENTS_OF_ONE = 10_000
+"""The elements of a value, and `_PRODUCTS_OF_ONE` multiplications of a contraction, that NumPy computes in the time
+that it takes to start computing an equation.
+"""
+
+_PRODUCTS_OF_ONE = 400_000
+
+_KNOWN = 1 / 16
+"""The work of an equation whose value is known, in computed ones."""
+
+
+class Exhausted(Exception):
+    """The work that a search may take is done."""
+
+
+@dataclass
+class Work:
+    """The work of a search in equations of small values, so that what it finds does not depend on the machine's speed.
+
+    - `done`: so far; `most`: what may be done.
+    """
+
+    done: float = 0.0
+    most: float = math.inf
+
+    def add(self, equations: float) -> None:
+        """Count work. Raises `Exhausted` where it is more than may be done."""
+        self.done += equations
+        if self.done > self.most:
+            raise Exhausted
 
 
 @dataclass
@@ -43,8 +76,7 @@ class _Remembering(Interpreter):
     kept: _Kept = field(default_factory=_Kept)
     shaped: bool = False
     """Whether lines must keep their shapes."""
-    computed: int = 0
-    """The number of equations that were computed."""
+    spent: Work = field(default_factory=Work)
     given: Mapping[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     """Values of lines, by number, that stand in the place of what the lines compute."""
     joined: list[PerDevice] = field(default_factory=list[PerDevice])
@@ -68,12 +100,16 @@ class _Remembering(Interpreter):
         value = self.kept.values.get(key)
         if value is None:
             self.computed += 1
+            functions, elements = self.computed, self.work
             value = compute()
+            self.spent.add(1 + self.computed - functions + (self.work - elements) / _ELEMENTS_OF_ONE)
             if self.kept.filling:
                 self.kept.values[key] = value
                 self.kept.operands += operands
                 self.kept.elements += sum(getattr(part, "size", 0) for part in {id(v): v for v in value}.values())
                 self.kept.filling = self.kept.elements < _ELEMENTS
+        else:
+            self.spent.add(_KNOWN)
         return value
 
     def _line(self, equation: Equation, gone: frozenset[int]) -> None:
@@ -84,7 +120,9 @@ class _Remembering(Interpreter):
 
         def compute() -> PerDevice:
             Interpreter._line(self, equation, frozenset())
-            return self.values[result.number]
+            value = self.values[result.number]
+            self.spent.add(_products(equation, [self.values[number] for number in equation.reads], value))
+            return value
 
         read = (self.values[number] for number in equation.reads)
         value = self.values[result.number] = self._once(("line", self.mesh.size), (equation, *read), compute)
@@ -127,12 +165,22 @@ class _Remembering(Interpreter):
         return self._once(("joined", layout.spec, region.manual), (held,), compute)
 
 
+def _products(equation: Equation, operands: list[PerDevice], value: PerDevice) -> float:
+    """The work of the multiplications of a contraction, in equations."""
+    row = OPERATIONS.get(equation.operation)
+    if row is None or not (row.contraction is not None or row.costly):
+        return 0.0
+    first, second = (*sorted((getattr(operand[0], "size", 1) for operand in operands), reverse=True), 1, 1)[:2]
+    # Of matrices of m×k, k×n and m×n the product of the sizes is (m·k·n)².
+    each = math.sqrt(float(first) * second * getattr(value[0], "size", 1))
+    return each * len({*first_holders(value)}) / _PRODUCTS_OF_ONE
+
+
 class Rerun:
     """A section on some arrays, which is interpreted with and without changes.
 
     - `graph`: the section unchanged; `values`: all of its values, by the names that lines give them.
-    - `work`: the number of equations that were computed, on all devices together; an equation of a loop counts in each
-      step.
+    - `work`: counts what is computed, in each step of a loop and on each device with values of its own.
     - `shaped`: whether changed lines must keep their shapes, as those of a function whose shapes JAX has traced.
     """
 
@@ -146,9 +194,10 @@ class Rerun:
         most: int,
         *,
         shaped: bool = False,
+        work: Work | None = None,
     ) -> None:
         self.graph = experiment.computed(section)
-        self.work = 0
+        self.work = work or Work()
         self._experiment, self._arithmetic, self._script, self._most = experiment, arithmetic, script, most
         self._shaped = shaped
         self._mesh = experiment.mesh if section == "per_device" else WHOLE
@@ -201,14 +250,11 @@ class Rerun:
         interpreter = _Remembering(
             self._mesh, experiment.mesh, experiment.dims, experiment.x64, self._arithmetic, self._script(),
             None if self._kept.filling else self._most, copies=copies, kept=self._kept,
-            shaped=self._shaped, given=given or {},
+            shaped=self._shaped, given=given or {}, spent=self.work,
         )  # fmt: skip
         interpreter.values = {value.number: self._inputs[value.name] for value in graph.inputs}
-        try:
-            with np.errstate(all="ignore"), x64(experiment.x64):
-                interpreter.run(graph, frozenset())
-        finally:
-            self.work += interpreter.computed
+        with np.errstate(all="ignore"), x64(experiment.x64):
+            interpreter.run(graph, frozenset())
         return {name: interpreter.values[number] for name, number in names.items()}, interpreter.joined
 
 

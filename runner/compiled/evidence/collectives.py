@@ -83,6 +83,11 @@ class _CollectiveReader:
         self._flow = Flow(module, origins)
         self._result = Collectives()
         self._counts = Counts(module)
+        # Most collectives of a module have the groups of another one.
+        self._groups: dict[str, groups.Groups | None] = {}
+        self._along: dict[str, tuple[str, ...] | None] = {}
+        """The axes that groups follow, by their text."""
+
         self._continued: set[str] = set()
         """The computations in which a collective that started elsewhere continues."""
 
@@ -215,6 +220,7 @@ class _CollectiveReader:
         instruction, computation = place.instruction, place.computation
         names = self._names(place)
         own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
+        own += [origin for origin in self._merged(place) if origin not in own]
         axes, listed, devices = self._axes(place)
         # An instruction that prepares the operand of a collective may have the collective's name.
         every = [stack for name in names for stack in stacks(name.op_name)]
@@ -306,6 +312,13 @@ class _CollectiveReader:
         users = place.computation.users.get(instruction.name, ())
         return sorted((user for user in users if user.opcode == "get-tuple-element"), key=Instruction.index)
 
+    def _merged(self, place: _Scheduled) -> list[OperationOrigin]:
+        """The lines of a merged collective of whose results the module names none, by what makes its operands."""
+        elements = self._elements(place)
+        if not elements or any(self._origins.tells(element.metadata) for element in elements):
+            return []
+        return self._flow.producers(place.computation, place.instruction.operands)
+
     def _differentiated(self, place: _Scheduled) -> list[OperationOrigin]:
         """The lines whose cotangents it sums, where `shard_map`'s transpose asks for the sum without a line."""
         operands = place.instruction.operands
@@ -360,11 +373,9 @@ class _CollectiveReader:
             who = megascale.groups(text, self._device_ids)
             sent = text if place.kind == "collective-permute" else None
         elif sent is not None:
-            who = groups.pairs(sent)
+            who = self._everywhere(groups.pairs(sent))
         elif text is not None:
-            who = groups.read(text, max(self._module.partitions, self._module.replicas))
-        if who is not None and not megascale.kind(instruction):
-            who = megascale.everywhere(who, self._module.partitions, self._device_ids)
+            who = self._grouped(text)
         if who is None:
             self._result.unknown.append(f"which devices {instruction.name} connects could not be read: {sent or text}")
             return None, None, None
@@ -376,13 +387,27 @@ class _CollectiveReader:
         if sent is not None:
             axes = groups.axes_between(who, self._mesh) if inside else None
         else:
-            axes = groups.axes_of(who, self._mesh) if inside else None
+            axes = self._axes_along(text or "", who) if inside else None
         listed = axes is None or self._mesh.size <= _LISTED
         # In a permutation that moves nothing, no device has a partner.
         devices = 1 + bool((who[:, 0] != who[:, 1]).any()) if sent is not None else int(who.shape[-1])
         if sent is None and who.size != self._mesh.size:
             devices = None
         return axes, who.tolist() if listed else None, devices
+
+    def _grouped(self, text: str) -> groups.Groups | None:
+        if text not in self._groups:
+            devices = max(self._module.partitions, self._module.replicas)
+            self._groups[text] = self._everywhere(groups.read(text, devices))
+        return self._groups[text]
+
+    def _axes_along(self, text: str, who: groups.Groups) -> tuple[str, ...] | None:
+        if text not in self._along:
+            self._along[text] = groups.axes_of(who, self._mesh)
+        return self._along[text]
+
+    def _everywhere(self, who: groups.Groups | None) -> groups.Groups | None:
+        return None if who is None else megascale.everywhere(who, self._module.partitions, self._device_ids)
 
     def _overlapped(self, place: _Scheduled) -> list[str] | None:
         if not place.asynchronous:

@@ -66,10 +66,11 @@ class Flow:
     def _element(self, computation: Computation, element: Instruction) -> list[tuple[Computation, str]]:
         """The entry of the tuple that an element is taken from; for a loop, the initial value.
 
-        For a merged collective, the operand of the element, if no line asks for its sum.
+        For a merged collective, the operand of the element, if no line asks for its sum, or the element has no name.
         """
         source, index = computation.instructions.get(element.operands[0]), element.index()
-        if source is not None and source.opcode in KINDS and self._origins.lost(element.op_name):
+        nameless = source is not None and source.opcode == "all-reduce" and not element.op_name
+        if source is not None and source.opcode in KINDS and (nameless or self._origins.lost(element.op_name)):
             return [(computation, operand) for operand in source.operands[index : index + 1]]
         if source is not None and source.opcode == "parameter":
             for outer, by, role in self._module.callers.get(computation.name, ()):

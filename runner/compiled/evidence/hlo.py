@@ -37,11 +37,11 @@ _PLAIN = re.compile(
 """A definition whose result is one array, and whose operands are without brackets, as most are."""
 
 _OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
-_OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
-_STACK_FRAME = re.compile(r"\bstack_frame_id=(\d+)")
-_SOURCE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)" source_line=(\d+)')
+_OP_NAME = re.compile(r'[ {]op_name="((?:[^"\\]|\\.)*)"')
+_STACK_FRAME = re.compile(r" stack_frame_id=(\d+)|\{stack_frame_id=(\d+)")
+_SOURCE = re.compile(r'[ {]source_file="((?:[^"\\]|\\.)*)" source_line=(\d+)')
 _CALLED = re.compile(
-    r"\b(to_apply|calls|body|condition|true_computation|false_computation|branch_computations|called_computations"
+    r", (to_apply|calls|body|condition|true_computation|false_computation|branch_computations|called_computations"
     r"|select|scatter|comparator)=(?:%?([\w.\-]+)|\{([^}]*)\})"
 )
 SILENT = frozenset(
@@ -64,6 +64,8 @@ GOING_ON = {f"{start.removesuffix('-start')}-{end}" for start in STARTED for end
 
 _CALLING_NOTHING = SILENT | GOING_ON
 """Opcodes that run no computation; some name the one that their start runs."""
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
 
@@ -140,11 +142,17 @@ NO_FRAMES = StackFrames()
 """The tables of a module without stack frames."""
 
 
+_NO_METADATA = Metadata()
+
+
 def metadata(attributes: str, stack_frames: StackFrames) -> Metadata:
     """Where JAX traced an operation with these attributes."""
-    name, number = _OP_NAME.search(attributes), _STACK_FRAME.search(attributes)
-    frames = stack_frames.of(int(number[1])) if number else ()
-    if not frames and (source := _SOURCE.search(attributes)) is not None:
+    start = attributes.find("metadata={")
+    if start < 0:
+        return _NO_METADATA
+    name, number = _OP_NAME.search(attributes, start), _STACK_FRAME.search(attributes, start)
+    frames = stack_frames.of(int(number[1] or number[2])) if number else ()
+    if not frames and (source := _SOURCE.search(attributes, start)) is not None:
         # A module of before JAX 0.7 has the innermost frame alone.
         frames = ((source[1], int(source[2])),)
     return Metadata(name[1] if name else "", frames)
@@ -174,15 +182,13 @@ def size_of(shapes: Iterable[Shape] | None) -> int | None:
     return None if shapes is None or not all(shape.bits for shape in shapes) else sum(s.bytes for s in shapes)
 
 
-@lru_cache(maxsize=1 << 10)
-def _attribute(name: str) -> re.Pattern[str]:
-    """How an attribute with this name begins."""
-    return re.compile(rf"(?:^|[\s,]){re.escape(name)}=")
-
-
 @dataclass
 class Instruction:
-    """One line of a computation. `operands` are names of instructions of the same computation."""
+    """One line of a computation.
+
+    - `operands`: names of instructions of the same computation.
+    - `called`: the computations that it runs, as (role, name): `("calls", "fused_computation")`.
+    """
 
     name: str
     opcode: str
@@ -191,6 +197,7 @@ class Instruction:
     attributes: str
     root: bool
     position: int
+    called: tuple[tuple[str, str], ...] = ()
     stack_frames: StackFrames = field(default_factory=StackFrames, repr=False)
     shape_text: str = field(default="", repr=False)
 
@@ -211,18 +218,6 @@ class Instruction:
         """JAX's name stack at which the operation was traced; empty if the compiler gave it none."""
         return self.metadata.op_name
 
-    @cached_property
-    def called(self) -> tuple[tuple[str, str], ...]:
-        """The computations that it runs, as (role, name): `("calls", "fused_computation")`."""
-        computations: list[tuple[str, str]] = []
-        if self.opcode in _CALLING_NOTHING or _CALLED.search(self.attributes) is None:
-            return ()
-        # The metadata may hold anything in quotes.
-        for role, single, several in _CALLED.findall(re.sub(r'"(?:[^"\\]|\\.)*"', '""', self.attributes)):
-            names = [single] if single else [name.strip().lstrip("%") for name in several.split(",")]
-            computations += [(role, name) for name in names if name]
-        return tuple(computations)
-
     @property
     def bytes(self) -> int:
         """The bytes of all arrays of its result."""
@@ -230,10 +225,13 @@ class Instruction:
 
     def attribute(self, name: str) -> str | None:
         """The text of one attribute, up to the comma that ends it."""
-        match = _attribute(name).search(self.attributes)
-        if match is None:
+        text, start = self.attributes, self.attributes.find(f"{name}=")
+        while start > 0 and text[start - 1] not in ", ":
+            start = text.find(f"{name}=", start + 1)
+        if start < 0:
             return None
-        return self.attributes[match.end() : _end(self.attributes, match.end(), ",")].strip()
+        start += len(name) + 1
+        return text[start : _end(text, start, ",")].strip()
 
     def parameter(self) -> int:
         """The number of a parameter."""
@@ -262,7 +260,8 @@ class Computation:
         """For each instruction, the instructions that take its result."""
         users: dict[str, list[Instruction]] = {}
         for instruction in self.instructions.values():
-            for operand in dict.fromkeys(instruction.operands):
+            operands = instruction.operands
+            for operand in dict.fromkeys(operands) if len(operands) > 1 else operands:
                 users.setdefault(operand, []).append(instruction)
         return users
 
@@ -372,7 +371,7 @@ def _take_element(computation: Computation, name: str, stack_frames: StackFrames
         text = elements[int(index)]
         computation.instructions[name] = Instruction(
             name, "get-tuple-element", shapes(text), (of,), f", index={index}", False, len(computation.instructions),
-            stack_frames, text,
+            (), stack_frames, text,
         )  # fmt: skip
 
 
@@ -391,7 +390,8 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
     if plain is not None:
         root, name, shape, kind, inside = plain.groups()
         operands, rest = _operands(kind, inside), line[plain.end() :]
-        instruction = Instruction(name, kind, shapes(shape), operands, rest, bool(root), position, stack_frames)
+        called = () if kind in _CALLING_NOTHING else _called(rest)
+        instruction = Instruction(name, kind, shapes(shape), operands, rest, bool(root), position, called, stack_frames)
         return instruction if _complete(instruction) else None
     match = _DEFINITION.match(line)
     if match is None:
@@ -403,15 +403,16 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
     if opcode is None:
         return None
     close = _end(line, opcode.end(), ")")
-    inside = line[opcode.end() : close]
+    inside, rest = line[opcode.end() : close], line[close + 1 :]
     instruction = Instruction(
         name=match.group(2),
         opcode=opcode.group(1),
         shapes=shapes(line[start:end]),
         operands=_operands(opcode.group(1), inside),
-        attributes=line[close + 1 :],
+        attributes=rest,
         root=bool(match.group(1)),
         position=position,
+        called=() if opcode.group(1) in _CALLING_NOTHING else _called(rest),
         stack_frames=stack_frames,
         shape_text=line[start:end],
     )
@@ -426,8 +427,26 @@ _WITHOUT_OPERANDS = frozenset(
 """Opcodes whose instructions may have no operands."""
 
 
+def _called(attributes: str) -> tuple[tuple[str, str], ...]:
+    """The computations that an instruction with these attributes runs, as (role, name)."""
+    if _CALLED.search(attributes) is None:
+        return ()
+    called: list[tuple[str, str]] = []
+    # The metadata may hold anything in quotes.
+    for role, single, several in _CALLED.findall(_QUOTED.sub('""', attributes)):
+        names = [single] if single else [name.strip().lstrip("%") for name in several.split(",")]
+        called += [(role, name) for name in names if name]
+    return tuple(called)
+
+
+_NUMBERED = frozenset({"parameter", "get-tuple-element", "dynamic-update-slice", "compare"})
+"""Opcodes of which `_complete` asks for more than operands."""
+
+
 def _complete(instruction: Instruction) -> bool:
     """Whether an instruction has what later readers take from it: numbers, and the operands of its opcode."""
+    if instruction.operands and instruction.opcode not in _NUMBERED:
+        return True
     match instruction.opcode:
         case "parameter":
             return instruction.operands[:1] != () and instruction.operands[0].isdecimal()
@@ -436,7 +455,7 @@ def _complete(instruction: Instruction) -> bool:
         case "dynamic-update-slice" | "compare":
             return len(instruction.operands) > 1
         case opcode:
-            return bool(instruction.operands) or opcode in _WITHOUT_OPERANDS
+            return opcode in _WITHOUT_OPERANDS
 
 
 def _operands(opcode: str, text: str) -> tuple[str, ...]:
@@ -445,6 +464,8 @@ def _operands(opcode: str, text: str) -> tuple[str, ...]:
         return (text.strip(),) if len(text) < 32 else ()
     if not text:
         return ()
+    if text[0] == "%" and "/" not in text and ("," not in text or text.count(",") == text.count(", %")):
+        return tuple(text[1:].split(", %"))
     if "%" in text:
         return tuple(_NAME.findall(text))
     # Without percent signs an operand is the last word of its part.

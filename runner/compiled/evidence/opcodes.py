@@ -12,7 +12,7 @@ from runner.experiment.forms import KINDS
 _ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective", re.IGNORECASE)
 """Parts of the names of opcodes that communicate."""
 
-_CONNECTING = re.compile("channel_id=|replica_groups=|source_target_pairs=")
+_CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
 """Attributes of operations that communicate."""
 
 _LOCAL = ("copy", "slice", "dynamic-slice", "dynamic-update-slice")
@@ -33,10 +33,12 @@ START, DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
 """The custom calls that start and complete an async collective fusion of TPU's compiler."""
 
 
+_KINDS = {opcode: kind for kind in KINDS for opcode in (kind, f"{kind}-start")}
+
+
 def kind_of(instruction: Instruction) -> str | None:
     """The kind of collective that an instruction is or starts; a `-done` belongs to its start."""
-    opcode = instruction.opcode.removesuffix("-start")
-    return opcode if opcode in KINDS else None
+    return _KINDS.get(instruction.opcode)
 
 
 def target_of(instruction: Instruction) -> str | None:
@@ -58,7 +60,7 @@ def doubts(computation: Computation, instruction: Instruction) -> str | None:
         return f"{instruction.name} starts a call of the compiler's own, which may communicate"
     alike = _communicates(opcode)
     if alike is None:
-        alike = _CONNECTING.search(instruction.attributes) is not None
+        alike = any(attribute in instruction.attributes for attribute in _CONNECTING)
     return f"{instruction.name} ({opcode}) seems to communicate, in an unknown way" if alike else None
 
 

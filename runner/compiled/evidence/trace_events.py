@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,8 @@ def read(data: bytes) -> list[TracePlane]:
     for row in rows:
         if not is_dict(row):
             continue
+        if not all(isinstance(row.get(key, 0), int | str) for key in ("pid", "tid")):
+            raise NoProfile("an event has no process and thread")
         plane = planes.setdefault(row.get("pid"), TracePlane())
         arguments: Any = row.get("args")
         details: dict[str, Any] = arguments if is_dict(arguments) else {}
@@ -76,7 +79,7 @@ def read(data: bytes) -> list[TracePlane]:
             plane.by_number.setdefault(row.get("tid"), TraceLine()).name = str(details.get("name", ""))
         elif row.get("ph") == "X":
             start, duration = row.get("ts", 0), row.get("dur", 0)
-            if not isinstance(start, int | float) or not isinstance(duration, int | float):
+            if not all(isinstance(each, int | float) and math.isfinite(each) for each in (start, duration)):
                 raise NoProfile("an event has no time")
             event = TraceEvent(str(row.get("name", "")), start * 1000, duration * 1000, list(details.items()))
             plane.by_number.setdefault(row.get("tid"), TraceLine()).events.append(event)

@@ -81,7 +81,7 @@ def summary(why: Reason, lines: Sequence[str]) -> str:
     if why.keys:
         key = "|".join(re.escape(key) for key in sorted(why.keys, key=len, reverse=True))
         need = re.sub(rf"({key})((?:, (?:{key}))+) and ((?:{key})|(\d+) other keys)", _first_of, need)
-    more = sum(" needs " in other or " over a dimension " in other for other in others)
+    more = sum(any(verb in other for verb in (" needs ", " over a dimension ", " sums over ")) for other in others)
     need += f" (and {more} more need{'s' if more > 1 else ''})" if more else ""
     return need + (" (Shardy plans otherwise)" if why.instead else "")
 

@@ -55,6 +55,7 @@ class SeveralModules(UnreadableModule):
         self.modules = there
 
 
+@modules.uncollected()
 def explain(path: Path | None, wanted: Wanted = Wanted()) -> Explanation:
     """The explanation of a file, of a module in a folder of dumps, or of a program in a profile.
 
@@ -78,11 +79,19 @@ def explain(path: Path | None, wanted: Wanted = Wanted()) -> Explanation:
     else:
         taken = _taken(path, wanted)
     if isinstance(taken, Explanation):
-        return taken
-    explanation = _estimated(taken, wanted)
+        return _named(taken, path, wanted)
+    explanation = _named(_estimated(taken, wanted), path, wanted)
     if lowered is None or (wanted.lowered is None and not any(entry.inserted for entry in explanation.moving)):
         return explanation
     return _with_reasons(explanation, taken.text, lowered, wanted)
+
+
+def _named(explanation: Explanation, path: Path | None, wanted: Wanted) -> Explanation:
+    """The explanation of a file's module. Raises `UnreadableModule` if the wanted module is another one."""
+    name = wanted.module
+    if name is None or path is None or name in explanation.module or name in path.name:
+        return explanation
+    raise UnreadableModule(f"{path}: its module is {explanation.module}, not {name}")
 
 
 def _with_reasons(explanation: Explanation, text: str, lowered: Path, wanted: Wanted) -> Explanation:
@@ -97,7 +106,7 @@ def _with_reasons(explanation: Explanation, text: str, lowered: Path, wanted: Wa
             raise
         return replace(explanation, notes=[*explanation.notes, f"the reasons are not known: {error}"])
     why = {entry.instruction: entry.why for entry in other.placed or ()}
-    placed = [replace(entry, why=why.get(entry.instruction)) for entry in explanation.placed or ()]
+    placed = [replace(entry, why=why.get(entry.instruction) or entry.why) for entry in explanation.placed or ()]
     return replace(
         explanation,
         placed=placed,

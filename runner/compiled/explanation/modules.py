@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
+import traceback
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.compiled.evidence import collectives, hlo, work
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import Instruction, Module
 from runner.compiled.evidence.source_lines import IsUsers, is_users
-from runner.compiled.explanation import arguments, living, meshes, places
+from runner.compiled.explanation import arguments, living, meshes, places, written
 from runner.compiled.explanation.model import (
     Argument,
     Buffer,
@@ -82,6 +83,22 @@ class ReadModule:
         }
 
 
+@contextlib.contextmanager
+def uncollected() -> Generator[None]:
+    """Pause the collection of garbage, which takes a third of the time with so many objects, none of them garbage.
+
+    As a decorator it covers the end of a function too: what it has read is gone when the collection goes on.
+    """
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
+
+
+@uncollected()
 def explain(text: str, source: str, known: Known = NOTHING) -> Explanation:
     """The explanation of a module's text, which came from `source`. Raises as `read` does."""
     return read(text, source, known).explanation
@@ -90,28 +107,32 @@ def explain(text: str, source: str, known: Known = NOTHING) -> Explanation:
 def read(text: str, source: str, known: Known = NOTHING) -> ReadModule:
     """Read a module. Raises `UnreadableModule` if the text is none, and `meshes.InvalidMesh`."""
     try:
-        with _uncollected():
-            return _read(text, source, known)
+        return _read(text, source, known)
     except (UnreadableModule, meshes.InvalidMesh):
         raise
     except (ArithmeticError, LookupError, ValueError, RecursionError) as error:
         # A text that no compiler wrote may contradict itself in any place.
+        place = _place(error, text) or f": {type(error).__name__}: {error}"
         raise UnreadableModule(
-            f"{source}: the module contradicts itself ({type(error).__name__}: {error}); if a compiler wrote it as it "
-            "stands here, please report it"
+            f"{source}: the module contradicts itself{place}; if a compiler wrote it as it stands here, please report "
+            "it"
         ) from error
 
 
-@contextlib.contextmanager
-def _uncollected() -> Generator[None]:
-    """Pause the collection of garbage, which takes a third of the time with so many objects, none of them garbage."""
-    paused = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if paused:
-            gc.enable()
+def _place(error: Exception, text: str) -> str | None:
+    """Where a module contradicts itself: the instruction that was read when the error was raised, and its line.
+
+    The reader's own variables have it; None if it was reading none.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    values = (value for frame in reversed(frames) for value in reversed(frame.f_locals.values()))
+    instruction = next((value for value in values if isinstance(value, Instruction)), None)
+    if instruction is None:
+        return None
+    line = re.search(rf"^\s*(?:ROOT )?%?{re.escape(instruction.name)} = ", text, re.MULTILINE)
+    # The match may begin with empty lines.
+    number = "" if line is None else f"line {text.count(chr(10), 0, line.end()) + 1}, "
+    return f" at {number}{instruction.name}, {instruction.opcode}"
 
 
 def _read(text: str, source: str, known: Known) -> ReadModule:
@@ -183,10 +204,13 @@ def _placed(module: Module, lines: Places, communication: Collectives) -> list[P
         for name, instruction in computation.instructions.items()
         if name in names
     }
-    return [
-        PlacedCollective(**vars(entry), callers=lines.callers(instructions[entry.instruction].metadata, entry.node))
-        for entry in communication.entries
-    ]
+    placed: list[PlacedCollective] = []
+    for entry in communication.entries:
+        metadata = instructions[entry.instruction].metadata
+        why = None if entry.inserted else written.reason(entry, metadata.op_name)
+        callers = lines.callers(metadata, entry.node)
+        placed.append(PlacedCollective(**vars(replace(entry, why=why)), callers=callers))
+    return placed
 
 
 def _computed(computed: work.ModuleWork) -> list[ComputedLine]:

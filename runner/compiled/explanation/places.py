@@ -7,7 +7,7 @@ This is what `compiled/evidence/` needs to know of lines where there is no exper
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 
@@ -36,13 +36,17 @@ class Places:
     """The lines of the user's files, by the name that an explanation uses for them.
 
     - `lines`: those that were asked for, by name.
+    - `arguments`: the names of the module's arguments; None if any name without a scope may be one.
     """
 
     unplaced = "comes from no line that the module names"
 
-    def __init__(self, files: Iterable[str], users: IsUsers = is_users) -> None:
+    def __init__(
+        self, files: Iterable[str], users: IsUsers = is_users, arguments: Container[str] | None = None
+    ) -> None:
         self._short = _suffixes(files)
         self._users = users
+        self._arguments = arguments
         self.lines: dict[str, SourcePlace] = {}
         self._callers: dict[str, dict[tuple[Location, ...], None]] = {}
         self.of = lru_cache(maxsize=None)(self._of)
@@ -69,8 +73,9 @@ class Places:
     def _origin(self, stack: str, line: SourceLine | None) -> OperationOrigin | None:
         *around, primitive = stack.split("/")
         if not around and line is None:
-            # The name of an argument is its path in the caller's tree.
-            return OperationOrigin(stack.replace("\\", ""), "", False) if stack else None
+            # The name of an argument is its path in the caller's tree; the compiler makes up others.
+            known = bool(stack) if self._arguments is None else stack in self._arguments
+            return OperationOrigin(stack.replace("\\", ""), "", False) if known else None
         node = self._named(line) if line is not None else _scopes(stack)
         passing = around[-2:] == ["while", "body"] and primitive in _PASSING
         return OperationOrigin(node, None if passing else primitive, backward(stack))
@@ -106,7 +111,8 @@ class Places:
 
 def of_module(module: Module, users: IsUsers = is_users) -> Places:
     """The places of a module's lines; `users`: which files are the user's."""
-    return Places(_files(module), users)
+    given = module.entry.parameters.values() if module.entry is not None else ()
+    return Places(_files(module), users, {parameter.op_name for parameter in given})
 
 
 def _files(module: Module) -> set[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runner.base import regular
 from runner.base.faults import nearest
 from runner.base.words import listed, time_text
 from runner.compiled.evidence import planes, profile, trace_events, xspace
@@ -21,7 +23,7 @@ _PLANES, _TRACE = ".xplane.pb", ".trace.json.gz"
 LARGEST = 4_000_000_000
 """The most bytes of a profile that are read."""
 
-_LOOKED_AT = 20_000
+_LOOKED_AT = 200_000
 """The most files of a folder that are looked at."""
 
 _NAMED = 4
@@ -164,10 +166,9 @@ def _files(path: Path) -> tuple[list[Path], int]:
         return [path], 0
     for ending in (_PLANES, _TRACE):
         by_folder: dict[Path, list[Path]] = {}
-        for at, file in enumerate(path.rglob(f"*{ending}")):
-            if at >= _LOOKED_AT:
-                break
-            by_folder.setdefault(file.parent, []).append(file)
+        for file in itertools.islice(regular.below(path), _LOOKED_AT):
+            if file.name.endswith(ending):
+                by_folder.setdefault(file.parent, []).append(file)
         if by_folder:
             # The profiler names the folders by their times.
             newest = max(by_folder, key=lambda folder: (folder.name, str(folder)))

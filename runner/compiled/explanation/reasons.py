@@ -6,12 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from runner.base.layout import Mesh, Spec
-from runner.compiled.evidence.hlo import Instruction
 from runner.compiled.evidence.model import Collective, Reason
-from runner.compiled.evidence.nodes import asked, stacks
 from runner.compiled.explanation import meshes
 from runner.compiled.explanation.model import Argument, Explanation
-from runner.compiled.explanation.modules import ReadModule
 from runner.compiled.why.needs import Keys
 from runner.compiled.why.reasons import of_inserted
 from runner.graph.sharding.keys import KeyedArray
@@ -28,23 +25,17 @@ def arrays_of(arguments: Sequence[Argument], shapes: Mapping[str, tuple[int, ...
     }
 
 
-def explained(
-    taken: ReadModule, explanation: Explanation, plan: Planned, arrays: Mapping[str, KeyedArray]
-) -> Explanation:
-    """The explanation of a module with the reason of each collective.
+def explained(explanation: Explanation, plan: Planned, arrays: Mapping[str, KeyedArray]) -> Explanation:
+    """The explanation with the reason of each collective that the compiler inserted.
 
-    - `explanation`: that of the module, perhaps with more than its text says; `arrays`: the arguments that are planned.
+    - `arrays`: the arguments that are planned.
     """
     placed = explanation.placed or []
     if plan.collectives is None:
         missing = f"the reasons are not known: {plan.missing}"
         return replace(explanation, notes=[*explanation.notes, missing])
     reason = of_plan(placed, plan, arrays, meshes.layout_mesh(explanation.mesh, explanation.partitions))
-    instructions = taken.instructions([entry.instruction for entry in placed])
-    reasoned = [
-        replace(entry, why=reason(entry) if entry.inserted else _written(entry, instructions[entry.instruction]))
-        for entry in placed
-    ]
+    reasoned = [replace(entry, why=reason(entry)) if entry.inserted else entry for entry in placed]
     return replace(explanation, placed=reasoned)
 
 
@@ -74,13 +65,3 @@ def _keys(arrays: Mapping[str, KeyedArray], mesh: Mesh) -> Keys:
     }
     by_axis = {name: {axis: tuple[str | None, ...]() for axis in spec.axes} for name, spec in specs.items()}
     return Keys(lines={}, arrays=by_axis, places={}, values=values, sizes=mesh.sizes)
-
-
-def _written(entry: Collective, instruction: Instruction) -> Reason:
-    """The reason of a collective that the program itself, or JAX's differentiation, asks for."""
-    primitives = dict.fromkeys(stack.rpartition("/")[2] for stack in stacks(instruction.op_name) if asked(stack))
-    what = f": {', '.join(primitives)}" if primitives else ""
-    lines = " and ".join(entry.nodes) or "the program"
-    if entry.gradient:
-        return Reason(text=f"JAX's differentiation of {lines} asks for it{what}", by="differentiation", line=entry.node)
-    return Reason(text=f"{lines} asks for it{what}", by="program", line=entry.node)

@@ -413,9 +413,9 @@ def of_config(error: Exception, sources: Sources) -> str:
     if unknown:
         key = key or (unknown.group(1),)
         siblings = shape.siblings(key) or sources.names(key[:-1])
-        what = "array" if key[:-1] == ("arrays",) else "key"
-        alternatives = nearest(str(key[-1]), siblings) or shape.listed(siblings)
-        message = shape.keyless(key) or f"there is no {what} '{key[-1]}'{alternatives}"
+        message = shape.unknown(key, there=siblings)
+        if key[:-1] == ("arrays",):
+            message = f"there is no array '{key[-1]}'{nearest(str(key[-1]), siblings) or shape.listed(siblings)}"
         override = sources.override(key) or _below(key, sources.overrides)
         among = next((written for written in siblings if key[-1] in one_by_one(written)), None)
         if among and key[0] == "arrays":

@@ -18,6 +18,9 @@ MISSING: Any = "???"
 Flag: TypeAlias = Annotated[Any, "flag"]
 """True or false, checked by `shape.py`: OmegaConf would convert any number other than 0 to true."""
 
+Explanation: TypeAlias = Annotated[Any, "explanation"]
+"""A flag, or a word."""
+
 Layout: TypeAlias = Annotated[Any, "spec"]
 """A list, or a word that stands for one; OmegaConf has no type for both."""
 
@@ -309,8 +312,8 @@ class ExperimentConfig:
     """Whether to profile each program, and report the time of each line and collective from the trace."""
     report: Flag = False
     """Whether to write the page `report.html` of the run; a sweep has one of its own too."""
-    explain: Flag = False
-    """Whether the terminal shows the reason for each collective; the record always has it."""
+    explain: Explanation = False
+    """Whether the terminal shows each collective with its reason in brief, or `full`; the record always has it."""
     show: Annotated[Any, "names"] = "auto"
     """What to draw and print on the terminal: `auto`, `all`, `none`, or names of arrays and outputs."""
     timeout: Annotated[float, "seconds"] = 600.0

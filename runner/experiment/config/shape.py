@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from runner.base import words
 from runner.base.faults import Fault, Key, key_text, nearest
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.config import specs
 from runner.experiment.config.quoting import WORD, sizes
-from runner.experiment.config.schema import ExperimentConfig, Flag, Layout, MeshShape
+from runner.experiment.config.schema import ExperimentConfig, Explanation, Flag, Layout, MeshShape
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Kind:
 
 _SCALARS = {str: "text", int: "integer", float: "number"}
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_IN_WORDS = {"text": "a text", "integer": "an integer", "number": "a number", "flag": "true or false"}
+_IN_WORDS = {"text": "a text", "integer": "an integer", "number": "a number"}
 _FILES = ("defaults", "hydra")
 """The keys that a file may have besides those of an experiment."""
 
@@ -54,6 +55,8 @@ def root() -> Kind:
 def _kind(hint: Any) -> Kind:
     if hint in (Flag, bool):
         return Kind("flag")
+    if hint == Explanation:
+        return Kind("flag", form="explanation", words=("full",))
     if hint == Layout:
         return Kind("list", form="spec", words=("auto",))
     if hint == MeshShape:
@@ -108,7 +111,7 @@ def misfits(value: Any, key: Key = ()) -> Iterator[ShapeMisfit]:
     for length in range(1, len(key) + 1):
         if at(key[:length]) is None:
             given = value if length == len(key) else None
-            yield ShapeMisfit(Fault(key[:length], _unknown(key[:length], given)), name=True)
+            yield ShapeMisfit(Fault(key[:length], unknown(key[:length], given)), name=True)
             return
     kind = at(key)
     assert kind is not None
@@ -131,7 +134,7 @@ def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
         elif name in kind.keys:
             yield from _misfits(inner, below, kind.keys[name])
         elif key or name not in _FILES:
-            yield ShapeMisfit(Fault(below, _unknown(below, inner)), name=True)
+            yield ShapeMisfit(Fault(below, unknown(below, inner)), name=True)
 
 
 def _fits(value: Any, kind: Kind) -> bool:
@@ -150,7 +153,7 @@ def _fits(value: Any, kind: Kind) -> bool:
         case "text":
             return not isinstance(value, Mapping | list)
         case "flag":
-            return isinstance(value, bool) or (isinstance(value, str) and value.lower() in _FLAGS)
+            return isinstance(value, bool) or (isinstance(value, str) and value.lower() in {*_FLAGS, *kind.words})
         case _:
             return not isinstance(value, bool | Mapping | list) and _number(
                 value, int if kind.name == "integer" else float
@@ -171,7 +174,8 @@ def _is_spec(value: Any) -> bool:
 def flags(config: Mapping[str, Any]) -> dict[str, bool]:
     """Return the flags among the keys of a valid configuration, as booleans."""
     keys = [name for name, kind in (root().keys or {}).items() if kind.name == "flag" and name in config]
-    return {name: _FLAGS[str(config[name]).lower()] for name in keys}
+    values = {name: str(config[name]).lower() for name in keys}
+    return {name: _FLAGS[value] for name, value in values.items() if value in _FLAGS}
 
 
 def _number(value: Any, read: type[int] | type[float]) -> bool:
@@ -261,7 +265,8 @@ def _in_words(kind: Kind) -> str:
     if kind.form == "names":
         return "a name or a list of names"
     if kind.name != "mapping":
-        return _IN_WORDS.get(kind.name, "a list")
+        flags = ["true", "false", *kind.words]
+        return words.listed(flags, "or") if kind.name == "flag" else _IN_WORDS.get(kind.name, "a list")
     keys = [f"'{key}'" for key in kind.keys or ()]
     return f"a mapping of {', '.join(keys[:4])}{', …' if len(keys) > 4 else ''}" if keys else "a mapping of names"
 
@@ -293,7 +298,8 @@ _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "col
 """The kinds of collectives that are often counted; `forms.py`, which imports this module, has them all."""
 
 
-def _unknown(key: Key, value: Any = None) -> str:
+def unknown(key: Key, value: Any = None, there: Sequence[str] = ()) -> str:
+    """Return the message for a `key` that does not exist, beside those that are `there`."""
     if (message := keyless(key)) is not None:
         return message
     if key[:-1] == ("expect",) and (kind := str(key[-1]).replace("_", "-")) in _COLLECTIVES:
@@ -307,7 +313,7 @@ def _unknown(key: Key, value: Any = None) -> str:
         return f"there is no key '{key[-1]}'{instead}"
     if len(key) == 3 and key[0] == "arrays" and key[-1] in _LAYOUTS:
         return f"there is no key '{key[-1]}'; the layout of an array is its 'spec'"
-    there = siblings(key)
+    there = siblings(key) or there
     near = nearest(str(key[-1]), there)
     spelling = _MESH if key[:-1] == ("mesh",) and not near else ""
     return f"there is no key '{key[-1]}'{near or listed(there)}{spelling}"
@@ -323,6 +329,7 @@ _RESULTS = "; the layouts of results are in outputs: {C: [x, null]}"
 _DONATED = "; nothing is donated: a program runs several times on the same operands"
 _LOSS = "; a gradient is written grad: {of: loss, wrt: [w]}"
 _LINES = "; what one device computes is in per_device, what all compute together in graph"
+_EXPECTED = "; what must hold is in expect: {max_bytes_per_device: 4096}; all other checks are made without a key"
 _LAYOUTS = ("sharding", "layout", "partition", "partition_spec", "named_sharding")
 """What the spec of an array is called elsewhere."""
 
@@ -333,6 +340,7 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("out_specs", "out_shardings", "out_axis_resources"), _RESULTS),
     **dict.fromkeys(("donate", "donate_argnums", "donate_argnames"), _DONATED),
     **dict.fromkeys(("loss", "wrt", "gradients"), _LOSS),
+    **dict.fromkeys(("checks", "check", "assert", "assertions", "tests"), _EXPECTED),
     **dict.fromkeys(("shard_map", "pmap", "body", "forward"), _LINES),
     **{key: f"; each array has its own: arrays.A.{key}" for key in ("dtype", "shape", "spec", "init")},
     **dict.fromkeys(("params", "inputs", "operands"), "; operands are arrays: {A: {shape: [4, 8], spec: [x, null]}}"),

@@ -24,6 +24,7 @@ class LayoutKeys:
     - `keys`: the keys that set layouts, in their order; those of constraints may be missing. `arrays`, `outputs`: by
       name.
     - `constraint`: the key that constrains one of these lines to a layout, or to any; None if none does.
+    - `typed`: whether a line's key also holds for a value whose type has the layout, without a request for it.
     - `python`: the files of a user's Python, whose lines lay out values without a key.
     - `results`: for each line inside calls the names of the calls' results, the innermost call first.
     """
@@ -33,5 +34,6 @@ class LayoutKeys:
     arrays: Mapping[str, KeyedArray]
     outputs: Mapping[str, tuple[str, Spec]] = field(default_factory=dict[str, tuple[str, Spec]])
     constraint: Callable[[Sequence[str], Spec | None], str | None] = lambda names, layout: None
+    typed: bool = True
     python: Container[str] = ()
     results: Mapping[str, list[tuple[str, ...]]] = field(default_factory=dict[str, list[tuple[str, ...]]])

@@ -1,11 +1,12 @@
 """Imports all modules with rules, which completes the registry."""
 
+from runner.graph.language.operations import OPERATIONS
 from runner.programs.derivation import (
     combining,
     creation,
+    defined,
     draws,
     indexing,
-    inner,
     lookups,
     matrices,
     pointwise,
@@ -20,8 +21,12 @@ from runner.programs.derivation import (
 from runner.programs.derivation.registry import WAYS, WHOLE
 
 FILES = (
-    combining, creation, draws, indexing, inner, lookups, matrices, pointwise, products, reductions, several, shaping,
+    combining, creation, defined, draws, indexing, lookups, matrices, pointwise, products, reductions, several, shaping,
     sliding, updating, windows,
 )  # fmt: skip
 
 __all__ = ["FILES", "WAYS", "WHOLE"]
+
+for _row in OPERATIONS.values():
+    if _row.definition and not {_row.key} & (WAYS.keys() | WHOLE.keys()):
+        WAYS[_row.key] = defined.WAYS

@@ -74,7 +74,7 @@ for _row in OPERATIONS.values():
         _otherwise = [ALONG] if _row.reduction == "mean" else []
         rule_for(_row.name, otherwise=_otherwise)(partial(reduced, kind=_row.reduction))
 rule_for(
-    "sort", "argsort", "median", "diff", "fft", "ifft", "rfft", "irfft", "trapezoid", "glu", "quantile", "percentile",
+    "sort", "argsort", "median", "diff", "fft", "ifft", "rfft", "irfft", "trapezoid", "quantile", "percentile",
     "fftshift", "ifftshift",
 )(along)  # fmt: skip
 

@@ -16,6 +16,9 @@ PAGE = "report.html"
 PLAN = "plan.json"
 """The file with the layouts that the planner found in a run."""
 
+PLANNED = Path("conf/experiment/plan.yaml")
+"""The experiment with the planned layouts, below the folder of `runner plan`, as `--config-dir` takes it."""
+
 PICTURES = {"shardings.svg": "svg", "shardings.txt": "figures", "collectives.svg": "trace"}
 """The pictures of a run by their files: of each the module of `runner.reports.show` whose `picture` draws it of the
 record."""

@@ -16,6 +16,7 @@ from runner.base.executions import Range
 from runner.base.printable import json_text, printable
 from runner.base.words import bytes_text, time_text
 from runner.experiment.forms import KINDS
+from runner.experiment.program import Program
 from runner.reports.record import outcome
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.record.verdicts import ValueVerdict
@@ -27,6 +28,7 @@ class Measure:
     """A measure that compares programs; smaller is better.
 
     - `of`: the value for a compiled program, None if unknown.
+    - `per_device`: whether it is of a device of the mesh, so that a program without a mesh has none.
     - `heading`: the name of its column on the terminal; `words`: its name in a sentence.
     - `text`: a value of it with its unit, as the column has it.
     """
@@ -36,6 +38,7 @@ class Measure:
     words: str
     unit: Literal["bytes", "flops", "seconds"]
     text: Callable[[float], str]
+    per_device: bool = True
 
 
 def _memory(program: CompiledProgram) -> float | None:
@@ -73,9 +76,14 @@ MEASURES = {
     "flops": Measure(_flops, "flops", "flops", "flops", number_text),
     "estimate_s": Measure(_estimate, "estimate", "estimated time", "seconds", time_text),
     "compile_s": Measure(
-        lambda program: program.timing.compile_s, "compile", "time to compile", "seconds", _milliseconds(0)
+        lambda program: program.timing.compile_s,
+        "compile",
+        "time to compile",
+        "seconds",
+        _milliseconds(0),
+        per_device=False,
     ),
-    "run_s": Measure(_median_run, "run", "time of a run", "seconds", _milliseconds(2)),
+    "run_s": Measure(_median_run, "run", "time of a run", "seconds", _milliseconds(2), per_device=False),
 }
 """The measures by their names, in the order of their columns.
 
@@ -154,10 +162,14 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
         status, error = outcome.of_program(record, name)
         row = Row(**shared, status=status, program=name, error=error)
         if isinstance(program, CompiledProgram):
+            on_mesh = Program(name).on_mesh
             row = replace(
                 row,
                 collectives=counts(program),
-                measures={name: measure.of(program) for name, measure in MEASURES.items()},
+                measures={
+                    key: measure.of(program) if on_mesh or not measure.per_device else None
+                    for key, measure in MEASURES.items()
+                },
                 bytes_sent_min=program.bytes_sent_min,
                 hardware=program.estimate.hardware if program.estimate else None,
                 compiled_for=program.estimate.compiled_for if program.estimate else None,
@@ -235,9 +247,14 @@ class Best:
         return value
 
 
+def candidates(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that can be recommended: they passed, and not by `vmap`, which has one device and no layout."""
+    return [row for row in rows if row.status in ANSWERS and (row.program is None or Program(row.program).on_mesh)]
+
+
 def best(rows: Sequence[Row], measure: str) -> Best | None:
-    """Return the best rows by a measure; None if fewer than two passed rows have it, or all are equal."""
-    answers = [row for row in rows if row.status in ANSWERS and row.measure(measure) is not None]
+    """Return the best candidates by a measure; None if fewer than two have it, or all are equal."""
+    answers = [row for row in candidates(rows) if row.measure(measure) is not None]
     ordered = sorted(answers, key=lambda row: (_number(row, measure), row.point))
     if len(ordered) < 2 or _number(ordered[0], measure) == _number(ordered[-1], measure):
         return None
@@ -275,7 +292,8 @@ def objective(rows: Sequence[Row], name: str) -> float | None:
     None if the requested program did not pass, or its value is unknown.
     """
     program, _, measure = name.rpartition(".")
-    values = [row.measure(measure) for row in rows if row.status in ANSWERS and program in ("", row.program)]
+    asked = [row for row in rows if row.status in ANSWERS and row.program == program] if program else candidates(rows)
+    values = [row.measure(measure) for row in asked]
     known = [value for value in values if value is not None]
     return min(known, default=None)
 

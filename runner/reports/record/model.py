@@ -430,7 +430,7 @@ class Record:
     - `config_folders`: the folders that `--config-dir` and `hydra.searchpath` added; `config_hash`: the SHA-256 of the
       resolved configuration, in hexadecimal; null if there is none.
     - `show`: which pictures were asked for.
-    - `explain`: whether the reasons of collectives are shown; `places`: the places of the keys that they name.
+    - `explain`: whether reasons of collectives are shown, in brief or `full`; `places`: the places of the keys in them.
     """
 
     schema: int = field(default=SCHEMA, metadata=ALWAYS)
@@ -458,7 +458,7 @@ class Record:
     config_folders: list[str] = field(default_factory=list[str])
     config_hash: str | None = None
     show: str | list[str] = "auto"
-    explain: bool = False
+    explain: bool | Literal["full"] = False
     places: dict[str, str] = field(default_factory=dict[str, str])
     environment: Environment
 

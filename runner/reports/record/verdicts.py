@@ -90,6 +90,7 @@ class TwinOutput(OutputVerdict):
     devices: list[int] = field(default_factory=list[int])
     ties: int = 0
     shared: bool = False
+    power: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +153,19 @@ class ValueOutput(OutputVerdict):
     accepted: bool = False
     accuracy: float | None = None
     twin: TwinOutput | None = None
+
+    @property
+    def noticed(self) -> float | None:
+        """The smaller of its own `power` and that of a twin that is right."""
+        return self.twin.power if self.twin is not None and self.by_twin else self.power
+
+    @property
+    def by_twin(self) -> bool:
+        """Whether its twin, which is right, would have noticed a smaller mistake than the measured rounding."""
+        twin = self.twin
+        if twin is None or twin.status != "passed" or twin.power is None:
+            return False
+        return self.power is None or twin.power < self.power
 
 
 @dataclass(frozen=True, kw_only=True)

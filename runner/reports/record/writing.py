@@ -21,6 +21,8 @@ def write_text(path: Path, text: str) -> None:
     """
     if path.exists() and not (path.is_file() or path.is_dir() or path.is_symlink()):
         raise OSError(errno.EINVAL, "it is not a file, so it is left as it is", str(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     text = printable(text) if path.suffix == ".txt" else text
     with _unnamed(path.parent) as handle:
         if handle is not None:

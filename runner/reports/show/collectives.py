@@ -11,7 +11,7 @@ from runner.base.executions import Count, Part, Range
 from runner.base.words import bytes_text
 from runner.base.words import listed as names_listed
 from runner.compiled.evidence.model import Collective
-from runner.compiled.evidence.words import NOBODY, because, collective, subject
+from runner.compiled.evidence.words import NOBODY, because, collective, subject, summary
 from runner.experiment.program import Program
 from runner.graph.sharding.propagation import Reshard
 from runner.reports.record.model import Record
@@ -20,19 +20,23 @@ from runner.reports.show.table import Table
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "sends", "dtype", "how", "programs")
 
 SHOWN = 24
-"""The most rows on a terminal; the log has all."""
+"""The most rows on a terminal; more are folded."""
+
+_NAMED = 3
+"""The most values that a folded row names."""
 
 
 @dataclass(frozen=True)
 class ExplainedRow:
     """A row of the table of collectives, with the reasons for its collectives and what each program sends for them.
 
-    - `cells`: the texts under `HEAD`; `reasons`: each once.
+    - `cells`: the texts under `HEAD`; `reasons`: each once; `brief`: the first of them in brief, or nothing.
     - `parts`: by program, how often each collective runs, in which branches, and the bytes that a device sends for it.
     """
 
     cells: tuple[str, ...]
     reasons: tuple[str, ...]
+    brief: str
     parts: Mapping[str, Sequence[Part]]
 
     @property
@@ -46,14 +50,47 @@ def rows(record: Record) -> list[tuple[str, ...]]:
     return [row.cells for row in explained(record)]
 
 
-def brief(record: Record) -> Table[str]:
-    """Return the table of collectives for a terminal: a line of Python by its place, and no column of one value."""
-    table = [row.cells for row in explained(record, in_brief)]
+def brief(record: Record) -> tuple[Table[str], str | None]:
+    """Return the table of collectives for a terminal, and a sentence if its rows are folded.
+
+    A line of Python is named by its place, and a column of one value is left out. More rows than a screen has are
+    folded by kind, axes, programs and who asks for them, unless the run explains each.
+    """
+    rows = explained(record, in_brief)
+    folds = len(rows) > SHOWN and not record.explain
+    table = [_folded(group) for group in _ways(rows)] if folds else [row.cells for row in rows]
     alike = {k for k in (HEAD.index("dtype"),) if len({row[k] for row in table}) == 1}
+    alike |= {HEAD.index("in → out per device")} if folds else set()
     alike |= {HEAD.index("programs")} if len(record.programs) == 1 else set()
     kept = [k for k in range(len(HEAD)) if k not in alike]
     head = [name.removesuffix(" per device") for name in HEAD]
-    return Table([head[k] for k in kept], [[row[k] for k in kept] for row in table])
+    beneath = [row.brief for row in rows] if record.explain else []
+    grouping = () if any(beneath) else ("programs", "how")
+    cells = [[row[k] for k in kept] for row in table]
+    shown = Table([head[k] for k in kept], cells, beneath=beneath if any(beneath) else (), grouping=grouping)
+    return shown, f"{len(rows)} collectives are folded into these rows; explain=true lists each" if folds else None
+
+
+def _ways(rows: Sequence[ExplainedRow]) -> list[list[ExplainedRow]]:
+    """Group rows by kind, axes, dtype, who asks for them, and programs."""
+    groups: dict[tuple[str, ...], list[ExplainedRow]] = {}
+    for row in rows:
+        kind, _, over, _, _, _, *others = row.cells
+        groups.setdefault((kind, over, *others), []).append(row)
+    return list(groups.values())
+
+
+def _folded(group: Sequence[ExplainedRow]) -> tuple[str, ...]:
+    """Return the cells of one row for a group of rows."""
+    kind, _, over, _, _, _, *others = group[0].cells
+    names = list(dict.fromkeys(row.cells[1] for row in group))
+    text = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    every = [
+        executions.total([(often, branches, 1) for often, branches, _ in parts])
+        for parts in _by_program(group).values()
+    ]
+    runs = "unknown" if None in every else executions.short(max(every, key=_most))
+    return kind, text, over, runs, "", together(group), *others
 
 
 def in_brief(entry: Collective) -> Collective:
@@ -88,10 +125,17 @@ def explained(record: Record, named: Callable[[Collective], Collective] = lambda
         ExplainedRow(
             (*row, _all_or([*by_program], programs)),
             tuple(dict.fromkeys(because(e.why) for each in by_program.values() for e in each if e.why is not None)),
+            _in_a_line([named(entry) for each in by_program.values() for entry in each]),
             {program: _parts(entries) for program, entries in by_program.items()},
         )
         for row, by_program in grouped.items()
     ]
+
+
+def _in_a_line(entries: Sequence[Collective]) -> str:
+    """Return the first reason of alike collectives in brief; nothing without one."""
+    known = ((entry.why, entry.nodes) for entry in entries if entry.why is not None)
+    return next((summary(replace(why, text=_LINE.sub(r"\1", why.text)), nodes) for why, nodes in known), "")
 
 
 def together(group: Sequence[ExplainedRow]) -> str:
@@ -236,14 +280,6 @@ def way(reshard: Reshard) -> str:
     steps = ", then ".join(map(str, reshard.through))
     proof = "compiled without a warning" + (", and run: the values are the same" if reshard.ran else "")
     return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"
-
-
-def shortened(table: Sequence[Sequence[str]], most: int | None) -> tuple[Sequence[Sequence[str]], str | None]:
-    """Return the first `most` rows, and a line that says how many were left out."""
-    if most is None or len(table) <= most:
-        return table, None
-    left = len(table) - most
-    return table[:most], f"… and {left} more row{'s' if left > 1 else ''}, which are in runner.log and in result.json"
 
 
 def _compiled(record: Record) -> dict[str, list[Collective]]:

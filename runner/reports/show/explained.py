@@ -68,15 +68,14 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
 
 def _collectives(explanation: Explanation, rows: Sequence[tuple[str, ...]], *, complete: bool) -> None:
     """Print the collectives, each with its reason under it: in a line, or as it is."""
-    grouped = _grouped(explanation)
-    beneath = ["; ".join(_because(entries, complete=complete)) for _, entries in grouped]
+    beneath = ["; ".join(texts) for texts in reasons(explanation, complete=complete)]
     if not any(beneath):
         beneath = []
-    shown = COLLECTIVES if complete else [name for name in BRIEF if not beneath or name != "of"]
+    shown = COLLECTIVES if complete else [name for name in BRIEF if name != "of" or not all(beneath or [""])]
     at = [COLLECTIVES.index(name) for name in shown]
     _table(shown, [[row[k] for k in at] for row in rows], None if complete else SHOWN, beneath)
     if beneath and not complete:
-        say("reasons in brief; in full: --all, or report.text(complete=True)", "dim")
+        say("reasons in brief; in full: --full, or report.text(full=True)", "dim")
 
 
 def _because(entries: Sequence[PlacedCollective], *, complete: bool) -> list[str]:
@@ -116,7 +115,7 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]], most: int | None
     print_table(shown)
     left = len(rows) - len(shown.rows)
     if left:
-        say(f"… and {left} more row{'s' if left > 1 else ''}: --all prints them, --save keeps all")
+        say(f"… and {left} more row{'s' if left > 1 else ''}: --full prints them, --save keeps all")
 
 
 def head(explanation: Explanation) -> list[str]:
@@ -229,14 +228,9 @@ def _bytes(sent: Count) -> str:
     return f"at most {bytes_text(sent.max)}" if isinstance(sent, Range) else bytes_text(sent)
 
 
-def reasons(explanation: Explanation) -> list[str]:
-    """One line for each reason, with the collectives that have it."""
-    by_reason: dict[str, dict[str, None]] = {}
-    for entry in explanation.moving:
-        if entry.why is not None:
-            at = f"{entry.kind} at {line_of(entry)}"
-            by_reason.setdefault(because(entry.why), {})[at] = None
-    return [f"{'; '.join(entries)}: {reason}" for reason, entries in by_reason.items()]
+def reasons(explanation: Explanation, *, complete: bool) -> list[list[str]]:
+    """The reasons of each row under `COLLECTIVES`, each once; if not `complete`, the first in brief."""
+    return [_because(entries, complete=complete) for _, entries in _grouped(explanation)]
 
 
 def lines(explanation: Explanation) -> list[tuple[str, ...]]:

@@ -28,11 +28,12 @@ def fragment(record: Record, folder: Path | None = None) -> str:
         parts.append(grid(report.summary_of_programs(record), _coloured))
     for _, text, lines in report.failures(record):
         parts.append(f"<pre>{escape(chr(10).join([text, *(f'  {line}' for line in lines)]))}</pre>")
-    listed = collectives.brief(record)
+    listed, folded = collectives.brief(record)
     if listed.rows:
         parts.append(grid(listed))
     totals = collectives.totals(record) if len(listed.rows) > 1 else []
-    parts += [f"<p>{escape(line)}</p>" for line in (*totals, *collectives.lines(record))]
+    sentences = (*([folded] if folded else []), *totals, *collectives.lines(record))
+    parts += [f"<p>{escape(line)}</p>" for line in sentences]
     if folder is not None and record.programs:
         parts += [tag("div", part) for part in moves.sources(record, folder)]
     if (compared := modes.compared(record)) is not None:

@@ -1,7 +1,7 @@
 """Shows the current activity on the terminal, after two seconds of waiting.
 
-For a sweep the line counts points. Without a terminal a line is printed every ten seconds, unless nothing has happened
-since the last one.
+A bar shows the share that is done, where it is known: of a run's programs, of a sweep's points. Without a terminal a
+line is printed every ten seconds, unless nothing has happened since the last one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ _EVERY = 0.5
 PIPED = 10.0
 """Seconds between two lines without a terminal."""
 
+_BAR = 10
+"""The characters of a bar."""
+
 
 class _ProgressLine:
     """Context manager: a thread rewrites `text` on one line of a terminal.
@@ -40,6 +43,10 @@ class _ProgressLine:
     def text(self) -> str:
         """The text of the line."""
         raise NotImplementedError
+
+    def share(self) -> float | None:
+        """The share that is done, from 0 to 1; None if it is not known."""
+        return None
 
     def news(self) -> object:
         """The value that must change before another line is printed without a terminal."""
@@ -68,7 +75,7 @@ class _ProgressLine:
         wait, shown, news = first, False, None
         while not self._over.wait(wait):
             if live:
-                _write(printable(self.text())[: shutil.get_terminal_size().columns - 1])
+                _write(printable(_bar(self.share()) + self.text())[: shutil.get_terminal_size().columns - 1])
             elif self.news() != news:
                 news = self.news()
                 sys.stderr.write(self.text() + "\n")
@@ -89,10 +96,15 @@ class Progress(_ProgressLine):
         self._title = title
         self._what = ""
         self._part = ""
+        self._share: float | None = None
 
-    def tell(self, what: str) -> None:
-        """Set the current activity."""
-        self._what, self._part = what, ""
+    def tell(self, what: str, share: float | None = None) -> None:
+        """Set the current activity, and the share that is done before it."""
+        self._what, self._part, self._share = what, "", share
+
+    def share(self) -> float | None:
+        """The share that was told."""
+        return self._share
 
     def tell_part(self, part: str) -> None:
         """Set what is being done of the current activity."""
@@ -131,6 +143,10 @@ class SweepProgress(_ProgressLine):
         """The done points that took no time in this run."""
         self.best = ""
 
+    def share(self) -> float | None:
+        """The share of the points that are done."""
+        return self.done / self._points if self._points else None
+
     def news(self) -> object:
         """The state of the sweep without the time left, which alone is not news."""
         return self.done, self.running, self.failed, self.best
@@ -148,6 +164,11 @@ def _duration(seconds: float) -> str:
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def _bar(share: float | None) -> str:
+    """A bar with a share filled, before the text of a line."""
+    return "" if share is None else "█" * (filled := round(_BAR * share)) + "░" * (_BAR - filled) + " "
 
 
 def _write(line: str) -> None:

@@ -6,13 +6,12 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
 from runner.base.invocation import invocation
 from runner.base.printable import Page
-from runner.base.words import accuracy_text, bytes_text, listed
+from runner.base.words import accuracy_text, bytes_text, listed, time_text
 from runner.experiment.config.sources import listing as experiments
 from runner.experiment.config.sources import shown
 from runner.experiment.expect import CHECKED
@@ -134,7 +133,8 @@ def _values(record: Record, wanted: Show) -> None:
     def asked(name: str) -> bool:
         return wanted != "none" and name in (chosen or (name,)) and name not in leaves
 
-    for line in values.lines(outputs, asked, room() or PLAIN):
+    most = values.SHOWN if wanted == "auto" else None
+    for line in values.lines(outputs, asked, room() or PLAIN, most):
         say(line)
 
 
@@ -163,7 +163,7 @@ def programs(record: Record) -> Table[StatusCell]:
         error, power = _measured(result.checks)
         row += map(StatusCell, (error, *([accuracy_text(_accuracy(result.checks))] if accurate else []), power))
         timing = result.timing if isinstance(result, CompiledProgram) else None
-        row.append(StatusCell(f"{timing.compile_s * 1e3:.0f} ms" if timing else "–"))
+        row.append(StatusCell(_compile_time(timing) if timing else "–"))
         row.append(StatusCell(_run_time(timing) if timing else "–"))
         rows.append(row)
     measured = ("largest error", *(["accuracy"] if accurate else []), "notices")
@@ -277,6 +277,7 @@ def _programs(record: Record, *, complete: bool) -> None:
 _LEGEND = {
     "accuracy": "accuracy: the largest error in units of the measured rounding; beyond the tolerance a twin decides",
     "notices": "notices: the smallest error of an output that would fail, as a share of its root mean square",
+    "twin": "twin: an error of what the program computes in float64",
     "derivation": "derivation: whether the derived lines compute what the graph does",
     "as written": "as written: it is what its section says, which is not what the other section says",
     "known": "known: wrong as expect.wrong says",
@@ -284,12 +285,15 @@ _LEGEND = {
 """The meaning of each technical word in the table of programs."""
 
 
-def legend(record: Record, *, complete: bool = True) -> str:
-    """Return a line that explains the technical words of the table, `complete` or in brief."""
-    has_notices = complete or any(program.status == "weak" for program in record.programs.values())
-    there = (
-        {"notices": True} if has_notices and any(_compared(each.checks) for each in record.programs.values()) else {}
-    )
+def legend(record: Record, *, complete: bool = True, noticed: bool = True) -> str:
+    """Return a line that explains the technical words of the table, `complete` or in brief.
+
+    `noticed`: whether the table has a column for it, though no program is weak.
+    """
+    has_notices = (complete and noticed) or any(program.status == "weak" for program in record.programs.values())
+    compared = [output for each in record.programs.values() for output in _compared(each.checks).values()]
+    by_twin = has_notices and any(output.by_twin for output in compared)
+    there = {"notices": has_notices and bool(compared), "twin": by_twin}
     names = {name for program in record.programs.values() for name, _ in program.checks.named()}
     known = any(program.status == "known" for program in record.programs.values())
     sections = record.checks.sections
@@ -311,13 +315,14 @@ def _measured(checks: Checks) -> tuple[str, str]:
         return "–", "–"
     worst = max(outputs, key=lambda name: _badness(outputs[name]))
     error = f"{outputs[worst].max_abs_error:.1e} in {worst}"
-    powers = {name: output.power for name, output in outputs.items() if output.power is not None}
+    powers = {name: output.noticed for name, output in outputs.items() if output.noticed is not None}
     if not powers:
         return error, "–"
     # Among equally weak outputs, take the one that is named already.
     bluntest = max(powers, key=lambda name: (powers[name], outputs[name].undecided is not None, name == worst))
     exactly = "all but undecided" if outputs[bluntest].undecided else "anything"
-    power = f"{powers[bluntest]:.1e} rms" if powers[bluntest] else exactly
+    of = ", twin" if outputs[bluntest].by_twin else ""
+    power = f"{powers[bluntest]:.1e} rms{of}" if powers[bluntest] else exactly
     return error, power if bluntest == worst else f"{power} in {bluntest}"
 
 
@@ -373,16 +378,21 @@ def _expectations(checks: Sequence[Verdict]) -> StatusCell:
 def _collectives(record: Record, *, complete: bool) -> None:
     from runner.reports.show import collectives
 
-    shown = Table(collectives.HEAD, collectives.rows(record)) if complete else collectives.brief(record)
-    table, rest = collectives.shortened(shown.rows, most=None if complete else collectives.SHOWN)
-    if table:
-        print_report(replace(shown, rows=table))
-    totals = collectives.totals(record) if len(table) > 1 else []
-    explain = collectives.reasons(record) if complete or record.explain else []
-    beneath = [*([rest] if rest else []), *totals, *collectives.lines(record), *explain]
+    full = complete or record.explain == "full"
+    if full:
+        shown, folded = Table(collectives.HEAD, collectives.rows(record)), None
+    else:
+        shown, folded = collectives.brief(record)
+    if shown.rows:
+        print_report(shown)
+    totals = collectives.totals(record) if len(shown.rows) > 1 else []
+    explain = collectives.reasons(record) if full else []
+    if shown.beneath:
+        say("reasons in brief; in full: explain=full", "dim")
+    beneath = [*([folded] if folded else []), *totals, *collectives.lines(record), *explain]
     for line in beneath:
         say(line)
-    if table or beneath:
+    if shown.rows or beneath:
         say()
     for program, result in record.compiled.items():
         for warning in result.compiler_warnings or ():
@@ -453,6 +463,10 @@ def _estimates(record: Record, *, complete: bool) -> None:
     for line in estimates.beneath(estimated, complete=complete):
         say(line)
     say()
+
+
+def _compile_time(timing: Timing) -> str:
+    return f"{timing.compile_s * 1e3:.0f} ms" if timing.compile_s < 1 else time_text(timing.compile_s)
 
 
 def _run_time(timing: Timing) -> str:

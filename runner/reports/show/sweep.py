@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.base import executions
@@ -13,13 +14,19 @@ from runner.base.executions import Range
 from runner.base.words import accuracy_text
 from runner.experiment.config.sources import shown
 from runner.reports.record import measures
-from runner.reports.record.measures import MEASURES, Best, Row
+from runner.reports.record.measures import MEASURES, OLDER, Best, Row
 from runner.reports.record.model import STATUSES
-from runner.reports.show.console import print_table, say
+from runner.reports.show.console import print_report, say
 from runner.reports.show.table import StatusCell, Table, status_cell
 
 _ALIKE = 4
 """The most equally good points that are named."""
+
+_NOTES = 8
+"""The most messages below the table."""
+
+_UNASKED = ("bytes_sent", "memory_bytes", "estimate_s", "run_s")
+"""The measures with a column whatever the rows are sorted by; the files have all."""
 
 
 @dataclass(frozen=True)
@@ -38,38 +45,99 @@ def measure_text(name: str, value: float | None) -> str:
     return MEASURES[name].text(value) if name in MEASURES else measures.number_text(value)
 
 
-def table(rows: Sequence[Row]) -> Table[StatusCell]:
-    """Return the table: the keys that vary, then the measures."""
+def table(rows: Sequence[Row], sort: str | None = None) -> tuple[Table[StatusCell], list[str]]:
+    """Return the table and its notes: the keys that vary, then measures; programs that cost the same share a row.
+
+    A status with a message has the number of its note, and messages that differ in sizes alone share a note. Points
+    that no program reached have no figures: the notes name them.
+    """
     keys = list(rows[0].keys) if rows else []
     experiments = len({row.experiment for row in rows}) > 1
-    failed = any(row.error for row in rows)
     head = ["point", *(["experiment"] if experiments else []), *keys, "program", "status", "collectives"]
     # Estimates exist only for named hardware.
-    measured = [name for name in MEASURES if name != "estimate_s" or any(row.measures.get(name) for row in rows)]
+    asked = [name for name in MEASURES if name in _UNASKED or name == OLDER.get(sort or "", sort)]
+    measured = [name for name in asked if name != "estimate_s" or any(row.measures.get(name) for row in rows)]
     on = {row.hardware for row in rows if row.hardware}
     heads = {name: measure.heading for name, measure in MEASURES.items()}
     if len(on) == 1:
         heads["estimate_s"] += f" on {next(iter(on))}"
     # As in the table of a run, it is shown where an error exceeds the measured rounding.
     accurate = any(row.accuracy is not None and 1 < row.accuracy < math.inf for row in rows)
-    head += (["accuracy"] if accurate else []) + [heads[name] for name in measured] + (["message"] if failed else [])
-    lines: list[list[StatusCell]] = []
+    head += (["accuracy"] if accurate else []) + [heads[name] for name in measured]
+    notes: dict[str, _Note] = {}
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        texts = [str(row.point), *([row.experiment or "–"] if experiments else [])]
-        texts += [row.keys[key] for key in keys]
-        cells = [*map(StatusCell, (*texts, row.program or "–"))]
-        cells.append(status_cell(row.status))
+        if row.error is not None:
+            _noted(row, notes)
+        if row.program is None and row.error is not None:
+            continue
+        sizes = [row.measures.get(name) for name in measured if name not in _TIMES]
+        counts = None if row.collectives is None else tuple(row.collectives.items())
+        alike = (
+            row.point,
+            row.status,
+            counts,
+            row.accuracy,
+            row.bytes_sent_min,
+            row.error and without_sizes(brief(row.error)),
+            *sizes,
+        )
+        groups.setdefault(alike, []).append(row)
+    lines: list[list[StatusCell]] = []
+    for group in groups.values():
+        row = group[0]
+        note = f" [{1 + list(notes).index(without_sizes(brief(row.error)))}]" if row.error else ""
         equal = "" if row.same_as is None else f" (as point {row.same_as})"
+        named = ", ".join(each.program for each in group if each.program) or "–"
+        texts = [str(row.point), *([row.experiment or "–"] if experiments else []), *(row.keys[key] for key in keys)]
+        cells = [*map(StatusCell, (*texts, named))]
+        cells.append(status_cell(row.status, f"{row.status}{note}"))
         cells.append(StatusCell(f"{collectives_text(row.collectives)}{equal}"))
         cells += [StatusCell(accuracy_text(row.accuracy))] if accurate else []
-        cells += [StatusCell(_measured(row, name, named=len(on) > 1)) for name in measured]
-        lines.append([*cells, *([StatusCell(brief(row.error))] if failed else [])])
-    return Table(head, lines)
+        cells += [StatusCell(_measured(group, name, named=len(on) > 1)) for name in measured]
+        lines.append(cells)
+    sentences = [f"[{number}] {note.text()}" for number, note in enumerate(notes.values(), start=1)]
+    more = [f"{len(sentences) - _NOTES} more messages are in results.csv"] if len(sentences) > _NOTES else []
+    return Table(head, lines, grouping=("program", "status")), [*sentences[:_NOTES], *more]
 
 
-def _measured(row: Row, name: str, *, named: bool) -> str:
-    """Return a measure of a row; an estimate is `named` after its hardware if rows differ in that."""
-    text = measure_text(name, row.measures.get(name))
+_TIMES = ("compile_s", "run_s")
+"""The measures that are never the same for two programs."""
+
+
+@dataclass
+class _Note:
+    """A message, and the points that it kept from running, by their statuses."""
+
+    message: str
+    points: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def text(self) -> str:
+        kept = [
+            f"{status}: point{'s' if len(of) > 1 else ''} {', '.join(map(str, of))}"
+            for status, of in self.points.items()
+        ]
+        return ": ".join([*([", ".join(kept)] if kept else []), self.message])
+
+
+def without_sizes(message: str) -> str:
+    """Return what messages have in common that differ in sizes alone."""
+    return re.sub(r"\d+", "", re.sub(r"[(\[][^()\[\]]*[)\]]", "", message))
+
+
+def _noted(row: Row, notes: dict[str, _Note]) -> None:
+    """Add the message of a row to the notes, and its point if no program of it was reached."""
+    note = notes.setdefault(without_sizes(brief(row.error)), _Note(brief(row.error)))
+    if row.program is None:
+        note.points.setdefault(row.status, []).append(row.point)
+
+
+def _measured(group: Sequence[Row], name: str, *, named: bool) -> str:
+    """Return a measure of rows, which differ in times alone; an estimate is `named` after its hardware."""
+    row = group[0]
+    values = [value for each in group if (value := each.measures.get(name)) is not None]
+    texts = list(dict.fromkeys(measure_text(name, value) for value in (min(values), max(values)))) if values else ["–"]
+    text = " to ".join([*(each.removesuffix(" ms") for each in texts[:-1]), texts[-1]])
     if name == "estimate_s" and named and row.hardware:
         text += f" on {row.hardware}"
     return f"at most {text}" if name == "bytes_sent" and row.bytes_sent_min is not None else text
@@ -89,7 +157,8 @@ def times_text(count: int | Range, kind: str) -> str:
 
 def brief(message: str | None) -> str:
     """Return the beginning of a message on one line."""
-    return " ".join(line.strip() for line in (message or "").splitlines()[:2])
+    place, *rest = ((message or "").splitlines() or [""])[:2]
+    return ": ".join([re.sub(r"  +", " ", place.strip().removesuffix(":")), *(line.strip() for line in rest)])
 
 
 def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: TableView) -> None:
@@ -97,9 +166,12 @@ def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: T
     rows = measures.ordered(all_rows, view.sort) if view.sort else list(all_rows)
     shortened = rows[: view.best]
     say()
-    print_table(table(shortened))
-    beneath = [*lines(all_rows), *memory(shortened), *_left_out(len(rows) - len(shortened), view.left_out)]
-    say()
+    figures, notes = table(shortened, view.sort)
+    if figures.rows:
+        print_report(figures)
+        say()
+    sentences = [*notes, *_left_out(len(rows) - len(shortened), view.left_out)]
+    beneath = [*sentences, *([""] if sentences else []), *lines(all_rows), *memory(shortened)]
     for line in beneath:
         say(line)
     counts = Counter(statuses)
@@ -124,15 +196,19 @@ def _counted(count: int, what: str) -> str:
 
 def lines(rows: Sequence[Row]) -> list[str]:
     """Say what the estimates are for, and the best by each measure with its lead."""
-    answers = [_line(best) for name in MEASURES if (best := measures.best(rows, name))]
+    ranked = [name for name in MEASURES if name != "compile_s"]
+    answers = [_line(best) for name in ranked if (best := measures.best(rows, name))]
     estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(rows)]
     best_of = ["the best by each measure, of the points that passed:", *(f"  {line}" for line in answers)]
     return [*estimates, *(best_of if answers else [])]
 
 
 def _line(best: Best) -> str:
-    named = "; ".join(_point(row) for row in best.rows[:_ALIKE])
-    more = len(best.rows) - _ALIKE
+    points: dict[int, list[Row]] = {}
+    for row in best.rows:
+        points.setdefault(row.point, []).append(row)
+    named = "; ".join(map(_point, list(points.values())[:_ALIKE]))
+    more = len(points) - _ALIKE
     named += f"; and {more} more, all alike" if more > 0 else ""
     on = sorted({row.hardware for row in best.rows if row.hardware and best.measure == "estimate_s"})
     what = " on ".join([MEASURES[best.measure].words, *([" or ".join(on)] if on else [])])
@@ -150,7 +226,8 @@ def _times(best: Best, row: Row) -> str:
     return f"{value}, {f'{more:.2%} more' if more < 0.005 else f'{1 + more:.3g} times that'}"
 
 
-def _point(row: Row) -> str:
-    keys = " ".join(f"{key}={value}" for key, value in row.keys.items() if value)
-    parts = [f"point {row.point}", *([row.program] if row.program else []), *([f"({keys})"] if keys else [])]
-    return " ".join(parts)
+def _point(rows: Sequence[Row]) -> str:
+    """Name the rows of one point."""
+    keys = " ".join(f"{key}={value}" for key, value in rows[0].keys.items() if value)
+    programs = ", ".join(row.program for row in rows if row.program)
+    return " ".join(filter(None, [f"point {rows[0].point}", programs, keys and f"({keys})"]))

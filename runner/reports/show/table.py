@@ -31,13 +31,15 @@ class Table(Generic[Content]):
     """The names of the columns, and rows of as many cells: texts and `StatusCell`, on a page markup as well.
 
     - `right`: the indices of numeric columns, which a page aligns to the right.
-    - `beneath`: for each row a text that a terminal prints under it; none for no row.
+    - `beneath`: for each row a text under it, on a page one paragraph for each line; none for no row.
+    - `grouping`: the names of columns that a narrow terminal turns into headings of their rows, as few as it needs.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[Content]]
     right: frozenset[int] = frozenset()
     beneath: Sequence[str] = ()
+    grouping: Sequence[str] = ()
 
 
 Texts = Table[StatusCell | str]
@@ -74,8 +76,9 @@ def markdown(table: Texts) -> list[str]:
 def lines(table: Texts, room: int | None = None) -> list[Line]:
     """Return the table within `room` columns (None: unlimited).
 
-    If it is wider, long cells continue on lines of their own. If that is not enough, it is split into several tables,
-    each of which begins with the first column, or with row numbers if the first column does not identify rows.
+    If it is wider, long cells continue on lines of their own. If that is not enough, columns of one value become a
+    sentence below the table, and the `grouping` column headings. If that is not enough either, the table is split into
+    several, each of which begins with the first column, or with row numbers if the first column does not identify rows.
     """
     # Escape before measuring: escaped characters are wider.
     head = [printable(name) for name in table.head]
@@ -84,7 +87,51 @@ def lines(table: Texts, room: int | None = None) -> list[Line]:
     widths = _widths(head, rows)
     if room is None or _total(widths) <= room:
         return _block(head, rows, widths, beneath)
-    least = _least(head, rows)
+    if _total(_least(head, rows)) <= room:
+        return _fitted(head, rows, beneath, room)
+    head, rows, constant = _without_constant(head, rows)
+    sentences = [[(line, "dim")] for line in textwrap.wrap(constant, room, subsequent_indent="  ")]
+    columns = [head.index(name) for name in table.grouping if name in head]
+    counts = range(1, 1 + len(columns))
+    grouped = next(filter(None, (_grouped(head, rows, columns[:count], room) for count in counts)), None)
+    return [*(grouped or _fitted(head, rows, beneath, room)), *sentences]
+
+
+def _without_constant(head: list[str], rows: list[list[_Styled]]) -> tuple[list[str], list[list[_Styled]], str]:
+    """Return the columns whose rows differ, with the first; and a sentence with the values of the others."""
+    alike = [k for k in range(1, len(head)) if len(rows) > 1 and len({row[k][0] for row in rows}) == 1]
+    kept = [k for k in range(len(head)) if k not in alike]
+    sentences = ", ".join(f"{head[k]} {rows[0][k][0]}" for k in alike if rows[0][k][0].strip("– "))
+    return (
+        [head[k] for k in kept],
+        [[row[k] for k in kept] for row in rows],
+        f"in every row: {sentences}" if sentences else "",
+    )
+
+
+def _grouped(head: list[str], rows: list[list[_Styled]], by: Sequence[int], room: int) -> list[Line] | None:
+    """Return the table with the values of some columns above their rows; None if it does not fit either."""
+    others = [k for k in range(len(head)) if k not in by]
+    groups: dict[str, list[list[_Styled]]] = {}
+    for row in rows:
+        groups.setdefault(": ".join(row[k][0] for k in by), []).append([row[k] for k in others])
+    rest, every = [head[k] for k in others], [row for group in groups.values() for row in group]
+    least = _least(rest, every)
+    if _total(least) > room:
+        return None
+    fitted = _narrowed(_widths(rest, every), least, room)
+    lines = _block(rest, [], fitted)
+    for value, group in groups.items():
+        heading = textwrap.wrap(value if len(by) > 1 else f"{head[by[0]]}: {value}", room, subsequent_indent=_INDENT)
+        lines += [*([(line, "dim")] for line in heading), *_block(rest, group, fitted)[1:]]
+    return lines
+
+
+def _fitted(head: list[str], rows: list[list[_Styled]], beneath: Sequence[Sequence[Line]], room: int) -> list[Line]:
+    """Return a table within `room` columns: with cells that continue below, or split into several tables."""
+    widths, least = _widths(head, rows), _least(head, rows)
+    if _total(widths) <= room:
+        return _block(head, rows, widths, beneath)
     if _total(least) > room and len({row[0][0] for row in rows}) < len(rows):
         head, rows = ["#", *head], [[(str(k), ""), *row] for k, row in enumerate(rows, start=1)]
         widths, least = _widths(head, rows), _least(head, rows)
@@ -160,7 +207,10 @@ def _block(
     """Lay out the rows of one table; `beneath` has the lines under each of them, or nothing."""
     block: list[Line] = []
     for number, row in enumerate(([(name, "bold") for name in head], *rows)):
-        parts = [textwrap.wrap(text, width) or [""] for (text, _), width in zip(row, widths, strict=True)]
+        parts = [
+            textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+            for (text, _), width in zip(row, widths, strict=True)
+        ]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             line: Line = []
             for text, (_, style), width in zip(texts, row, widths, strict=True):

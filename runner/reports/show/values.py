@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 ELEMENTS = 64
 """The most elements of an array that is printed."""
 
+SHOWN = 4
+"""The most outputs whose values are printed unasked."""
+
 _DIGITS = 4
 """Values that agree to this many digits count as equal up to their last digits."""
 
@@ -23,14 +26,19 @@ _WIDTH = 75
 """NumPy's default line width."""
 
 
-def lines(outputs: Mapping[str, Mapping[str, OutputRecord]], wanted: Callable[[str], bool], width: int) -> list[str]:
-    """Return each small `wanted` output with its value.
+def lines(
+    outputs: Mapping[str, Mapping[str, OutputRecord]],
+    wanted: Callable[[str], bool],
+    width: int,
+    most: int | None = None,
+) -> list[str]:
+    """Return each small `wanted` output with its value; of more than `most` outputs, the names of the others.
 
     Programs whose values differ only in the last digits are printed once.
     """
-    names = dict.fromkeys(name for held in outputs.values() for name in held if wanted(name))
-    drawn: list[str] = []
-    for name in names:
+    small = dict.fromkeys(name for held in outputs.values() for name in held if wanted(name) and _is_small(held[name]))
+    names, drawn = list(small), list[str]()
+    for name in names[:most]:
         held = {program: has[name] for program, has in outputs.items() if name in has}
         held = {program: output for program, output in held.items() if _is_small(output)}
         groups: dict[str, list[str]] = {}
@@ -38,6 +46,8 @@ def lines(outputs: Mapping[str, Mapping[str, OutputRecord]], wanted: Callable[[s
             groups.setdefault(_rounded(output.values, output.dtype), []).append(program)
         for programs in groups.values():
             drawn += [*_value(name, {program: held[program] for program in programs}, len(groups) > 1, width), ""]
+    if most is not None and (rest := names[most:]):
+        drawn += [f"{len(rest)} more outputs have few elements; show={rest[0]} prints a value", ""]
     return drawn
 
 

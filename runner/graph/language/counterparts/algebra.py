@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from runner.base import dtypes
 from runner.base.untyped import is_sequence, is_tuple
 from runner.graph.language import notation
 from runner.graph.language.counterparts.contraction import contract
@@ -89,11 +88,6 @@ def ragged_dot(lhs: Any, rhs: Any, group_sizes: Any, *, preferred_element_type: 
     return np.concatenate([*blocks, rest])
 
 
-def outer(a: Any, b: Any) -> Any:
-    """`jnp.outer`."""
-    return np.outer(*common(a, b))
-
-
 def kron(a: Any, b: Any) -> Any:
     """`jnp.kron`."""
     return np.kron(*common(a, b))
@@ -119,23 +113,6 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     return _vecdot(*common(x1, x2), axis=axis)
 
 
-def matvec(x1: Any, x2: Any, /) -> Any:
-    """`jnp.matvec`."""
-    return np.matmul(*common(x1, array(x2)[..., None]))[..., 0]
-
-
-def vecmat(x1: Any, x2: Any, /) -> Any:
-    """`jnp.vecmat`: the vector is conjugated."""
-    return np.matmul(*common(np.conj(array(x1))[..., None, :], x2))[..., 0, :]
-
-
-def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
-    """`jnp.trace`: booleans and small integers are summed in 32 bits."""
-    from runner.graph.language.counterparts.reductions import sum_
-
-    return sum_(np.diagonal(array(a), offset, axis1, axis2), axis=-1, dtype=dtype)
-
-
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     """`jnp.convolve`: integers are converted to floats."""
     return _convolve(floating(a), floating(v), mode=mode)
@@ -153,38 +130,6 @@ def polyval(p: Any, x: Any) -> Any:
     for coefficient in p:
         total = total * x + coefficient
     return total
-
-
-def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
-    *,
-    scale: float | None = None,
-    is_causal: bool = False,
-) -> Any:
-    """`jax.nn.dot_product_attention` on (batch, length, heads, width); fewer key heads serve groups of query heads.
-
-    Operands without a batch dimension are allowed, as in JAX.
-    """
-    shape = np.shape(query)
-    query, key, value = (np.expand_dims(x, tuple(range(4 - x.ndim))) for x in map(floating, (query, key, value)))
-    groups = query.shape[-2] // key.shape[-2]
-    key, value = np.repeat(key, groups, axis=-2), np.repeat(value, groups, axis=-2)
-    logits = contract(notation.parsed("btnh,bsnh->bnts"), query, key)
-    logits = logits * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if bias is not None:
-        logits = logits + floating(bias)
-    allowed = np.ones(logits.shape, bool) if mask is None else np.broadcast_to(array(mask) != 0, logits.shape)
-    if is_causal:
-        allowed = allowed & np.tril(np.ones(logits.shape[-2:], bool))
-    # A large negative number, not -inf: a query that may attend to nothing then averages over everything.
-    logits = dtypes.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    weights = weights / weights.sum(axis=-1, keepdims=True)
-    return np.reshape(contract(notation.parsed("bnts,bsnh->btnh"), weights, value), shape)
 
 
 # Linear algebra. JAX gives NaN where LAPACK gives up; NumPy raises.

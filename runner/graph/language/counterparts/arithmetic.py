@@ -76,11 +76,6 @@ def fmod(x: Any, y: Any) -> Any:
     return np.fmod(x, y) if x.dtype.kind == "f" else np.fmod(x, dtypes.where(y == 0, np.ones_like(y), y))
 
 
-def divmod_(x1: Any, x2: Any, /) -> tuple[Any, Any]:
-    """`jnp.divmod`."""
-    return floor_divide(x1, x2), remainder(x1, x2)
-
-
 def power(x1: Any, x2: Any, /) -> Any:
     """`jnp.power`: integers to the power of an integer array use the exponent's lowest six bits, as in JAX."""
     x, y = common(x1, x2)
@@ -128,23 +123,6 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Any:
     if max is not None:
         arr = ieee_minimum(*common(max, arr))
     return array(arr)
-
-
-def clamp(min: Any, x: Any, max: Any) -> Any:
-    """`jax.lax.clamp`."""
-    return clip(x, min, max)
-
-
-@in_floats
-def isposinf(x: Any) -> Any:
-    """`jnp.isposinf`."""
-    return x == np.inf
-
-
-@in_floats
-def isneginf(x: Any) -> Any:
-    """`jnp.isneginf`."""
-    return x == -np.inf
 
 
 def logaddexp(x1: Any, x2: Any, /) -> Any:
@@ -420,12 +398,6 @@ def rsqrt(x: Any) -> Any:
         return 1.0 / np.sqrt(floating(x))
 
 
-def reciprocal(x: Any, /) -> Any:
-    """`jnp.reciprocal`: integers are converted to floats."""
-    with np.errstate(all="ignore"):
-        return 1.0 / floating(x)
-
-
 def angle(z: Any, deg: bool = False) -> Any:
     """`jnp.angle`: NaN gives NaN."""
     return dtypes.where(np.isnan(array(z)), np.nan, np.angle(floating(z), deg))
@@ -451,11 +423,6 @@ def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan:
     """`jnp.isclose`."""
     with np.errstate(all="ignore"):
         return np.isclose(*common(a, b), rtol=rtol, atol=atol, equal_nan=equal_nan)
-
-
-def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """`jnp.allclose`."""
-    return np.all(isclose(a, b, rtol, atol, equal_nan))
 
 
 def astype(x: Any, dtype: Any, /) -> Any:

@@ -106,12 +106,6 @@ def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axi
     return dynamic_update_slice(operand, update, _in_dim(operand, axis, start_index))
 
 
-def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Any:
-    """`jax.lax.dynamic_index_in_dim`."""
-    part = dynamic_slice_in_dim(operand, index, 1, axis)
-    return part if keepdims else np.squeeze(part, axis)
-
-
 def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Any:
     """`jax.lax.dynamic_update_index_in_dim`: the update may lack the dimension."""
     operand, update = array(operand), array(update)
@@ -133,11 +127,6 @@ def slice_in_dim(operand: Any, start_index: Any, limit_index: Any, stride: int =
     window = [slice(None)] * operand.ndim
     window[axis] = slice(start_index, limit_index, stride)
     return operand[tuple(window)]
-
-
-def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
-    """`jax.lax.index_in_dim`."""
-    return dynamic_index_in_dim(operand, index, axis, keepdims)
 
 
 # Gathering.

@@ -13,6 +13,8 @@ from runner.base.untyped import is_sequence, is_tuple
 from runner.graph.language.counterparts.promotion import array, as_number, convert, dtype_of, floating, ieee, integer
 from runner.graph.language.notation import spelled
 
+_quantile: Callable[..., Any] = np.quantile  # NumPy's stubs take `method` only as a literal
+
 # The mask for `where=None`.
 _ALL: Any = True
 
@@ -62,21 +64,6 @@ def prod(
 ) -> Any:
     """`jnp.prod`: booleans and small integers are multiplied in the dtype of Python integers."""
     return _accumulated(np.prod, _summable(a, dtype), _axis(axis), keepdims, initial, where)
-
-
-def _without_nan(a: Any, instead: float) -> Any:
-    a = array(a)
-    return dtypes.where(np.isnan(a), instead, a) if a.dtype.kind in "fc" else a
-
-
-def nansum(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
-    """`jnp.nansum`."""
-    return sum_(_without_nan(a, 0.0), axis, dtype, keepdims=keepdims)
-
-
-def nanprod(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
-    """`jnp.nanprod`."""
-    return prod(_without_nan(a, 1.0), axis, dtype, keepdims=keepdims)
 
 
 def added(a: Any, axis: Any, *, keepdims: bool = False) -> Any:
@@ -140,12 +127,7 @@ def var(
             mean = sum_(a, axis, keepdims=True, where=where) / count
         squares = np.abs(a - mean) ** 2
         freedom = np.sum(counted, axis=_axis(axis), keepdims=keepdims) - (ddof if correction is None else correction)
-        return dtypes.where(freedom > 0, sum_(squares, axis, keepdims=keepdims, where=where) / freedom, np.nan)[()]
-
-
-def std(a: Any, axis: Any = None, dtype: Any = None, **rest: Any) -> Any:
-    """`jnp.std`: integers are converted to floats."""
-    return np.sqrt(var(a, axis, dtype, **rest))
+        return dtypes.where(freedom > 0, sum_(squares, axis, keepdims=keepdims, where=where) / freedom, np.nan)
 
 
 def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Any:
@@ -155,32 +137,16 @@ def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = F
     return np.average(floating(a), _axis(axis), floating(weights), keepdims=keepdims)
 
 
-def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """`jnp.count_nonzero`, in the dtype of Python integers."""
-    return sum_(array(a) != 0, axis, keepdims=keepdims)
+def logmeanexp(logsumexp: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.nn.logmeanexp`, by the counterpart of `logsumexp`."""
 
+    def counterpart(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
+        counted = np.broadcast_to(True if where is None else array(where) != 0, np.shape(x))
+        count = np.sum(counted, axis=_axis(axis), keepdims=keepdims)
+        with np.errstate(all="ignore"):
+            return logsumexp(x, axis, keepdims=keepdims, where=where) - np.log(count)
 
-def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, *, where: Any = None) -> Any:
-    """`jax.nn.logsumexp`: integers are converted to floats; `b` are weights."""
-    a = floating(a)
-    if where is not None:
-        a = dtypes.where(array(where) != 0, a, -np.inf)
-    with np.errstate(all="ignore"):
-        highest = np.max(a.real, axis=_axis(axis), keepdims=True)
-        highest = dtypes.where(np.isfinite(highest), highest, 0.0)
-        terms = np.exp(a - highest)
-        if b is not None:
-            terms = dtypes.where(floating(b) == 0, 0.0, terms * floating(b))
-        total = np.log(np.sum(terms, axis=_axis(axis), keepdims=True)) + highest
-    return total if keepdims else np.squeeze(total, axis=_axis(axis))[()]
-
-
-def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
-    """`jax.nn.logmeanexp`."""
-    counted = np.broadcast_to(True if where is None else array(where) != 0, np.shape(x))
-    count = np.sum(counted, axis=_axis(axis), keepdims=keepdims)
-    with np.errstate(all="ignore"):
-        return logsumexp(x, axis, keepdims=keepdims, where=where) - np.log(count)
+    return counterpart
 
 
 # Selections of one element.
@@ -216,12 +182,6 @@ def _chosen_number(choose: Callable[..., Any], last: float) -> Callable[..., Any
 nanmax, nanmin = _chosen_number(max_, -np.inf), _chosen_number(min_, np.inf)
 
 
-def ptp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """`jnp.ptp`, in the dtype of `a`, in which it wraps."""
-    with np.errstate(all="ignore"):
-        return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
-
-
 def _position(function: Callable[..., Any]) -> Callable[..., Any]:
     def find(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> Any:
         return np.asarray(function(array(a), axis=axis, keepdims=bool(keepdims))).astype(integer())
@@ -244,20 +204,15 @@ def _tested(function: Callable[..., Any]) -> Callable[..., Any]:
 all_, any_ = _tested(np.all), _tested(np.any)
 
 
-def median(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """`jnp.median`: integers are converted to floats."""
-    return quantile(a, 0.5, axis, keepdims=keepdims)
-
-
 def quantile(a: Any, q: Any, axis: Any = None, *, method: Any = "linear", keepdims: bool = False) -> Any:
-    """`jnp.quantile`: integers are converted to floats."""
+    """`jnp.quantile`: integers are converted to floats; between an infinity and a number is the infinity."""
+    a, q, options = floating(a), floating(q), {"axis": _axis(axis), "keepdims": keepdims}
     with np.errstate(all="ignore"):
-        return np.quantile(floating(a), floating(q), axis=_axis(axis), method=method, keepdims=keepdims)
-
-
-def percentile(a: Any, q: Any, axis: Any = None, *, method: Any = "linear", keepdims: bool = False) -> Any:
-    """`jnp.percentile`: integers are converted to floats."""
-    return quantile(a, floating(q) / 100, axis, method=method, keepdims=keepdims)
+        result = _quantile(a, q, method=method, **options)
+        if method != "linear" or not np.isinf(a).any():
+            return result
+        low, high = (_quantile(a, q, method=end, **options) for end in ("lower", "higher"))
+        return dtypes.where(np.isinf(low) | np.isinf(high), low + high, result)
 
 
 # Scans.

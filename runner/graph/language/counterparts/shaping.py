@@ -41,16 +41,6 @@ def _typed(value: Any, dtype: Any) -> Any:
     return array(value) if dtype is None else convert(value, dtype)
 
 
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """`jnp.zeros_like`."""
-    return full_like(a, 0, dtype, shape)
-
-
-def ones_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """`jnp.ones_like`."""
-    return full_like(a, 1, dtype, shape)
-
-
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
     """`jnp.full_like`."""
     a = array(a)
@@ -60,11 +50,6 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> 
 def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
     """`jnp.eye`."""
     return np.eye(N, M, k, dtype_of("float32" if dtype is None else dtype))
-
-
-def identity(n: int, dtype: Any = None) -> Any:
-    """`jnp.identity`."""
-    return eye(n, dtype=dtype)
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
@@ -91,16 +76,6 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, *, dty
     if dtype is None or dtype_of(dtype).kind in "fc":
         return numbers
     return convert(np.floor(numbers), dtype)
-
-
-def logspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
-) -> Any:
-    """`jnp.logspace`."""
-    exponents = linspace(start, stop, num, endpoint, axis=axis)
-    with np.errstate(all="ignore"):
-        powers = np.power(floating(base), exponents)
-    return powers if dtype is None else convert(powers, dtype)
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
@@ -141,6 +116,14 @@ def array_(object: Any, dtype: Any = None, *, ndmin: int = 0) -> Any:
 def asarray(a: Any, dtype: Any = None) -> Any:
     """`jnp.asarray`."""
     return _typed(a, dtype)
+
+
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
+    """`jax.nn.one_hot`: floats unless `dtype` says otherwise; a class out of range gives zeros."""
+    x = array(x)
+    hot = np.expand_dims(x, axis if axis >= 0 else axis + x.ndim + 1)
+    classes = np.arange(num_classes).reshape([-1 if size == axis % (x.ndim + 1) else 1 for size in range(x.ndim + 1)])
+    return convert(hot == classes, "float32" if dtype is None else dtype)
 
 
 def meshgrid(*xi: Any, sparse: bool = False, indexing: Any = "xy") -> Any:
@@ -207,14 +190,6 @@ def broadcast_in_dim(operand: Any, shape: Any, broadcast_dimensions: Any) -> Any
     operand = array(operand)
     sizes = dict(zip(broadcast_dimensions, operand.shape, strict=True))
     return np.array(np.broadcast_to(operand.reshape([sizes.get(d, 1) for d in range(len(shape))]), shape))
-
-
-def append(arr: Any, values: Any, axis: int | None = None) -> Any:
-    """`jnp.append`."""
-    arr, values = common(arr, values)
-    if axis is None:
-        arr, values, axis = np.ravel(arr), np.ravel(values), 0
-    return np.concatenate([arr, values], axis)
 
 
 def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None) -> Any:

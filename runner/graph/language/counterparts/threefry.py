@@ -96,11 +96,6 @@ def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
     return np.asarray(math.sqrt(2) * np.copysign(erfinv(magnitude), u.astype(np.float64)))
 
 
-def exponential(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
-    """Values of the exponential distribution with scale 1."""
-    return -np.log1p(-uniform(key, shape, _float("exponential", dtype)))
-
-
 def gumbel(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
     """Values of the standard Gumbel distribution, by JAX's `mode="low"`."""
     return _gumbel(_for_gumbel(key, shape, dtype))

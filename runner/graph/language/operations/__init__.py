@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from runner.graph.language.operations import (
-    activations,
     arrays,
     collectives,
     elementwise,
     keys,
     linear,
+    prelude,
     reductions,
     updates,
 )
@@ -44,7 +44,7 @@ __all__ = [
     "combination",
 ]
 
-_FILES = (elementwise, reductions, linear, arrays, updates, activations, collectives, keys)
+_FILES = (elementwise, reductions, linear, arrays, updates, prelude, collectives, keys)
 
 OPERATIONS: dict[str, Operation] = {}
 for _row in (named for file in _FILES for row in file.ROWS for named in row.named()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.graph.language.operations.deferred import activations, arithmetic, indexing, np, shaping
+from runner.graph.language.operations.deferred import arithmetic, indexing, np, shaping
 from runner.graph.language.operations.row import Operation, array
 
 ROWS = (
@@ -11,16 +11,11 @@ ROWS = (
     array("ones", "shape, dtype=None", shaping.ones, out_sharding=True),
     array("full", "shape, fill_value, dtype=None", shaping.full, out_sharding=True),
     array("empty", "shape, dtype=None", shaping.zeros),
-    array("zeros_like", "a, dtype=None, shape=None", shaping.zeros_like),
-    array("ones_like", "a, dtype=None, shape=None", shaping.ones_like),
-    array("empty_like", "prototype, dtype=None, shape=None", shaping.zeros_like),
     array("full_like", "a, fill_value, dtype=None, shape=None", shaping.full_like),
     array("eye", "N, M=None, k=0, dtype=None", shaping.eye),
-    array("identity", "n, dtype=None", shaping.identity),
     array("tri", "N, M=None, k=0, dtype=None", shaping.tri),
     array("arange", "start, stop=None, step=None, dtype=None", shaping.arange, out_sharding=True, counts="start"),
     array("linspace", "start, stop, num=50, endpoint=True, *, dtype=None, axis=0", shaping.linspace),
-    array("logspace", "start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0", shaping.logspace),
     array("tril_indices", "n, k=0, m=None", shaping.tril_indices),
     array("triu_indices", "n, k=0, m=None", shaping.triu_indices),
     array("diag_indices", "n, ndim=2", shaping.diag_indices),
@@ -68,7 +63,6 @@ ROWS = (
     array("hstack", "tup, dtype=None", shaping.piled(np.hstack)),
     array("dstack", "tup, dtype=None", shaping.piled(np.dstack)),
     array("column_stack", "tup", shaping.piled(np.column_stack)),
-    array("append", "arr, values, axis=None", shaping.append),
     array("split", "ary, indices_or_sections, axis=0", shaping.moved(np.split)),
     array("array_split", "ary, indices_or_sections, axis=0", shaping.moved(np.array_split)),
     array("hsplit", "ary, indices_or_sections", shaping.moved(np.hsplit)),
@@ -103,7 +97,6 @@ ROWS = (
         indexing.slice_in_dim,
         jax="jax.lax.slice_in_dim",
     ),
-    array("index_in_dim", "operand, index, axis=0, keepdims=True", indexing.index_in_dim, jax="jax.lax.index_in_dim"),
     array(
         "dynamic_slice",
         "operand, start_indices, slice_sizes",
@@ -131,12 +124,6 @@ ROWS = (
         jax="jax.lax.dynamic_update_slice_in_dim",
     ),
     array(
-        "dynamic_index_in_dim",
-        "operand, index, axis=0, keepdims=True",
-        indexing.dynamic_index_in_dim,
-        jax="jax.lax.dynamic_index_in_dim",
-    ),
-    array(
         "dynamic_update_index_in_dim",
         "operand, update, index, axis",
         indexing.dynamic_update_index_in_dim,
@@ -146,7 +133,7 @@ ROWS = (
     array("take_along_axis", "arr, indices, axis=-1, mode=None, fill_value=None", indexing.take_along_axis),
     array("where", "condition, x, y, /", arithmetic.where, pair=("x", "y"), elementwise=True),
     array("select", "condlist, choicelist, default=0", indexing.select),
-    array("one_hot", "x, num_classes, *, dtype=None, axis=-1", activations.one_hot, jax="jax.nn.one_hot"),
+    array("one_hot", "x, num_classes, *, dtype=None, axis=-1", shaping.one_hot, jax="jax.nn.one_hot"),
     # Order and counting.
     array("sort", "a, axis=-1, *, stable=True, descending=False", indexing.sort, on_arrays="method"),
     array(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "activations", "algebra", "arithmetic", "collectives", "indexing", "np", "promotion", "reductions", "scans",
+    "algebra", "arithmetic", "collectives", "indexing", "np", "promotion", "reductions", "scans",
     "shaping", "threefry", "updates", "windows",
 ]  # fmt: skip
 
@@ -38,11 +38,16 @@ def evaluated(value: Any) -> Any:
     return vars(value)["_evaluate"]() if isinstance(value, Deferred) else value
 
 
+def defined(lines: str, arguments: str) -> Deferred:
+    """The counterpart by the definition `lines` of an operation with these arguments."""
+    module = "runner.graph.language.counterparts.defined"
+    return Deferred(lambda: importlib.import_module(module).counterpart(lines, arguments))
+
+
 if TYPE_CHECKING:
     import numpy as np
 
     from runner.graph.language.counterparts import (
-        activations,
         algebra,
         arithmetic,
         collectives,

@@ -17,7 +17,6 @@ ROWS = (
         "uniform", "key, shape=(), dtype='float32', minval=0.0, maxval=1.0", "jax.random.uniform", threefry.uniform
     ),
     Operation("normal", "key, shape=(), dtype='float32'", "jax.random.normal", threefry.normal),
-    Operation("exponential", "key, shape=(), dtype='float32'", "jax.random.exponential", threefry.exponential),
     Operation("gumbel", "key, shape=(), dtype='float32'", "jax.random.gumbel", threefry.gumbel),
     Operation(
         "categorical",

@@ -11,6 +11,7 @@ _transform = "a, n=None, axis=-1, norm=None"
 _plane = "a, s=None, axes=(-2, -1), norm=None"
 _transforms = "a, s=None, axes=None, norm=None"
 
+
 ROWS = (
     # Linear algebra.
     array("matmul", _product, algebra.matmul, contraction=notation.matmul, out_sharding=True),
@@ -54,12 +55,8 @@ ROWS = (
         costly=True,
     ),
     array("vecdot", "x1, x2, /, *, axis=-1", algebra.vecdot, contraction=notation.vecdot),
-    array("matvec", "x1, x2, /", algebra.matvec, contraction=notation.matvec),
-    array("vecmat", "x1, x2, /", algebra.vecmat, contraction=notation.vecmat),
-    array("outer", "a, b", algebra.outer),
     array("kron", "a, b", algebra.kron),
     array("cross", "a, b, axisa=-1, axisb=-1, axisc=-1, axis=None", algebra.cross),
-    array("trace", "a, offset=0, axis1=0, axis2=1, dtype=None", algebra.trace, on_arrays="method"),
     array("convolve", "a, v, mode='full'", algebra.convolve),
     array("correlate", "a, v, mode='valid'", algebra.correlate),
     array("polyval", "p, x", algebra.polyval),
@@ -92,10 +89,6 @@ ROWS = (
     array("matrix_power", "a, n", algebra.matrix_power, jax="jnp.linalg.matrix_power", costly=True),
     array("svdvals", "x, /", algebra.svdvals, jax="jnp.linalg.svdvals", costly=True),
     array("eigvalsh", "a", algebra.eigvalsh, jax="jnp.linalg.eigvalsh", costly=True),
-    array("norm", "x, ord=None, axis=None, keepdims=False", algebra.norm, jax="jnp.linalg.norm"),
-    array(
-        "vector_norm", "x, /, *, axis=None, keepdims=False, ord=2", algebra.vector_norm, jax="jnp.linalg.vector_norm"
-    ),
     array("fft", _transform, algebra.fourier(np.fft.fft), jax="jnp.fft.fft"),
     array("ifft", _transform, algebra.fourier(np.fft.ifft), jax="jnp.fft.ifft"),
     array("rfft", _transform, algebra.fourier(np.fft.rfft), jax="jnp.fft.rfft"),

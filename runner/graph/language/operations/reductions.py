@@ -7,7 +7,6 @@ from runner.graph.language.operations.row import array
 
 _sum = "a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None"
 _choice = "a, axis=None, *, keepdims=False, initial=None, where=None"
-_moments = "a, axis=None, dtype=None, *, ddof=0, keepdims=False, where=None, mean=None, correction=None"
 _nan = "a, axis=None, dtype=None, *, keepdims=False"
 _segments = "data, segment_ids, num_segments=None"
 _scan = "operand, axis=0, reverse=False"
@@ -24,17 +23,11 @@ ROWS = (
         reduction="mean",
         on_arrays="method",
     ),
-    array("var", _moments, reductions.var, wide=2, on_arrays="method"),
-    array("std", _moments, reductions.std, wide=2, on_arrays="method"),
     array("average", "a, axis=None, weights=None, *, keepdims=False", reductions.average, wide=2, reduction="mean"),
-    array("nansum", _nan, reductions.nansum, wide=2, reduction="sum"),
-    array("nanprod", _nan, reductions.nanprod, wide=2, reduction="prod"),
-    array("nanmean", "a, axis=None, *, keepdims=False", reductions.nanmean),
     array("nanmax", "a, axis=None, *, keepdims=False", reductions.nanmax, reduction="max"),
     array("nanmin", "a, axis=None, *, keepdims=False", reductions.nanmin, reduction="min"),
     array("max", _choice, reductions.max_, reduction="max", also=("amax",), on_arrays="method"),
     array("min", _choice, reductions.min_, reduction="min", also=("amin",), on_arrays="method"),
-    array("ptp", "a, axis=None, *, keepdims=False", reductions.ptp, on_arrays="method"),
     array(
         "any",
         "a, axis=None, *, keepdims=False, where=None",
@@ -53,20 +46,7 @@ ROWS = (
     ),
     array("argmax", "a, axis=None, *, keepdims=None", reductions.argmax, decides="largest", on_arrays="method"),
     array("argmin", "a, axis=None, *, keepdims=None", reductions.argmin, decides="smallest", on_arrays="method"),
-    array(
-        "count_nonzero", "a, axis=None, keepdims=False", reductions.count_nonzero, decides="threshold", reduction="sum"
-    ),
-    array("median", "a, axis=None, *, keepdims=False", reductions.median),
     array("quantile", "a, q, axis=None, *, method='linear', keepdims=False", reductions.quantile),
-    array("percentile", "a, q, axis=None, *, method='linear', keepdims=False", reductions.percentile),
-    array(
-        "logsumexp",
-        "a, axis=None, b=None, keepdims=False, *, where=None",
-        reductions.logsumexp,
-        jax="jax.nn.logsumexp",
-        exponential=True,
-    ),
-    array("logmeanexp", "x, axis=None, where=None, keepdims=False", reductions.logmeanexp, jax="jax.nn.logmeanexp"),
     array("segment_sum", _segments, reductions.segment_sum, jax="jax.ops.segment_sum"),
     array("segment_prod", _segments, reductions.segment_prod, jax="jax.ops.segment_prod"),
     array("segment_max", _segments, reductions.segment_max, jax="jax.ops.segment_max"),

@@ -120,6 +120,7 @@ class Known(TypedDict, total=False):
     on_arrays: OnArrays
     method: str
     function: str
+    definition: str
     also: Mapping[str, str] | tuple[str, ...]
 
 
@@ -164,6 +165,7 @@ class Operation:
     - `on_arrays`: how arrays spell it, if they do.
     - `function`: the argument that is a function, given by name: `arguments.COMPUTATIONS`.
     - `method`: the last name of an operation that is spelled `x.at[index].add(values)`.
+    - `definition`: how others define it, which `definitions.py` reads; "" for one with a counterpart.
     - `over`: the properties of an operation over mesh axes.
     - `also`: its other names, in the same module of JAX; or a mapping of these to their own arguments.
     - `of`: for a row under another name, the name of the row; else "".
@@ -198,6 +200,7 @@ class Operation:
     on_arrays: OnArrays | None = None
     method: str | None = None
     function: str | None = None
+    definition: str = ""
     over: OverAxes | None = None
     also: Mapping[str, str] | tuple[str, ...] = field(default=(), hash=False)
     of: str = ""

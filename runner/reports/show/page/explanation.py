@@ -61,13 +61,12 @@ def _parts(explanation: Explanation) -> Iterator[Part]:
 
 def _collectives(explanation: Explanation) -> list[Inside]:
     rows = explained.collectives(explanation)
-    shown: list[Inside] = [tag("p", line) for line in explained.totals(explanation)]
+    shown: list[Inside] = [tag("p", line, class_="lead") for line in explained.totals(explanation)]
     if rows:
-        caption = "The collectives, those for which a device sends most first"
-        shown.insert(0, table(caption, Table(explained.COLLECTIVES, rows, right=frozenset({4, 6}))))
-    reasons = explained.reasons(explanation)
-    if reasons:
-        shown.append(tag("details", tag("summary", "Why"), tag("ul", [tag("li", reason) for reason in reasons])))
+        caption = "The collectives and why they are there, those for which a device sends most first"
+        beneath = ["\n".join(reasons) for reasons in explained.reasons(explanation, complete=True)]
+        listed = Table(explained.COLLECTIVES, rows, right=frozenset({4, 6}), beneath=beneath)
+        shown.append(table(caption, listed, kind="collectives"))
     return shown
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from runner.reports.record.measures import ANSWERS, Row
@@ -12,6 +11,7 @@ from runner.reports.show.page.markup import Inside, Markup, scrolling, tag
 from runner.reports.show.page.measured import MeasuredSweep, text, title
 from runner.reports.show.page.plots import MeasureGrid
 from runner.reports.show.status import look
+from runner.reports.show.sweep import without_sizes
 
 _PROGRAMS = 3
 """The most programs that get a table each; with more, one table shows the least of all programs."""
@@ -74,9 +74,14 @@ _REASONS = 5
 
 
 def _empty(sweep: MeasuredSweep, measure: str, cells: Sequence[Sequence[Row]]) -> list[Markup]:
-    """Say why cells have no value, each reason once with the number of its cells, the most frequent first."""
-    reasons = Counter(_why(sweep, measure, cell) for cell in cells if not _answers(measure, cell))
-    several = [f"{count} cell{'s' if count > 1 else ''} without a value: {why}" for why, count in reasons.most_common()]
+    """Say why cells have no value, the most frequent reason first; reasons that differ in sizes alone are one."""
+    reasons: dict[str, list[str]] = {}
+    for why in (_why(sweep, measure, cell) for cell in cells if not _answers(measure, cell)):
+        reasons.setdefault(without_sizes(why), []).append(why)
+    several = [
+        f"{len(alike)} cell{'s' if len(alike) > 1 else ''} without a value: {alike[0]}"
+        for alike in sorted(reasons.values(), key=len, reverse=True)
+    ]
     if len(several) > _REASONS:
         several[_REASONS:] = [f"{len(several) - _REASONS} more reasons are in the titles of their cells"]
     return [tag("p", text, class_="told") for text in several]

@@ -105,10 +105,13 @@ def grid(
     titles = [
         tag("th", title, scope="col", class_="n" if k in shown.right else None) for k, title in enumerate(shown.head)
     ]
-    rows = [
-        tag("tr", [written(k, content) for k, content in enumerate(row)], data_p=marks[i] if marks else None)
-        for i, row in enumerate(shown.rows)
-    ]
+    rows: list[Markup] = []
+    for i, row in enumerate(shown.rows):
+        beneath = [tag("p", line) for line in (shown.beneath[i] if shown.beneath else "").split("\n") if line]
+        cells = [written(k, content) for k, content in enumerate(row)]
+        rows.append(tag("tr", cells, data_p=marks[i] if marks else None, class_="explained" if beneath else None))
+        if beneath:
+            rows.append(tag("tr", tag("td", beneath, colspan=str(len(row))), class_="why"))
     body = tag("tbody", Markup("\n".join(rows)))
     return tag("table", caption, tag("thead", tag("tr", titles)), body, id=id, class_=kind)
 

@@ -52,7 +52,7 @@ class MeasuredSweep:
     @property
     def candidates(self) -> list[Row]:
         """The rows that can be recommended: without `vmap`, which runs on one device and has no layout."""
-        return [row for row in self.passed if Program(row.program).on_mesh]
+        return measures.candidates(self.passed)
 
     @cached_property
     def measures(self) -> list[str]:
@@ -101,6 +101,8 @@ class MeasuredSweep:
         """Say why a row has no value of a measure."""
         if row.status not in ANSWERS and row.error:
             return brief(row.error)
+        if MEASURES[measure].per_device and row.program and not Program(row.program).on_mesh:
+            return "it runs on one device"
         program, target = self.compiled(row), self.points[row.point].record.target
         if program is None:
             return "it was not compiled"

@@ -14,7 +14,7 @@ from runner.reports.show import collectives, explained_runs
 from runner.reports.show.explained_runs import ExplainedPrograms
 from runner.reports.show.page import annotated, drawing, graph, layouts
 from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, scrolling, table, tag
+from runner.reports.show.page.markup import Inside, Markup, table, tag
 from runner.reports.show.page.verdicts import callout
 from runner.reports.show.table import Table
 
@@ -170,14 +170,5 @@ def _by_way(rows: Sequence[collectives.ExplainedRow]) -> Iterator[Inside]:
 
 def _table(caption: str, rows: Sequence[collectives.ExplainedRow]) -> Markup:
     """Return the table of collectives, with the reasons for a row beneath it."""
-    head = tag("thead", tag("tr", [tag("th", title, scope="col") for title in collectives.HEAD]))
-    body: list[Inside] = []
-    for row in rows:
-        name, *cells = row.cells
-        why = row.reasons
-        cells = [tag("td", cell) for cell in cells]
-        body.append(tag("tr", tag("th", name, scope="row"), cells, class_="explained" if why else None))
-        if why:
-            reasons = tag("td", [tag("p", text) for text in why], colspan=str(len(row.cells)))
-            body.append(tag("tr", reasons, class_="why"))
-    return scrolling(tag("table", tag("caption", caption), head, tag("tbody", body), class_="collectives"), caption)
+    beneath = ["\n".join(row.reasons) for row in rows]
+    return table(caption, Table(collectives.HEAD, [row.cells for row in rows], beneath=beneath), kind="collectives")

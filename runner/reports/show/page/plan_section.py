@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from runner.base.invocation import invocation
+from runner.experiment.config import quoting
+from runner.experiment.config.sources import shown
 from runner.programs.planning.costs import costs_the_same
 from runner.reports.record import plan_file
-from runner.reports.record.folders import PAGE, PLAN
+from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.show.page import fronts
 from runner.reports.show.page.frame import Part, document
 from runner.reports.show.page.markup import Inside, Markup, joined, table, tag
@@ -68,7 +71,7 @@ def page(folder: Path) -> str:
     ]  # fmt: skip
     foot = f"Made by shardproof from {PLAN}."
     return document(
-        f"{name}: plan", head, [_part(whole, _beside(folder), ran=False)], whole if _is_small(whole) else None, foot
+        f"{name}: plan", head, [_part(whole, _beside(folder), folder)], whole if _is_small(whole) else None, foot
     )
 
 
@@ -90,7 +93,7 @@ def part(folder: Path, link: Callable[[str], str] | None = None) -> Part | None:
         whole = plan_file.read(folder)
     except plan_file.UnreadablePlan as error:
         return Part("plan", "Plan", tag("p", f"{error}", class_="lead"))
-    return _part(whole, link, ran=link is None)
+    return _part(whole, link, folder if link else None)
 
 
 def _is_small(whole: Mapping[str, Any]) -> bool:
@@ -98,13 +101,14 @@ def _is_small(whole: Mapping[str, Any]) -> bool:
     return len(json.dumps(whole)) <= _LARGEST
 
 
-def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: bool) -> Part:
+def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, folder: Path | None) -> Part:
+    """Return the section; `folder` is that of a plan, and None for that of a run with these layouts."""
     plan, labels = whole["plan"], whole.get("labels", {})
     least, best = plan["least"], plan["best"]
     bound = "no other plan is better" if plan["proved"] else f"no plan costs less than {amount(plan['bound'], least)}"
     sent, held, needed = (amount(best.get(key), "bytes") for key in ("sent", "held", "needed"))
     lead = f"By the model {bound}: a device sends {sent}, holds {held} of arrays and outputs, and needs {needed}."
-    inside: list[Inside] = [_take(whole, link, ran=ran), tag("p", lead, class_="lead")]
+    inside: list[Inside] = [_take(whole, link, folder), tag("p", lead, class_="lead")]
     if whole.get("without_gain"):
         inside.insert(0, tag("p", f"{whole['without_gain'].capitalize()}.", class_="lead"))
     if plan.get("parallelism"):
@@ -135,8 +139,8 @@ def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: b
     return Part("plan", "Plan", inside)
 
 
-def _take(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: bool) -> Markup:
-    """Return the layouts to take, and why: those of the best compiled candidate, or else of the plan."""
+def _take(whole: Mapping[str, Any], link: Callable[[str], str] | None, folder: Path | None) -> Markup:
+    """Return the layouts to take, why, and the command that runs them: of the best candidate, or else of the plan."""
     plan, labels, tried = whole["plan"], whole.get("labels", {}), whole.get("tried") or ()
     passed = [(each, each["programs"][0]) for each in tried if each["programs"][0]["status"] == "passed"]
     chosen = passed[0][0] if passed else None
@@ -148,8 +152,14 @@ def _take(whole: Mapping[str, Any], link: Callable[[str], str] | None, *, ran: b
     if chosen is not None:
         named = chosen.get("by_hand") or chosen["folder"]
         named = tag("a", named, href=link(chosen["folder"])) if link else named
-    title = tag("p", "The layouts of this run" if ran else ["Take ", named], class_="title")
-    return tag("div", title, tag("p", tag("code", layouts)), tag("p", _since(whole, passed)), class_="callout take")
+    title = tag("p", ["Take ", named] if folder else "The layouts of this run", class_="title")
+    command: Inside = None
+    if folder is not None and (folder / PLANNED).is_file():
+        home = quoting.for_shell(shown(folder / PLANNED.parts[0]))
+        line = f"{invocation()} --config-dir {home} +experiment={PLANNED.stem}"
+        command = tag("pre", tag("code", line), class_="command")
+    reason = tag("p", _since(whole, passed))
+    return tag("div", title, tag("p", tag("code", layouts)), reason, command, class_="callout take")
 
 
 def _since(whole: Mapping[str, Any], passed: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
@@ -222,19 +232,16 @@ def _tried(whole: Mapping[str, Any], link: Callable[[str], str] | None) -> Marku
         name: Inside = each.get("by_hand") or each["folder"]
         name = tag("a", name, href=link(each["folder"])) if link else name
         text = " ".join(filter(None, (text, each.get("written"))))
-        head = name, _wide(text), amount(each["candidate"]["cost"], least)
+        head, layout = (name, amount(each["candidate"]["cost"], least)), _wide(text)
         for number, program in enumerate(each["programs"]):
             values = [amount(program.get(key), unit) for key, unit in columns.values()]
             if limit is not None and (program.get("memory_bytes") or 0) > limit:
                 values[-1] += " (over the limit)"
-            status = status_cell(program["status"])
-            rows.append((*(("", "", "") if number else head), program["program"], status, *values))
-    shown = Table(("candidate", "layouts", "planned", "program", "status", *columns), rows, right=_RIGHT)
-    return table("Candidates as compiled, the best first", shown, kind="small")
-
-
-_RIGHT = frozenset({2, 5, 6, 7})
-"""The numeric columns of the table of candidates."""
+            first, last = (("", ""), "") if number else (head, layout)
+            rows.append((*first, program["program"], status_cell(program["status"]), *values, last))
+    heading = ("candidate", "planned", "program", "status", *columns, "layouts")
+    candidates = Table(heading, rows, right=frozenset({1, *range(4, 4 + len(columns))}))
+    return table("Candidates as compiled, the best first", candidates, kind="small")
 
 
 def _lines(lines: Sequence[Mapping[str, Any]], least: str) -> Markup:

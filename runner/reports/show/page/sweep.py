@@ -16,8 +16,8 @@ from runner.reports.show.page.measured import MeasuredSweep, flat, moved, text, 
 from runner.reports.show.page.plots import Growth
 from runner.reports.show.page.scale import Scale, scale
 from runner.reports.show.shapes import number as coordinate
-from runner.reports.show.sweep import brief, memory
-from runner.reports.show.table import StatusCell, Table, status_cell
+from runner.reports.show.sweep import brief, memory, without_sizes
+from runner.reports.show.table import StatusCell, Table
 
 _SERIES = 6
 """The most lines with a colour; the others are grey."""
@@ -229,30 +229,31 @@ def _points(rows: Sequence[Row], key: str, sizes: Mapping[str, float], measure: 
 
 
 def _failures(sweep: MeasuredSweep) -> Part | None:
-    """Return the section of what did not pass, with each reason once."""
+    """Return the section of what did not pass, with each reason once, whatever its sizes."""
     reasons: dict[tuple[str, str], list[Row]] = {}
     for row in sweep.rows:
         if row.status not in measures.DONE:
-            reasons.setdefault((row.status, row.error or outcome.NO_REASON), []).append(row)
+            reasons.setdefault((row.status, without_sizes(row.error or outcome.NO_REASON)), []).append(row)
     if not reasons:
         return None
     inside: list[Inside] = []
-    for (status, reason), rows in sorted(reasons.items(), key=lambda item: -len(item[1])):
+    for (status, _), rows in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        texts = list(dict.fromkeys(row.error or outcome.NO_REASON for row in rows))
+        several = ", whose sizes differ" if len(texts) > 1 else ""
         links = [tag("li", answers.link(sweep, [row])) for row in rows[:_LISTED]]
         if len(rows) > _LISTED:
             links.append(tag("li", f"and {len(rows) - _LISTED} more in the table"))
-        listed = tag("details", tag("summary", f"{len(rows)} of {len(sweep.rows)} rows"), tag("ul", links))
-        inside.append(tag("div", tag("p", badge(status)), tag("pre", reason), listed, class_=f"callout {status}"))
+        listed = tag("details", tag("summary", f"{len(rows)} of {len(sweep.rows)} rows{several}"), tag("ul", links))
+        inside.append(tag("div", tag("p", badge(status)), tag("pre", texts[0]), listed, class_=f"callout {status}"))
     return Part("failures", "What did not pass", inside)
 
 
 def _table(sweep: MeasuredSweep) -> Part:
     experiments = len({row.experiment for row in sweep.rows}) > 1
-    messages = any(row.error for row in sweep.rows)
     head = ["point", *(["experiment"] if experiments else []), *sweep.keys, "program", "status", "collectives"]
-    head += [_heading(sweep, name) for name in sweep.measures] + (["message"] if messages else [])
-    numbers = len(head) - len(sweep.measures) - messages
-    rows = [_row(sweep, row, experiments=experiments, messages=messages) for row in sweep.rows]
+    head += [_heading(sweep, name) for name in sweep.measures]
+    numbers = len(head) - len(sweep.measures)
+    rows = [_row(sweep, row, experiments=experiments) for row in sweep.rows]
     field = tag("input", type="search", id="rows-filter", autocomplete="off", spellcheck="false")
     count = tag("span", f"{len(sweep.rows)} of {len(sweep.rows)} rows", id="rows-count", role="status", class_="told")
     narrowing = tag("p", tag("label", "Show rows with ", field), " ", count, hidden=True)
@@ -268,7 +269,7 @@ def _heading(sweep: MeasuredSweep, measure: str) -> str:
     return " on ".join([title(measure), *([" or ".join(on)] if on else [])])
 
 
-def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool, messages: bool) -> list[StatusCell | Number | Inside]:
+def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool) -> list[StatusCell | Number | Inside]:
     point = sweep.points[row.point]
     name: Inside = point.name if point.link is None else tag("a", point.name, href=point.link)
     if row.same_as is not None:
@@ -279,14 +280,18 @@ def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool, messages: bool) -
         *([row.experiment or "–"] if experiments else []),
         *(value or _blank("not overridden") for value in row.keys.values()),
         row.program or _blank("it ended before any program"),
-        status_cell(row.status),
+        _status(row),
         moved(row) if row.collectives is not None else _blank(sweep.lacking(row, "bytes_sent"), moved(row)),
         *(
             Number(text(measure, value), value, sweep.lacking(row, measure) if value is None else None)
             for measure, value in measured.items()
         ),
-        *([tag("div", brief(row.error), class_="message" if row.error else None)] if messages else []),
     ]
+
+
+def _status(row: Row) -> Inside:
+    """Return the status of a row, with its message as the title."""
+    return tag("span", badge(row.status), title=brief(row.error)) if row.error else badge(row.status)
 
 
 def _blank(reason: str, sign: str = "–") -> Markup:
@@ -303,9 +308,11 @@ def _unknown(sweep: MeasuredSweep, notes: Sequence[str]) -> Part | None:
         )
     lines += memory(sweep.rows)
     for name in measures.MEASURES:
-        lacking = [row for row in sweep.passed if row.measures.get(name) is None]
-        if lacking:
-            rows = "all rows" if len(lacking) == len(sweep.passed) else f"{len(lacking)} of {len(sweep.passed)} rows"
+        lacking = [row for row in sweep.candidates if row.measures.get(name) is None]
+        # An estimate is unknown only where hardware was named.
+        if lacking and (name != "estimate_s" or name in sweep.measures):
+            of = len(sweep.candidates)
+            rows = "all rows" if len(lacking) == of else f"{len(lacking)} of {of} rows"
             lines.append(f"{title(name)}: not known for {rows} that passed")
     if sweep.simulated:
         lines.append(

@@ -23,10 +23,10 @@ def part(record: Record) -> Part:
         inside.append(callout("passed", "Refused, as expect.invalid expects", tag("pre", message)))
     inside += [callout(status, head, _lines(lines)) for status, head, lines in report.failures(record)]
     if record.programs:
-        explained = report.legend(record)
+        explained = report.legend(record, noticed=False)
         inside += [_programs(record), tag("p", explained, class_="told") if explained else None]
     sections = record.checks.sections
-    if sections is not None:
+    if sections is not None and not (sections.reason or "").startswith("there is only "):
         status = tag(
             "p", tag("b", "graph and per_device: "), badge(sections.status), " ", sections.note or sections.reason
         )
@@ -52,9 +52,10 @@ def _lines(lines: list[str]) -> Markup | None:
 
 
 def _programs(record: Record) -> Markup:
-    """Return the table of programs with signs for statuses; times are in the table of costs."""
+    """Return the table of programs with signs for statuses; other tables have times, and what each check notices."""
     shown = report.programs(record)
-    kept = [k for k, name in enumerate(shown.head) if name not in _TIMES]
+    weak = any(row[1].status == "weak" for row in shown.rows)
+    kept = [k for k, name in enumerate(shown.head) if name not in _ELSEWHERE or (weak and name == "notices")]
     rows = [[_sign(row[k], shown.head[k]) if k else row[k] for k in kept] for row in shown.rows]
     met = [name for name in LOOKS if any(cell.status == name for row in shown.rows for cell in row)]
     key = ", ".join(f"{look(name).mark} {name}" for name in met)
@@ -63,7 +64,7 @@ def _programs(record: Record) -> Markup:
     )
 
 
-_TIMES = ("compile", "run")
+_ELSEWHERE = ("notices", "compile", "run")
 
 
 def _sign(cell: StatusCell, column: str) -> StatusCell | Markup:
@@ -123,7 +124,7 @@ def _measured(output: OutputVerdict) -> list[Inside]:
         f"{output.rounding:.1e}",
         accuracy_text(output.accuracy),
         f"{output.wrong} of {output.of}",
-        "not known" if output.power is None else f"{output.power:.1e} rms",
+        "not known" if output.noticed is None else f"{output.noticed:.1e} rms{', twin' if output.by_twin else ''}",
         str(output.undecided.count) if output.undecided else "–",
         "; ".join(filter(None, [*notes, output.reason or ""])) or "–",
     ]

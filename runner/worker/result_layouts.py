@@ -1,0 +1,125 @@
+"""Finds the layouts of a call's results that nobody asked for, and which results are the next values of operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+from runner.base.faults import Key, invalid
+from runner.base.layout import Spec
+from runner.experiment.imported import skeleton
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
+from runner.worker import calls, phases, states
+from runner.worker.chosen_layouts import of_results
+from runner.worker.raising import reported
+from runner.worker.setting import CallSettings, Setting
+from runner.worker.specs import partition
+from runner.worker.trees import Tree, plain_spec, spec_entry
+
+
+@dataclass(frozen=True)
+class CompilableCall:
+    """A call of arrays alone: its function, the types of its operands by name, and how it was traced."""
+
+    function: Callable[..., Any]
+    structs: Mapping[str, Any]
+    how: Setting
+    gives: Any
+    """The tree of its results, with their numbers."""
+
+
+@dataclass(frozen=True)
+class ResultLayouts:
+    """The layouts of the results of calls; `arrays` are those that were read so far, as in the definition."""
+
+    experiment: Experiment
+    definition: Mapping[str, Any]
+    arrays: Mapping[str, Any]
+    settings: CallSettings
+
+    def next_values(
+        self,
+        call: CompilableCall,
+        tree: Tree,
+        specs: Mapping[str, list[Any] | None] | None,
+        operands: Mapping[str, Tree],
+        donated: Sequence[str],
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the results that are the next values of arrays, with these; `specs`: their layouts, None if open."""
+        types: list[Any] = []
+
+        def alike(array: str, number: int) -> bool:
+            if not types:
+                with self.settings.context(call.how):
+                    types.extend(calls.eval_shape(call.function, *call.structs.values()))
+            own, other = call.structs.get(array), types[number]
+            return own is not None and (own.shape, own.dtype) == (other.shape, other.dtype)
+
+        parts = {name: (of.structure, of.leaves) for name, of in operands.items()}
+        pairs = [*states.candidates(parts, call.gives, alike, donated)]
+        moved = [
+            (array, number)
+            for array, number in pairs
+            if specs is None or self._moves(self.arrays[array]["spec"], specs[tree.leaves[number]])
+        ]
+        is_next: Callable[[str, int], bool] | None = None
+        if moved:
+            with self.settings.context(call.how):
+                is_next = states.updates(call.function, call.structs)
+        for array, number in pairs:
+            # One that lies as its operand needs no proof that it is its next value.
+            if (array, number) not in moved or (is_next is not None and is_next(array, number)):
+                yield tree.leaves[number], array
+
+    def _moves(self, before: Any, after: Any) -> bool:
+        """Whether two specs are of different layouts."""
+        sizes = self.experiment.mesh.sizes
+        pair = [Spec.of(spec or ()) for spec in (before, after)]
+        rank = max(map(len, pair))
+        kept = [[[axis for axis in axes if sizes.get(axis, 2) > 1] for axes in spec.padded(rank)] for spec in pair]
+        return kept[0] != kept[1]
+
+    def chosen(
+        self, name: str, call: CompilableCall | None, tree: Tree, asked: Mapping[str, list[Any] | None], key: Key
+    ) -> dict[str, list[Any] | None]:
+        """The specs of the leaves of the result `name`, with those that were asked for.
+
+        Raises `InvalidExperiment` at `key` if the line calls no function, or it does not compile.
+        """
+        if call is None:
+            why = "the line calls no function of arrays alone"
+            raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot choose one: {why}")
+        if self.experiment.target.topology is not None and not call.how.explicit:
+            # The compiled module says what its compiler chose; nothing runs that a layout here would matter to.
+            return {leaf: [] if entries is None else entries for leaf, entries in asked.items()}
+        phases.tell("the layouts of results were asked for", "XLA is compiling, which chooses the layouts of results")
+        mesh = self.settings.mesh(call.how.explicit)
+        shardings = [
+            None if entries is None else NamedSharding(mesh, PartitionSpec(*map(spec_entry, entries)))
+            for entries in (asked[leaf] for leaf in tree.leaves)
+        ]
+        try:
+            with self.settings.context(call.how):
+                specs = _of_types(call) if call.how.explicit else self._propagated(call, shardings)
+        except BaseException as error:
+            raise reported(error, f"compiling '{name}'", key) from None
+        chosen = dict(zip(tree.leaves, map(plain_spec, specs), strict=True))
+        return {leaf: chosen[leaf] if entries is None else entries for leaf, entries in asked.items()}
+
+    def _propagated(self, call: CompilableCall, shardings: list[NamedSharding | None]) -> list[PartitionSpec]:
+        """The layouts that the compiler chooses for the results, beside those that are given."""
+        alone: dict[str, Any] = {"arrays": self.arrays, "grad": {}, "expect": {}}
+        layouts = {a.name: a.layout.spec for a in read({**skeleton(self.definition), **alone}).arrays}
+        mesh = self.settings.mesh(call.how.explicit)
+        given = [NamedSharding(mesh, partition(layouts[operand])) for operand in call.structs]
+        jitted = calls.jit(call.function, in_shardings=given, out_shardings=shardings)
+        return of_results(jitted.lower(*call.structs.values()))
+
+
+def _of_types(call: CompilableCall) -> list[PartitionSpec]:
+    """The layouts of the results in their types on Explicit axes."""
+    return [aval.sharding.spec for aval in calls.jit(call.function).trace(*call.structs.values()).jaxpr.out_avals]

@@ -15,9 +15,11 @@ from runner.checks import mutants
 from runner.checks.reference import interpret
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.nodes import Origins
-from runner.experiment.lines import Choice, Invocation, Loop, Node, flat
 from runner.experiment.model import Experiment
+from runner.graph.inlining import inlined
 from runner.graph.language import printing
+from runner.graph.language.lines import every_line, expressions
+from runner.graph.model import Branches, CalledFunction, Graph, Repeat
 from runner.reports.record.model import CompiledProgram
 from tests.harness import consulted, experiment, run
 
@@ -148,17 +150,31 @@ outputs: {y: [x, null]}
     assert "lambda: jax.reshard(" in outcome.sources["explicit"]
 
 
+def choices(graph: Graph) -> list[Branches]:
+    return [equation.form for equation in graph.equations if isinstance(equation.form, Branches)]
+
+
+def defined(graph: Graph) -> list[str]:
+    return [line.name for line in every_line(inlined(graph))]
+
+
+def forms(graph: Graph) -> list[str]:
+    """Return the names of lines and, of calls and choices, those of the functions."""
+    lines = (equation for equation in graph.equations if equation.results[0].name)
+    return [equation.results[0].name if equation.form is None else equation.operation for equation in lines]
+
+
 def test_a_choice_is_calls_whose_single_lines_compute_every_branch() -> None:
     given = experiment(changed())
-    chosen = {each.call.label: each for each in given.graph if isinstance(each, Choice)}
+    chosen = {choice.call.label: choice for choice in choices(given.graph)}
     assert list(chosen) == ["y", "z", "u_v"]
-    assert [branch.call.function for branch in chosen["y"].branches] == ["scaled", "dense"]
-    assert [branch.call.arguments for branch in chosen["y"].branches] == [(("x", "h"), ("w", "w"))] * 2
-    (loop,) = [each for each in given.graph if isinstance(each, Loop)]
-    assert any(isinstance(each, Choice) for each in loop.body)
-    (block,) = [each for each in given.graph if isinstance(each, Invocation)]
-    assert [each.call.label for each in block.body if isinstance(each, Choice)] == ["a"]
-    lines = {line.name: printing.text(line.expression.term) for line in given.lines("graph") if isinstance(line, Node)}
+    assert [call.function for call in chosen["y"].calls] == ["scaled", "dense"]
+    assert [call.arguments for call in chosen["y"].calls] == [(("x", "h"), ("w", "w"))] * 2
+    (loop,) = [equation for equation in given.graph.equations if isinstance(equation.form, Repeat)]
+    assert choices(loop.bodies[0])
+    (block,) = [equation for equation in given.graph.equations if isinstance(equation.form, CalledFunction)]
+    assert [choice.call.label for choice in choices(block.bodies[0])] == ["a"]
+    lines = {line.name: printing.text(each.term) for line, each in expressions(given.computed("graph"))}
     assert [name for name in lines if name.startswith("y")] == ["y_on", "y_scaled", "y_dense_part", "y_dense", "y"]
     assert (lines["y_dense"], lines["y"]) == ("tanh(y_dense_part)", "where(y_on, y_dense, y_scaled)")
     assert lines["b_a_dense_part"] == "z @ w"
@@ -186,10 +202,10 @@ grad: {of: l, wrt: [w]}
 """
     given = experiment(text)
     before, after = given.before("graph"), given.after("graph")
-    assert [type(each) for each in before] == [Invocation, Node, Node, Node]
-    assert [line.name for line in flat(before)] == ["v", "l", "n_on", "m_rate"]
-    assert [type(each) for each in after] == [Node, Choice, Node, Node, Invocation]
-    assert [line.name for line in flat(after)] == ["n_x", "n_false", "n_moved_rate", "n_moved", "n", "m_g", "m", "o"]
+    assert forms(before) == ["twice", "l", "n_on", "m_rate"]
+    assert defined(before) == ["v", "l", "n_on", "m_rate"]
+    assert forms(after) == ["n_x", "cond", "m_g", "m", "twice"]
+    assert defined(after) == ["n_x", "n_false", "n_moved_rate", "n_moved", "n", "m_g", "m", "o"]
     assert given.passed("graph") == ("v", "n_on", "m_rate")
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from runner.base.faults import InvalidExperiment
-from runner.experiment.model import Node
 from runner.graph.language import printing
+from runner.graph.language.lines import expressions
 from tests import harness
 
 RING = """
@@ -34,9 +34,8 @@ def test_a_ring_is_written_as_in_jax(tmp_path: Path) -> None:
 
 
 def test_a_comprehension_is_replaced_by_its_elements() -> None:
-    line = harness.experiment(RING).lines("per_device")[1]
-    assert isinstance(line, Node)
-    assert printing.text(line.expression.term) == "ppermute(v, 'x', perm=((0, 2), (1, 3), (2, 0), (3, 1)))"
+    (_, *_), (_, expression), *_ = expressions(harness.experiment(RING).per_device)
+    assert printing.text(expression.term) == "ppermute(v, 'x', perm=((0, 2), (1, 3), (2, 0), (3, 1)))"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import pytest
 
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Spec
-from runner.experiment.model import Experiment, expressions
+from runner.experiment.model import Experiment
 from runner.graph.language import printing
+from runner.graph.language.lines import expressions
+from runner.graph.model import Repeat
 from tests.harness import experiment
 
 TEXT = """
@@ -35,7 +37,7 @@ def described(given: Experiment) -> dict[str, Any]:
         **{name: getattr(given, name) for name in names},
         "arrays": [(array.name, array.layout, array.dims) for array in given.arrays],
         "lines": [
-            (line.path, printing.text(expression.term)) for line, expression in expressions(given.lines("graph"))
+            (line.path, printing.text(expression.term)) for line, expression in expressions(given.computed("graph"))
         ],
     }
 
@@ -44,7 +46,7 @@ def test_other_sizes_apply_to_everything_computed_from_dims() -> None:
     given = experiment(TEXT).at(dims={"I": 16})
     assert given.dims == {"I": 16, "J": 4, "HALF": 8}
     assert [array.shape for array in given.arrays] == [(16, 4), (16, 4)]
-    assert given.graph[1].steps == 8  # type: ignore[union-attr]
+    assert [equation.form.steps for equation in given.graph.equations if isinstance(equation.form, Repeat)] == [8]
 
 
 def test_it_equals_the_experiment_that_a_changed_file_describes() -> None:

@@ -23,6 +23,7 @@ from runner.base.layout import Layout, Mesh, Spec, Typed
 from runner.checks.reference import interpret
 from runner.compiled.estimate.prices import BYTES
 from runner.experiment import data
+from runner.graph.inlining import with_inputs
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
@@ -302,7 +303,8 @@ class Case:
         experiment = harness.experiment(text, mesh=MESHES[mesh], program="auto")
         read = set(names(parse(expression).term))
         used = tuple(array for array in experiment.arrays if array.name in read) or experiment.arrays[:1]
-        self.experiment = replace(experiment, arrays=used)
+        graph = with_inputs(experiment.graph, {array.name for array in used})
+        self.experiment = replace(experiment, arrays=used, graph=graph)
         with harness.configured(experiment):
             self.plan, self.parts = planned(self.experiment)
         self.arrays = data.make(self.experiment, None)  # type: ignore[arg-type]
@@ -335,8 +337,8 @@ class Case:
         )
         experiment = replace(self.experiment, arrays=arrays, outputs={"out": specs[-1]})
         hints = Hints(self.plan.values if misled else {})
-        statements = derive(experiment, self.parts, hints, UNCHECKED, BYTES, Rulings()).statements
-        held = interpret(experiment, "per_device", self.arrays, statements, keep=["out"]).values["out"]
+        derived = derive(experiment, self.parts, hints, UNCHECKED, BYTES, Rulings()).experiment(experiment)
+        held = interpret(derived, "per_device", self.arrays, keep=["out"]).values["out"]
         layout = Layout(mesh, self.whole.shape, specs[-1])
         done = set()
         for position, block in enumerate(held):

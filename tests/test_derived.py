@@ -17,16 +17,21 @@ from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kinds import derivation
 from runner.experiment import data, expect
-from runner.experiment.model import Experiment, Line, Statement
+from runner.experiment.graphs import graph as graph_of
+from runner.experiment.model import Experiment, Line
 from runner.experiment.program import Program
-from runner.experiment.statements import read_statements
+from runner.experiment.statements import read_section
 from runner.experiment.traced import TracedLines
+from runner.experiment.traced_calls import lines_of
+from runner.experiment.written import of
+from runner.graph.inlining import of_equations
 from runner.graph.language.check import VisibleNames
 from runner.graph.language.syntax import parse
+from runner.graph.model import Graph
 from runner.graph.sharding import moves
 from runner.programs.derivation.inlining import inlined
 from runner.programs.derivation.lines import Written
-from runner.programs.derivation.section import as_data, section, with_lines
+from runner.programs.derivation.section import section, with_lines
 from runner.programs.types import InferredTypes
 from runner.reports.record.verdicts import Judged, NotRun
 from runner.worker import propagation
@@ -69,12 +74,14 @@ def _lines(text: str, **changes: object) -> dict[str, object]:
     return types.derivation.per_device
 
 
-def _pasted(experiment: Experiment, lines: Mapping[str, object]) -> tuple[Statement, ...]:
-    """Return the statements that a file with these lines as its `per_device` has."""
+def _pasted(experiment: Experiment, lines: Mapping[str, object]) -> Graph:
+    """Return the graph that a file with these lines as its `per_device` has."""
     scope = VisibleNames("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
     if experiment.grad is not None:
         scope.loops["grad"] = experiment.grad.wrt
-    return read_statements(lines, ("per_device",), scope, experiment.dims)
+    written = of(lines, ("per_device",), "per_device", shared=False)
+    statements = read_section(written, scope, experiment.dims, {})
+    return graph_of(statements, [array.name for array in experiment.given])
 
 
 @pytest.mark.sample(4)
@@ -87,10 +94,10 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     context = Context(experiment, arrays, types.outputs, types.floats, None, None)
     assert types.derivation is not None
     assert derivation.check(context, types.derived, types.floats["derived"]) == Judged(status="passed")
-    crossed = TracedLines.of(json.loads(json.dumps(as_data(types.derived.lines("per_device")).json())))
-    derived = with_lines(experiment, crossed, check_vma=types.derivation.check_vma)
-    assert section(derived.lines("per_device")) == types.derivation.per_device
-    assert derived.lines("per_device") == _pasted(experiment, types.derivation.per_device)
+    crossed = TracedLines.of(json.loads(json.dumps(TracedLines((), lines_of(types.derived.per_device), ()).json())))
+    derived = with_lines(experiment, crossed.lines, check_vma=types.derivation.check_vma)
+    assert section(lines_of(derived.per_device)) == types.derivation.per_device
+    assert derived.per_device == _pasted(experiment, types.derivation.per_device)
 
 
 def _checked(experiment: Experiment, folder: Path) -> Judged | NotRun | str:
@@ -122,7 +129,8 @@ def test_a_wrongly_derived_line_is_noticed(tmp_path: Path) -> None:
     assert types.derived is not None
     wrong = harness.experiment(MLP + "per_device: {hidden: x, out: 2 * x}\n", program="shard_map")
     context = Context(experiment, data.make(experiment, tmp_path), types.outputs, types.floats, None, None)
-    derived = replace(wrong, per_device=wrong.per_device[1:])
+    lines = wrong.per_device
+    derived = replace(wrong, per_device=of_equations(lines.inputs, lines.equations[1:]))
     verdict = derivation.check(context, derived, {})
     assert verdict == Judged(status="failed", reason="derived computes something else than graph in out")
 
@@ -264,10 +272,10 @@ def test_a_segment_sum_with_a_sharded_result_is_a_psum_scatter() -> None:
 
 
 def test_an_existing_mean_is_reused() -> None:
-    lines = _lines(
-        "arrays: {a: {shape: [8, 4], spec: [x]}}\n"
-        "graph: {m: 'mean(a, axis=0)', out: 'var(a, axis=0) + m'}\noutputs: {out: []}"
-    )
+    arrays, outputs = "arrays: {a: {shape: [8, 4], spec: [x]}}\n", "outputs: {out: []}"
+    of_all = _lines(f"{arrays}graph: {{m: mean(a), out: var(a) + m}}\n{outputs}")
+    assert of_all["out"] == "pmean(mean((a - expand_dims(m, (0, 1))) ** 2), 'x') + m"
+    lines = _lines(f"{arrays}graph: {{m: 'mean(a, axis=0)', out: 'var(a, axis=0) + m'}}\n{outputs}")
     assert lines == {
         "m": "pmean(mean(a, axis=0), 'x')",
         "out": "pmean(mean((a - expand_dims(m, 0)) ** 2, axis=0), 'x') + m",
@@ -358,7 +366,7 @@ def test_the_section_can_be_pasted() -> None:
     assert "# each device sends 192 B on a ring\n" in section_text
     pasted = harness.experiment(MLP + section_text, program="shard_map")
     assert types.derived is not None
-    assert section(pasted.lines("per_device")) == section(types.derived.lines("per_device"))
+    assert section(lines_of(pasted.per_device)) == section(lines_of(types.derived.per_device))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from runner.checks.kinds import sections
 from runner.checks.reference import interpret
 from runner.checks.reference.rerun import Rerun
 from runner.experiment import data
-from runner.experiment.model import Experiment, expressions
+from runner.experiment.model import Experiment
+from runner.graph.language.lines import expressions
 from runner.graph.term import Term
 from runner.link.workers import Workers
 from tests.harness import experiment
@@ -249,7 +250,7 @@ def test_a_diagnosis_leaves_the_experiment_unchanged() -> None:
     given = context("R[0:2]", {"r": RING, "C": "psum(r.total + 1, 'y')"})
 
     def terms() -> list[Term]:
-        return [expression.term for _, expression in expressions(given.experiment.lines("per_device"))]
+        return [expression.term for _, expression in expressions(given.experiment.computed("per_device"))]
 
     before = terms()
     diagnosis.diagnose(given)

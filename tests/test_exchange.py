@@ -12,7 +12,7 @@ import pytest
 
 from runner.checks import origins
 from runner.checks.reference import interpret
-from runner.experiment.model import Node
+from runner.graph.language.lines import expressions
 from runner.reports.record.model import TracedCollective, TracedDevice, TracedNode, TracedValue
 from runner.reports.show import exchange
 from tests.harness import experiment
@@ -50,10 +50,9 @@ def blocks_of(call: str) -> tuple[list[np.ndarray], list[np.ndarray], str, list[
     checked = experiment(AXES.replace("CALL", call), check_vma=False)
     whole = (np.arange(64) % 37).reshape(8, 8).astype(np.float32)
     values = interpret(checked, "per_device", {"A": whole}).values
-    node = checked.per_device[0]
-    assert isinstance(node, Node)
+    ((line, expression), *_) = expressions(checked.per_device)
     operation = call.split("(")[0]
-    blocks = origins.of_collective(checked, node, operation, "A", values)
+    blocks = origins.of_collective(checked, line, expression.term, operation, "A", values)
     assert blocks is not None
     return [np.asarray(v) for v in values["A"]], [np.asarray(v) for v in values["C"]], operation, blocks
 
@@ -87,9 +86,8 @@ def test_each_block_has_the_values_of_its_origin(call: str) -> None:
 def test_many_devices_or_blocks_have_no_origins() -> None:
     call = "psum(A, 'x')"
     many = experiment(AXES.replace("CALL", call).replace("[2, 2]", "[4, 8]"))
-    node = many.per_device[0]
-    assert isinstance(node, Node)
-    assert origins.of_collective(many, node, "psum", "A", {"A": [np.zeros((2, 1))] * 32}) is None
+    ((line, expression), *_) = expressions(many.per_device)
+    assert origins.of_collective(many, line, expression.term, "psum", "A", {"A": [np.zeros((2, 1))] * 32}) is None
     assert len(origins._blocks(np.arange(4) % 2, np.arange(4), (4,), 2)) == 4
 
 

@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 from runner.base.faults import InvalidExperiment, key_text
 from runner.experiment.config import schema
 from runner.experiment.config.schema import ExperimentConfig
-from runner.experiment.model import Experiment, Loop, expressions, lines
+from runner.experiment.model import Experiment
 from runner.experiment.reader import read
+from runner.graph.language.lines import every_line, expressions, lines, repeat
 
 BASE = """
 name: mine
@@ -120,13 +121,12 @@ per_device:
 
 
 def test_a_loop_may_nest_and_its_carries_are_names_afterwards() -> None:
-    (loop, *_) = valid(LOOP).lines("per_device")
-    assert isinstance(loop, Loop)
-    assert (loop.steps, loop.index, loop.unroll) == (3, "k", True)
-    inner = loop.body[1]
-    assert isinstance(inner, Loop)
-    assert (inner.steps, inner.index, inner.unroll) == (2, "i", False)
-    body_lines = [line for line, _ in expressions([loop])]
+    graph = valid(LOOP).computed("per_device")
+    (loop,) = filter(None, map(repeat, lines(graph)))
+    assert (loop.form.steps, loop.index, loop.form.unroll) == (3, "k", True)
+    (inner,) = filter(None, map(repeat, lines(loop.body)))
+    assert (inner.form.steps, inner.index, inner.form.unroll) == (2, "i", False)
+    body_lines = [line for line, _ in expressions(graph) if line.loops]
     assert [key_text(line.key) for line in body_lines] == [
         "r.carry.a", "r.carry.n", "r.body.t", "r.body.s.carry.u", "r.body.s.body.u", "r.body.a",
     ]  # fmt: skip
@@ -136,17 +136,16 @@ def test_a_loop_may_nest_and_its_carries_are_names_afterwards() -> None:
 
 def test_lines_that_are_called_as_the_keys_of_a_loop_are_lines() -> None:
     loop = "{repeat: 2, carry: {carry: A}, body: {carry: carry + 1, body_: carry}}"
-    graph = valid(f"graph: {{body: {loop}, C: body.carry @ B}}").lines("graph")
+    graph = valid(f"graph: {{body: {loop}, C: body.carry @ B}}").computed("graph")
     assert [line.path for line, _ in expressions(graph)] == [
         "body/carry/carry", "body/body/carry", "body/body/body_", "C",
     ]  # fmt: skip
-    assert list(lines(graph)) == ["body", "body.carry", "body.body_", "C"]
+    assert list(map(str, every_line(graph))) == ["body", "body.carry", "body.body_", "C"]
 
 
 def test_a_loop_of_no_steps_is_a_loop() -> None:
-    loop = valid("graph: {r: {repeat: 0, carry: {a: A}, body: {a: a + 1}}, C: r.a @ B}").graph[0]
-    assert isinstance(loop, Loop)
-    assert loop.steps == 0
+    graph = valid("graph: {r: {repeat: 0, carry: {a: A}, body: {a: a + 1}}, C: r.a @ B}").graph
+    assert [loop.form.steps for loop in map(repeat, lines(graph)) if loop is not None] == [0]
 
 
 def loop(**changes: Any) -> dict[str, Any]:

@@ -77,9 +77,9 @@ def test_repeats_in_repeats_multiply() -> None:
 def test_an_unrolled_repeat_of_some_steps_is_said_to_cost_time() -> None:
     text = f"{ARRAYS}graph: {{r: {{repeat: 300, carry: {{a: A}}, body: {{a: a + 1}}}}, C: sum(r.a)}}\n"
     experiment = harness.experiment(text)
-    (warning,) = extent.warnings(experiment.lines("graph"), "graph")
+    (warning,) = extent.warnings(experiment.computed("graph"), "graph")
     assert warning.startswith("'r' of graph is unrolled to 300 lines")
-    assert extent.warnings(harness.experiment(text.replace("300", "9")).lines("graph"), "graph") == []
+    assert extent.warnings(harness.experiment(text.replace("300", "9")).computed("graph"), "graph") == []
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,12 @@ from runner.base.faults import InvalidExperiment
 from runner.checks.reference import interpret
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.nodes import Origins
-from runner.experiment.model import Experiment, Flat, Loop, Node
+from runner.experiment.changing import ChangingGraph
+from runner.experiment.model import Experiment
 from runner.graph.language import printing
-from runner.graph.language.syntax import Expression
+from runner.graph.language.lines import every_line, lines, repeat
+from runner.graph.language.lines import expressions as expressions_of
+from runner.graph.model import Graph
 from runner.graph.term import Name
 from runner.programs.types import InferredTypes, Repairs
 from runner.programs.writers import WRITERS
@@ -44,8 +47,9 @@ outputs: {n: [x, null]}
 """
 
 
-def text_of(statements: tuple[Flat, ...]) -> dict[str, str]:
-    return {line.name: printing.text(line.expression.term) for line in statements if isinstance(line, Node)}
+def text_of(graph: Graph) -> dict[str, str]:
+    lines = expressions_of(graph)
+    return {line.name: printing.text(expression.term) for line, expression in lines if not (line.loops or line.first)}
 
 
 def changed(old: str, new: str) -> str:
@@ -72,7 +76,7 @@ outputs: {h: [x]}
 
 def test_a_function_that_combines_two_values_stands_in_the_scan_as_a_lambda() -> None:
     after = "lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1])"
-    assert text_of(experiment(SCAN).lines("graph")) == {
+    assert text_of(experiment(SCAN).computed("graph")) == {
         "h_scanned": "associative_scan(lambda p, q: p * q + 2 - 2, a * b)",
         "h": f"associative_scan({after}, (a, b))[1] + h_scanned",
     }
@@ -123,8 +127,8 @@ outputs: {last: [null, x]}
 def test_a_call_becomes_the_functions_lines_under_unique_names() -> None:
     read_ = experiment(GOOD)
     norm = "h * rsqrt(mean(h ** 2, axis=-1, keepdims=True) + 1e-06) * n_g"
-    assert text_of(read_.lines("graph")) == {"n_g": "g", "n": norm}
-    assert text_of(read_.lines("per_device")) == {"n_g": "all_gather(g, 'y', tiled=True, to='invarying')", "n": norm}
+    assert text_of(read_.computed("graph")) == {"n_g": "g", "n": norm}
+    assert text_of(read_.computed("per_device")) == {"n_g": "all_gather(g, 'y', tiled=True, to='invarying')", "n": norm}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_a_call_becomes_the_functions_lines_under_unique_names() -> None:
 )
 def test_lines_with_calls_are_written_out(line: str, lines: dict[str, str | None]) -> None:
     text = changed("n: rms(h, whole(g, 'y'))", line).replace("outputs: {n: [x, null]}", "outputs: {n: []}")
-    expressions = text_of(experiment(text).lines("graph"))
+    expressions = text_of(experiment(text).computed("graph"))
     assert list(expressions) == list(lines)
     assert all(expected is None or expressions[name] == expected for name, expected in lines.items())
 
@@ -231,9 +235,11 @@ def test_a_repeat_in_a_function_hides_no_name_of_the_caller() -> None:
     both: {n: "powered(acc, 2)"}
     outputs: {n: []}
     """
-    loop = next(statement for statement in experiment(text).lines("graph") if isinstance(statement, Loop))
-    assert (loop.name, loop.steps) == ("n_loop", 2)
-    assert text_of(loop.body) == {"n_t": "acc * n_x", "acc": "n_t"}
+    graph = experiment(text).computed("graph")
+    (loop,) = filter(None, map(repeat, lines(graph)))
+    assert (loop.name, loop.form.steps) == ("n_loop", 2)
+    texts = {str(line): printing.text(expression.term) for line, expression in expressions_of(graph)}
+    assert (texts["n_loop.n_t"], texts["n_loop.acc"]) == ("acc * n_x", "n_t")
 
 
 def test_the_steps_of_a_repeat_may_be_passed_through_functions() -> None:
@@ -248,8 +254,8 @@ def test_the_steps_of_a_repeat_may_be_passed_through_functions() -> None:
     graph: {y: "handed(2, a)"}
     outputs: {y: []}
     """
-    loop = next(line for line in experiment(text).lines("graph") if isinstance(line, Loop))
-    assert loop.steps == 2
+    (loop,) = filter(None, map(repeat, lines(experiment(text).computed("graph"))))
+    assert loop.form.steps == 2
 
 
 FAULTS = {
@@ -398,12 +404,9 @@ def test_a_program_writes_each_function_once() -> None:
 
 def test_edited_single_lines_are_written_in_place() -> None:
     read_ = experiment(TWICE)
-    edited = [
-        replace(line, expression=Expression("h", Name("h"))) if line.name == "m_inner" else line
-        for line in read_.lines("graph")
-        if isinstance(line, Node)
-    ]
-    source = written(replace(read_, graph=tuple(edited)))
+    graph = read_.computed("graph")
+    line = next(line for line in every_line(graph) if line.name == "m_inner")
+    source = written(replace(read_, graph=ChangingGraph(graph).changed({line: Name("h")})))
     assert "m_inner = h\n" in source
     assert "m = m_inner + 1" in source
     assert 'jax.named_scope("m/inner")' in source

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from runner.checks.reference import interpret
-from runner.experiment import data, graphs
-from runner.experiment.model import Experiment, Node
+from runner.experiment import data
+from runner.experiment.model import Experiment
+from runner.graph.language.lines import expressions
 from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, literal, walk
 from runner.graph.term import Apply, Const, Name
 from tests import harness
@@ -35,7 +36,7 @@ def read(**changes: Any) -> Experiment:
 
 
 def whole(experiment: Experiment) -> Graph:
-    return graphs.graph(experiment.graph, [array.name for array in experiment.given])
+    return experiment.graph
 
 
 def of(graph: Graph, operation: str) -> Equation:
@@ -44,9 +45,9 @@ def of(graph: Graph, operation: str) -> Equation:
 
 
 def test_a_nested_expression_is_equations_in_the_order_of_evaluation() -> None:
-    graph = graphs.graph(harness.experiment(EVERYTHING).graph[-1:], ["loop.acc"])
-    assert str(graph) == "%1 out = name(%0)"
-    lines = str(whole(read())).splitlines()
+    graph = whole(read())
+    lines = str(graph).splitlines()
+    assert lines[-1].endswith(f" out = name(%{graph.names['loop.acc']})")
     assert lines[:2] == ["%5 h_scaled = scaled(%0)", "  (%2 x) gives %4:"]
     assert lines[4:8] == ["%6 = transpose(%0)", "%7 = matmul(%0, %6)", "%8 = tanh(%7)", "%9 h = add(%8, %5)"]
 
@@ -132,14 +133,13 @@ outputs: {C: []}
 
 def test_a_line_is_followed_from_the_file_to_the_verdict(tmp_path: Path) -> None:
     experiment = harness.experiment(LINE)
-    (node,) = experiment.per_device
-    assert isinstance(node, Node)
-    assert str(node.line) == "C"
-    assert node.line.origin is not None
-    assert node.line.origin.key == ("per_device", "C")
+    graph = experiment.per_device
+    ((line, expression),) = expressions(graph)
+    assert str(line) == "C"
+    assert line.origin is not None
+    assert line.origin.key == ("per_device", "C")
     product = Apply("matmul", (Name("A", at=(5, 6)), Name("B", at=(9, 10))), spelled="operator", at=(5, 10))
-    assert node.expression.term == Apply("psum", (product, Const("x", at=(12, 15))), at=(0, 16))
-    graph = graphs.graph(experiment.per_device, ["A", "B"])
+    assert expression.term == Apply("psum", (product, Const("x", at=(12, 15))), at=(0, 16))
     assert str(graph) == "%2 = matmul(%0, %1)\n%3 C = psum(%2, 'x')"
     columns = [(each.source.start, each.source.end, each.source.whole) for each in graph.equations]
     assert columns == [(5, 10, False), (0, 16, True)]

@@ -17,12 +17,13 @@ from jax.sharding import PartitionSpec as P
 
 import runner
 from runner.checks import diagnosis
-from runner.checks.changed import ChangedGraphs, Unlisted
+from runner.checks.changed import ChangedGraphs
 from runner.checks.edits import Edits
 from runner.checks.oversights import overlooking
 from runner.checks.reference import arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
+from runner.experiment.changing import Unlisted
 from runner.graph.language.passing import passed_on
 from runner.graph.model import walk
 from runner.graph.source import Frame

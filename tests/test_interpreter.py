@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from runner.checks.reference import CannotInterpret, Interpretation, interpret
 from runner.checks.reference.arithmetic import Arithmetic
 from runner.experiment import data
+from runner.experiment.changing import ChangingGraph, remaining
+from runner.graph.language.lines import expressions
 from runner.graph.language.operations import OPERATIONS
 from runner.worker.types import infer
 from tests.harness import experiment
@@ -267,9 +269,9 @@ def test_an_interpretation_from_a_later_line_knows_the_given_dtypes() -> None:
     arrays = data.make(read, Path())
     arithmetic = Arithmetic(infer(read).floats["graph"])
     whole = interpret(read, "graph", arrays, arithmetic=arithmetic).values
-    later = interpret(
-        read, "graph", arrays, read.lines("graph")[1:], arithmetic=arithmetic, given={"h": whole["h"]}
-    ).values
+    graph = read.computed("graph")
+    edited = ChangingGraph(graph).changed({line: expression.term for line, expression in [*expressions(graph)][1:]})
+    later = interpret(read, "graph", arrays, remaining(edited, graph), arithmetic=arithmetic, given=whole).values
     np.testing.assert_array_equal(later["g"][0], whole["g"][0])
     np.testing.assert_array_equal(later["g"][0], whole["h"][0])
 

@@ -11,7 +11,7 @@ import yaml
 
 from runner.base.faults import InvalidExperiment
 from runner.checks.reference import interpret
-from runner.experiment.model import Loop
+from runner.graph.language.lines import lines, repeat
 from tests.harness import experiment, run
 
 TEXT = """\
@@ -38,8 +38,8 @@ grad: {of: l, wrt: [w, xs]}
 
 def test_a_map_is_a_repeat_over_the_slices() -> None:
     checked = experiment(TEXT)
-    loops = {line.name: line for line in checked.lines("graph") if isinstance(line, Loop)}
-    assert {name: (loop.steps, loop.results) for name, loop in loops.items()} == {
+    loops = filter(None, map(repeat, lines(checked.computed("graph"))))
+    assert {loop.name: (loop.form.steps, loop.results) for loop in loops} == {
         "y_map": (3, ("y",)),
         "z_map_map": (3, ("z_map",)),
         "u_map": (3, ("u",)),

@@ -164,6 +164,25 @@ def test_a_function_without_products_is_planned_by_its_arrays(tmp_path: Path) ->
 
 
 @pytest.mark.in_turn
+def test_operands_without_arrays_have_no_layout(tmp_path: Path) -> None:
+    plan = runner.plan(
+        lambda by, x: by * x, (3, X), mesh=MESH, candidates=0, quiet=True, folder=tmp_path / "run"
+    )  # fmt: skip
+    assert plan.in_specs[0] is None
+    assert plan.in_specs[1] is not None
+
+
+def test_what_a_function_saves_is_planned_with_its_layouts(tmp_path: Path) -> None:
+    def gradient(x: Any) -> Any:
+        saving = jax.checkpoint(lambda x: jnp.sum(checkpoint_name(jnp.tanh(x @ x.T), "h") ** 2), policy=runner.AUTO)
+        return jax.grad(saving)(x)
+
+    plan = runner.plan(
+        gradient, (X,), mesh=MESH, candidates=0, quiet=True, remat="auto", folder=tmp_path / "run"
+    )  # fmt: skip
+    assert plan.saved == "everything"
+
+
 def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
     """Rows are sharded over data alone, and need no more than the sum of the loss."""
     keys = {"devices": 4, "candidates": 0, "lines": False, "quiet": True, "in_specs": (runner.AUTO, P("data"))}
@@ -216,6 +235,8 @@ def test_a_function_without_an_open_policy_has_nothing_to_choose(tmp_path: Path)
         ({"hardware": "v9"}, "hardware"),
         ({"hold": {"up": P()}}, "hold['up']: no leaf that is AUTO has this path; there are params/down"),
         ({"hold": {"params/up": "model"}}, "hold['params/up']: 'model' is not a PartitionSpec"),
+        ({"hold": {3: P()}}, "hold[3]: a path of leaves is a text"),
+        ({"out_specs": 3}, "out_specs: a spec is a PartitionSpec, not 3"),
         ({"in_specs": ({"up": "auto", "side": P()}, P())}, "the operand has no ['side']"),
     ],
 )

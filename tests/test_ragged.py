@@ -18,9 +18,9 @@ from runner.checks import origins
 from runner.compiled.evidence import collectives as evidence
 from runner.compiled.evidence import hlo
 from runner.compiled.evidence.nodes import Origins
-from runner.experiment.model import Node
 from runner.experiment.program import Program
 from runner.graph.language.counterparts import collectives
+from runner.graph.language.lines import expressions
 from runner.link.steps import StepWork
 from runner.reports.record.verdicts import SectionsVerdict
 from runner.worker import lowered
@@ -244,15 +244,14 @@ def test_invalid_calls_are_refused(call, message):
 
 def test_the_trace_shows_which_rows_are_kept(tmp_path):
     experiment = harness.experiment(SENT)
-    (line,) = experiment.per_device
-    assert isinstance(line, Node)
+    ((line, expression),) = expressions(experiment.per_device)
     rng = np.random.default_rng(0)
     values = {
         "A": [rng.normal(size=(4, 2)) for _ in range(4)],
         "R": [rng.normal(size=(8, 2)) for _ in range(4)],
         "S": [np.ones(4, np.int32)] * 4,
     }
-    blocks = origins.of_collective(experiment, line, "ragged_all_to_all", "A", values)
+    blocks = origins.of_collective(experiment, line, expression.term, "ragged_all_to_all", "A", values)
     assert blocks is not None
     rows = {block.ranges[0]: block.positions for block in blocks[1]}
     assert rows == {(0, 1): (0,), (1, 2): (1,), (2, 3): (2,), (3, 4): (3,), (4, 8): ()}

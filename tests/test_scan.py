@@ -11,8 +11,8 @@ import pytest
 from runner.base import executions
 from runner.checks.reference import interpret
 from runner.experiment.forms import BY_NAMES, POLICIES
-from runner.experiment.lines import Checkpoint, expressions
-from runner.experiment.model import Experiment, Loop
+from runner.experiment.model import Checkpoint, Experiment
+from runner.graph.language.lines import expressions, lines, repeat
 from runner.programs.types import InferredTypes, Repairs
 from runner.programs.writers import WRITERS
 from tests.command import ROOT
@@ -156,14 +156,14 @@ def test_a_repeat_without_carries_stacks_its_results() -> None:
 
 
 def test_lines_and_constraints_in_repeats_have_paths() -> None:
-    graph = experiment(GOOD).lines("graph")
+    graph = experiment(GOOD).computed("graph")
     paths = [line.path for line, _ in expressions(graph)]
     assert "layers/over/v" in paths
     assert "y_inner/over/each" in paths
     assert experiment(GOOD).constrained.keys() >= {"layers/body/g", "layers.g", "y_inner/body/y_kept"}
-    layers = next(line for line in graph if isinstance(line, Loop) and line.name == "layers")
-    assert (layers.steps, layers.unroll, layers.defines) == (3, False, {"layers.g", "layers.gs"})
-    assert "n" in layers.names
+    layers = next(loop for loop in map(repeat, lines(graph)) if loop is not None and loop.name == "layers")
+    assert (layers.form.steps, layers.form.unroll, layers.results) == (3, False, ("g", "gs"))
+    assert [graph.producers[number].results[0].name for number in layers.form.sized_by] == ["n"]
 
 
 def test_the_checkpoint_policies_are_jaxs() -> None:

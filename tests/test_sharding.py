@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.base.layout import Mesh, Spec
-from runner.experiment.graphs import graph
-from runner.experiment.lines import Line, Node
+from runner.experiment.graphs import of_line
 from runner.graph.language.syntax import parse
 from runner.graph.model import Equation
 from runner.graph.sharding.repairs import Repair, candidates, resharded
 from runner.graph.sharding.results import OperandLayout, of_result
+from runner.graph.source import Line
 
 MESH = Mesh(("x", "y"), (2, 4))
 
 
 def equation(text: str) -> Equation:
     """Return the equation of a line."""
-    return graph([Node(Line("C"), parse(text))], "ABJ").equations[-1]
+    return of_line(Line("C"), parse(text).term, "ABJ").equations[-1]
 
 
 ALL = slice(None)

@@ -11,7 +11,7 @@ import yaml
 
 from runner.checks import oracles
 from runner.experiment import data
-from runner.experiment.lines import flat
+from runner.graph.language.lines import every_line
 from runner.worker.gradient import unsharded
 from tests import harness
 
@@ -214,9 +214,16 @@ def test_where_shard_map_does_not_run_the_interpreter_is_given_the_gradients(tmp
 
 def test_lines_before_and_after_the_gradients() -> None:
     experiment = harness.experiment(GOOD)
-    assert [line.name for line in flat(experiment.before("graph"))] == ["rows", "y", "loss"]
+    assert [line.name for line in every_line(experiment.before("graph"))] == ["rows", "y", "loss"]
     # Values that depend on no array are recomputed.
-    assert [line.name for line in flat(experiment.after("graph"))] == ["rows", "m", "new1", "square", "new2", "told"]
+    assert [line.name for line in every_line(experiment.after("graph"))] == [
+        "rows",
+        "m",
+        "new1",
+        "square",
+        "new2",
+        "told",
+    ]
     assert experiment.passed("graph") == ("y",)
     assert replace(experiment, grad=None).given == experiment.arrays
 

@@ -35,7 +35,9 @@ from runner.checks.reference.arithmetic import Arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, Flat, Section, expressions
+from runner.experiment.model import Experiment, Section
+from runner.graph.language.lines import expressions
+from runner.graph.model import Graph
 from runner.graph.source import Line
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
@@ -147,7 +149,7 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
     them, the likeliest of these is returned, and its message says that it needs more.
     """
     suspect = trial.suspect
-    graph = _lines(context.experiment.lines("graph"))
+    graph = _lines(context.experiment.computed("graph"))
     own = suspect.section == "graph"
     # The lines of a function have other names than those of its reference.
     bonus, beside = (0.0, _BESIDE_IN_PYTHON) if own else (_LIKE + _ALIKE, _BESIDE)
@@ -289,16 +291,14 @@ def _rank(edit: Edit) -> float:
 
 def _score(edit: Edit, graph: Mapping[str, str]) -> float:
     """Return the rank of an edit; the more the edited line resembles the graph's, the lower."""
-    edited_line, graph_line = (
-        lines.get(edit.line, "") for lines in (_lines(edit.statements[edit.first : edit.first + 1]), graph)
-    )
+    edited_line, graph_line = edit.written, graph.get(edit.line, "")
     alike = SequenceMatcher(None, edited_line, graph_line).ratio() if edited_line and graph_line else 0.0
     return edit.rank - _LIKE * (alike == 1.0) - _ALIKE * alike
 
 
-def _lines(statements: Sequence[Flat]) -> dict[str, str]:
-    """Return the text of each line of the edited section, by its name (`ring.acc`)."""
-    return {str(line): expression.text for line, expression in expressions(statements) if not line.first}
+def _lines(graph: Graph) -> dict[str, str]:
+    """Return the text of each line of a graph, by its name (`ring.acc`)."""
+    return {str(line): expression.text for line, expression in expressions(graph) if not line.first}
 
 
 @dataclass(frozen=True)
@@ -410,7 +410,7 @@ class Trial:
         lines: dict[tuple[str, str], Edit] = {}
         for removal in (self._removals[number] for number in self._near(edit)):
             line = (removal.place, removal.before)
-            wrong = any(statement.line in self._wrong_lines for _, statement in removal.changed.edited)
+            wrong = not self._wrong_lines.isdisjoint(removal.changed.lines)
             if wrong and removal.kind in _PLACING and len(removal.changed.edited) >= len(_edited(lines.get(line))):
                 lines[line] = removal
         return any(self._is_idle(edit, removal) for removal in lines.values())
@@ -418,18 +418,14 @@ class Trial:
     def _near(self, edit: Edit) -> list[int]:
         """The numbers of the removals from other lines that are tried: those of the nearest lines."""
         at = self._order.get(edit.line, 0)
-        edited = {statement.line for _, statement in edit.changed.edited}
+        edited = edit.changed.lines
 
         def rank(number: int) -> tuple[bool, int]:
             # An edit that does the work of a collective is the least likely of all.
             removal = self._removals[number]
             return removal.kind not in _MOVING, abs(self._order[removal.line] - at)
 
-        apart = (
-            number
-            for number, removal in enumerate(self._removals)
-            if edited.isdisjoint(statement.line for _, statement in removal.changed.edited)
-        )
+        apart = (number for number, removal in enumerate(self._removals) if edited.isdisjoint(removal.changed.lines))
         return sorted(apart, key=rank)[:_REMOVED]
 
     @cached_property

@@ -7,7 +7,6 @@ A program is broken with edits (`runner/app/cli/mutate.py`) and, as most edits u
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,25 +16,16 @@ from typing import TypeGuard
 from runner.base import dtypes
 from runner.base.faults import Key
 from runner.checks import inscribed
-from runner.experiment.lines import (
-    Flat,
-    Line,
-    Loop,
-    Node,
-    Position,
-    Statement,
-    expressions,
-    flat,
-    inside,
-    with_inside,
-)
 from runner.experiment.model import Experiment, Section
 from runner.experiment.source_text import NO_SOURCE, SourceText
+from runner.graph.language.lines import RepeatLines, expressions, line_of, lines, repeat
 from runner.graph.language.parts import called, parts
 from runner.graph.language.passing import passed_on
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import Expression
-from runner.graph.source import Frame
+from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, walk
+from runner.graph.source import Frame, FunctionCall, Line, Source
+from runner.graph.spelling import Spelling
 from runner.graph.term import Apply, Const, Name, Term, children, mapped, name_of, substituted, swapped, within
 
 _SLICES = ("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim")
@@ -69,18 +59,55 @@ def gives_several(frame: Frame) -> bool:
 
 
 @dataclass(frozen=True)
+class PlacedLine:
+    """A line of a section.
+
+    - `line`, `source`: its identity, and its text and columns where it is written.
+    - `names`: what the names around it, of its function, are in the section, where they differ.
+    """
+
+    line: Line
+    source: Source
+    names: Mapping[str, Name]
+
+
+@dataclass(frozen=True)
+class EditedLine:
+    """A line of a section with another `term`, in the names of the lines around it."""
+
+    placed: PlacedLine
+    term: Term
+
+    @property
+    def line(self) -> Line:
+        """The line."""
+        return self.placed.line
+
+    @property
+    def in_section(self) -> Term:
+        """Its term in the names of the section."""
+        return substituted(self.term, self.placed.names.get)
+
+
+@dataclass(frozen=True)
 class Change:
     """What an edit changes.
 
-    - `edited`: the statements, with their positions; their expressions have no text yet.
+    - `edited`: the lines with other terms; `steps`: the repeats with other numbers of steps.
     - `in_file`: the key of each line of the file that changes, with a function that returns its new text.
     - `before`, `after`: return the part and its replacement as text.
     """
 
-    edited: tuple[tuple[Position, Node | Loop[Statement]], ...]
+    edited: tuple[EditedLine, ...]
+    steps: tuple[tuple[Line, int], ...]
     in_file: tuple[tuple[Key, Callable[[], str | int]], ...]
     before: Callable[[], str]
     after: Callable[[], str]
+
+    @property
+    def lines(self) -> frozenset[Line]:
+        """The lines and repeats that it changes."""
+        return frozenset((*(edited.line for edited in self.edited), *(line for line, _ in self.steps)))
 
 
 @dataclass(frozen=True)
@@ -107,19 +134,13 @@ class Edit:
         """What it changes."""
         return self.change()
 
-    @cached_property
-    def _written(self) -> tuple[tuple[Flat, ...], int]:
-        return self.edits.written(self.changed.edited)
-
-    @cached_property
-    def statements(self) -> tuple[Flat, ...]:
-        """The single lines of the edited section."""
-        return self._written[0]
-
     @property
-    def first(self) -> int:
-        """The position of the first of them that changes."""
-        return self._written[1]
+    def written(self) -> str:
+        """The new text of its line; "" if that is a repeat, or comes after the first statement that changes."""
+        if self.edits.position(self.line) > min(map(self.edits.position, map(str, self.changed.lines))):
+            return ""
+        terms = (edited.term for edited in self.changed.edited if str(edited.line) == self.line)
+        return next(map(text, terms), "")
 
     @property
     def before(self) -> str:
@@ -170,7 +191,7 @@ class EditSite:
     """An expression of the file: its path (`("ring", "acc")`), the lines before it, and the index of its loop.
 
     - `term`, `before`: in the names of the function that the line belongs to, if any.
-    - `named`: its name in messages; `places`: every line of the section that it stands for, with its position.
+    - `named`: its name in messages; `places`: every line of the section that it stands for.
     - `frame`: its place in the user's file, for a line read from Python.
     - `given`: the names that no line before it gives: parameters, and what a repeat carries.
     - `source`: how the user's Python spells the values of its function.
@@ -185,7 +206,7 @@ class EditSite:
     before: dict[str, Before]
     index: str | None = None
     named: str = ""
-    places: tuple[tuple[Position, Node], ...] = ()
+    places: tuple[PlacedLine, ...] = ()
     frame: Frame | None = None
     given: tuple[str, ...] = ()
     source: SourceText = NO_SOURCE
@@ -200,7 +221,7 @@ class EditSite:
     @property
     def label(self) -> str:
         """The name that the lines around it in the file have for it."""
-        return self.places[0][1].line.label
+        return self.places[0].line.label
 
     def text(self, term: Term) -> str:
         """The text of a part for messages: of a line of Python, as the source has it."""
@@ -259,7 +280,7 @@ class EditSite:
 class Edits:
     """The edits of one section of an experiment.
 
-    - `sites`: its expressions; `loops`: its repeats, with their positions.
+    - `sites`: its expressions; `loops`: its repeats.
     - `combinations`: the mesh axes of more than one device, singly and all together; `blocks`: the shapes of the arrays
       on a device; `counts`: the numbers of devices along them.
     - `reference`: the experiment whose graph the section should compute.
@@ -277,23 +298,22 @@ class Edits:
         self.combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
         self.counts = sorted({experiment.mesh.axis_size(axes) for axes in self.combinations})
         self.reference = experiment if reference is None else reference
-        self._statements = experiment.section(section)
-        self._lines = [flat((statement,)) for statement in self._statements]
-        self._first = {line.name: i for i, line in reversed([*enumerate(experiment.lines(section))])}
-        terms = {line: expression.term for line, expression in expressions(experiment.lines(section))}
-        reading = _SiteReader(experiment, section)
+        self._graph, computed = experiment.section(section), experiment.computed(section)
+        self._positions = {line_of(equation).name: i for i, equation in enumerate(lines(computed))}
+        terms = {line: expression.term for line, expression in expressions(computed)}
+        reading = _SiteReader(experiment, section, Spelling.of(self._graph))
         arrays = tuple(array.name for array in experiment.given)
         integers = frozenset(a.name for a in experiment.given if dtypes.dtype(a.dtype).kind == "int")
         around = _Around(arrays, integers=integers)
-        self._copies = Copies(_by_line(reading.sites(self._statements, terms, (), around)))
+        self._copies = Copies(_by_line(reading.sites(self._graph, terms, {}, around)))
         self.sites = [*self._copies.together(alike=alike)]
-        self.loops = list(_loops(self._statements, ()))
+        self.loops = [loop for equation in walk(self._graph) if (loop := repeat(equation)) is not None]
 
     @cached_property
     def read(self) -> frozenset[str]:
         """The names on which the results depend."""
         needed, reads = {*self.experiment.results}, dict[str, set[str]]()
-        for name, names in _reads(self._statements):
+        for name, names in _reads(self._graph, Spelling.of(self._graph)):
             if name is None:
                 needed.update(names)
             else:
@@ -313,7 +333,7 @@ class Edits:
 
     def added_sum(self, site: EditSite) -> str | None:
         """The operand for which JAX adds the sum of a site, empty if it is not known; None for any other site."""
-        return self.experiment.added_sums[self.section].get(str(site.places[0][1].line))
+        return self.experiment.added_sums[self.section].get(str(site.places[0].line))
 
     def edit(self, site: EditSite, old: Term, new: Term, kind: str, message: Callable[[], str], rank: float) -> Edit:
         """The section with `new` in the place of `old`, in the site and in its copies."""
@@ -373,43 +393,32 @@ class Edits:
         self, terms: Sequence[tuple[EditSite, Term]], before: Callable[[], str], after: Callable[[], str]
     ) -> Change:
         """The section with other terms at these sites."""
-        edited = (
-            (position, Node(node.line, Expression("", term)))
-            for edited_site, term in terms
-            for position, node in edited_site.places
-        )
+        edited = (EditedLine(placed, term) for edited_site, term in terms for placed in edited_site.places)
         in_file = ((self._key(edited_site), partial(_in_file, edited_site, term)) for edited_site, term in terms)
-        return Change(tuple(edited), tuple(in_file), before, after)
+        return Change(tuple(edited), (), tuple(in_file), before, after)
 
     def _key(self, site: EditSite) -> Key:
-        return site.places[0][1].line.written(self.section)[0]
+        return site.places[0].line.written(self.section)[0]
 
-    def stepped(self, position: Position, loop: Loop[Statement], by: int) -> Edit:
-        """The section in which the loop at `position` takes `by` more steps."""
-        edited, name = replace(loop, steps=loop.counted_steps + by), str(loop.line)
+    def stepped(self, loop: RepeatLines, by: int) -> Edit:
+        """The section in which a repeat takes `by` more steps."""
+        steps, name = loop.form.counted + by, str(loop.line)
+        often = replace(loop, form=replace(loop.form, steps=steps)).often
         what = "one step short" if by > 0 else "one step long"
         frame = self.experiment.given_frames[self.section].get(name)
-        mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {edited.often} it equals the graph"
+        mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {often} it equals the graph"
         key = (*loop.line.written(self.section)[0], "repeat")
-        change = Change(
-            ((position, edited),), ((key, lambda: edited.counted_steps),), lambda: loop.often, lambda: edited.often
-        )
+        change = Change((), ((loop.line, steps),), ((key, lambda: steps),), lambda: loop.often, lambda: often)
         return Edit(name, frame, "loop", 1.0, lambda: mend, lambda: change, self)
 
-    def written(self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]) -> tuple[tuple[Flat, ...], int]:
-        """The lines of an edited section, and the position of the first change."""
-        changed: dict[int, Statement] = {}
-        for (number, *rest), statement in edited:
-            printed = _printed(statement) if isinstance(statement, Node) else statement
-            changed[number] = _changed(changed.get(number, self._statements[number]), rest, printed)
-        lines = (flat((changed[i],)) if i in changed else single_lines for i, single_lines in enumerate(self._lines))
-        first = min(self._first[(*statement.line.loops, statement.name)[0]] for _, statement in edited)
-        return tuple(itertools.chain.from_iterable(lines)), first
+    def position(self, line: str) -> int:
+        """The position of a line, or of the outermost repeat around it, among those of the section."""
+        return self._positions[line.partition(".")[0]]
 
 
 def _in_file(site: EditSite, term: Term) -> str:
     """The new text in the file of a line that is edited."""
-    return text(inscribed.in_file(site.places[0][1], term))
+    return text(inscribed.in_file(site.places[0].source, site.term, term))
 
 
 class Copies:
@@ -600,125 +609,173 @@ class _SiteReader:
 
     experiment: Experiment
     section: Section
+    spelling: Spelling
 
     def sites(
+        self, graph: Graph, terms: Mapping[Line, Term] | None, names: dict[str, Name], around: _Around
+    ) -> Iterator[EditSite]:
+        """The expressions of a graph, each with the names in scope.
+
+        `terms` has the section's lines in the section's names; None in a function. `names` are those that the names of
+        the function have in the section; it gets those of the graph's lines.
+        """
+        for equation in graph.equations:
+            match equation.form:
+                case None if equation.source.whole and equation.source.line.first is None:
+                    yield from self._line(equation, names, around)
+                case None:
+                    pass
+                case Repeat():
+                    yield from self._repeat(RepeatLines(equation, equation.form), terms, names, around)
+                case CalledFunction(call=call, taken=taken):
+                    yield from self._called(call, equation.bodies[0], names, around)
+                    self._give(call.results, taken, terms, names, around)
+                case Branches():
+                    yield from self._choice(equation, equation.form, terms, names, around)
+
+    def _line(self, equation: Equation, names: dict[str, Name], around: _Around) -> Iterator[EditSite]:
+        line = equation.source.line
+        site = self._site(equation, names, around)
+        if site.frame is not None or site.source.empty:
+            # The others are of JAX alone, as the counter of a fori_loop.
+            yield site
+        around.before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
+        _name(line.label, line, names)
+
+    def _repeat(
+        self, loop: RepeatLines, terms: Mapping[Line, Term] | None, names: dict[str, Name], around: _Around
+    ) -> Iterator[EditSite]:
+        given = (*around.given, *loop.given)
+        firsts = ((line, name_of(first.term)) for line, first in loop.firsts(self.spelling))
+        integers = around.integers | around.same((line.name, of) for line, of in firsts if line.first == "over")
+        within = _Around(given, dict(around.before), loop.index or "i", around.source, integers)
+        own = {name: known for name, known in names.items() if name not in loop.bound}
+        yield from self.sites(loop.body, terms, own, within)
+        _name(loop.line.label, loop.line, names)
+
+    def _called(
+        self, call: FunctionCall, body: Graph, names: Mapping[str, Name], around: _Around
+    ) -> Iterator[EditSite]:
+        own = {parameter: names.get(name, Name(name)) for parameter, name in call.arguments}
+        yield from self.sites(body, None, own, self._around_call(call, around))
+
+    def _choice(
         self,
-        statements: Iterable[Statement],
+        equation: Equation,
+        form: Branches,
         terms: Mapping[Line, Term] | None,
-        position: Position,
+        names: dict[str, Name],
         around: _Around,
     ) -> Iterator[EditSite]:
-        """The expressions of statements, each with the names in scope.
+        within, known = self._around_call(form.call, around), dict(names)
+        for call, body in zip(form.calls, equation.bodies, strict=True):
+            yield from self._called(call, body, known, within)
+            self._give(call.results, (body.producers[number].source for number in body.outputs), None, known, within)
+        selecting = replace(self, spelling=self.spelling.selecting(form, equation.bodies))
+        yield from selecting.sites(form.selecting, None, known, within)
+        self._give([taken.line.label for taken in form.taken], form.taken, terms, names, around)
 
-        `terms` has the section's lines in the section's names; None for the statements of a function.
-        """
-        for number, statement in enumerate(statements):
-            here = (*position, number)
-            if isinstance(statement, Node):
-                site = self._site(statement, here, around)
-                if site.frame is not None or site.source.empty:
-                    # The others are of JAX alone, as the counter of a fori_loop.
-                    yield site
-                around.before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
-            elif isinstance(statement, Loop):
-                given = (*around.given, *statement.given)
-                over = ((name, name_of(array.term)) for name, array in statement.over)
-                integers = around.integers | around.same(over)
-                within = _Around(given, dict(around.before), statement.index, around.source, integers)
-                yield from self.sites(statement.body, terms, here, within)
-            else:
-                parameters = tuple(name for name, _ in statement.call.arguments)
-                source = self.experiment.imports.source_text(statement.call)
-                integers = around.same(statement.call.arguments)
-                within = _Around(parameters, index=around.index, source=source, integers=integers)
-                yield from self.sites(inside(statement), None, here, within)
-                if terms is not None:
-                    around.before.update((give.name, Before(terms[give.line])) for give in statement.gives)
+    def _around_call(self, call: FunctionCall, around: _Around) -> _Around:
+        """What is in scope for the lines of a call."""
+        parameters = tuple(name for name, _ in call.arguments)
+        source = self.experiment.imports.source_text(call)
+        return _Around(parameters, index=around.index, source=source, integers=around.same(call.arguments))
 
-    def _site(self, node: Node, position: Position, around: _Around) -> EditSite:
-        line, (key, _) = node.line, node.line.written(self.section)
+    def _give(
+        self,
+        results: Iterable[str],
+        taken: Iterable[Source],
+        terms: Mapping[Line, Term] | None,
+        names: dict[str, Name],
+        around: _Around,
+    ) -> None:
+        """Name the results of a call or a choice."""
+        for result, source in zip(results, taken, strict=True):
+            _name(result, source.line, names)
+            if terms is not None:
+                around.before[source.line.name] = Before(terms[source.line])
+
+    def _site(self, equation: Equation, names: Mapping[str, Name], around: _Around) -> EditSite:
+        line = equation.source.line
+        key, _ = line.written(self.section)
         frame = self.experiment.given_frames[self.section].get(str(line))
         named = f"{self.section}.{line}" if key[0] == self.section else ".".join(map(str, key))
         path = (*line.loops, line.name)
-        places = ((position, node),)
+        places = (PlacedLine(line, equation.source, dict(names)),)
         return EditSite(
-            path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
-            around.given, around.source, around.integers,
+            path, self.spelling.equation(equation), dict(around.before), around.index, str(frame or named), places,
+            frame, around.given, around.source, around.integers,
         )  # fmt: skip
 
 
-def _printed(node: Node) -> Node:
-    """An edited line with the text of its expression."""
-    return Node(node.line, Expression.of(node.expression.term))
+def _name(result: str, line: Line, names: dict[str, Name]) -> None:
+    """Add to `names` what the name of a result is in the section."""
+    if result == line.name:
+        names.pop(result, None)
+    else:
+        names[result] = Name(line.name)
 
 
-def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tuple[Position, Loop[Statement]]]:
-    for number, statement in enumerate(statements):
-        if isinstance(statement, Loop):
-            yield (*position, number), statement
-        yield from _loops(inside(statement), (*position, number))
-
-
-def _reads(statements: Iterable[Statement]) -> Iterator[tuple[str | None, Iterable[str]]]:
+def _reads(graph: Graph, spelling: Spelling) -> Iterator[tuple[str | None, Iterable[str]]]:
     """What each value reads; under None what a repeat carries, stacks and is bounded by."""
-    for statement in statements:
-        if isinstance(statement, Node):
-            yield statement.line.label, statement.names
-            yield statement.name, statement.names
-            continue
-        if isinstance(statement, Loop):
-            for name, first in statement.carry:
-                yield None, (name, *first.names)
-            for name, array in statement.over:
-                yield name, array.names
-            yield None, (statement.going, *(name for _, name in statement.stack), *statement.counted)
-        else:
-            for name, given in statement.call.arguments:
-                yield name, (given,)
-        yield from _reads(inside(statement))
+    for equation in graph.equations:
+        form, line = equation.form, equation.source.line
+        match form:
+            case None if equation.source.whole and line.first is None:
+                read = Expression("", spelling.equation(equation)).names
+                yield line.label, read
+                yield line.name, read
+            case None:
+                pass
+            case Repeat(sized_by=sized_by):
+                loop = RepeatLines(equation, form)
+                for first, expression in loop.firsts(spelling):
+                    read = expression.names
+                    yield (None, (first.name, *read)) if first.first == "carry" else (first.name, read)
+                yield None, (loop.going, *loop.stack.values(), *(spelling.named[number] for number in sized_by))
+            case CalledFunction(call=call):
+                yield from ((name, (given,)) for name, given in call.arguments)
+            case Branches(call=call, calls=calls, selecting=selecting):
+                yield from ((name, (given,)) for of in (call, *calls) for name, given in of.arguments)
+                yield from _reads(selecting, spelling.selecting(form, equation.bodies))
+        for body in equation.bodies:
+            yield from _reads(body, spelling)
 
 
 def _by_line(of_calls: Iterable[EditSite]) -> list[EditSite]:
     """Merge the sites of one line of a function, which has a site for each call."""
     sites: dict[object, EditSite] = {}
     for site in of_calls:
-        line = (site.places[0][1].line.written("graph")[0], site.label, text(site.term))
+        line = (site.places[0].line.written("graph")[0], site.label, text(site.term))
         same = sites.get(line)
         sites[line] = site if same is None else replace(same, places=(*same.places, *site.places))
     return list(sites.values())
 
 
-def _changed(statement: Statement, position: Sequence[int], replacement: Statement) -> Statement:
-    """A statement in which the statement at `position` inside it is replaced."""
-    if not position:
-        return replacement
-    parts = list(inside(statement))
-    parts[position[0]] = _changed(parts[position[0]], position[1:], replacement)
-    return with_inside(statement, parts)
-
-
 def indices(experiment: Experiment, section: Section) -> frozenset[str]:
     """The lines that do not depend on any array: sizes, positions, numbers of devices."""
-    data = {array.name for array in experiment.given}
+    data, computed = {array.name for array in experiment.given}, experiment.computed(section)
+    spelling = Spelling.of(computed)
 
-    def visit(statements: Iterable[Flat], path: str) -> set[str]:
+    def visit(graph: Graph, path: str) -> set[str]:
         without = set[str]()
-        for statement in statements:
-            if isinstance(statement, Node):
-                if data.isdisjoint(_read(statement.expression.term)):
-                    without.add(f"{path}{statement.name}")
+        for equation in lines(graph):
+            name, loop = line_of(equation).name, repeat(equation)
+            if loop is None:
+                if data.isdisjoint(_read(spelling.equation(equation))):
+                    without.add(f"{path}{name}")
                 else:
-                    data.add(statement.name)
+                    data.add(name)
                 continue
-            data.update(line.name for line, first in statement.firsts() if not data.isdisjoint(_read(first.term)))
+            data.update(line.name for line, first in loop.firsts(spelling) if not data.isdisjoint(_read(first.term)))
             # What one step computes is read by the next.
-            visit(statement.body, path)
-            without |= visit(statement.body, f"{path}{statement.name}.")
-            last = (*((name, name) for name, _ in statement.carry), *statement.stack)
-            data.update(f"{statement.name}.{name}" for name, inner in last if inner in data)
+            visit(loop.body, path)
+            without |= visit(loop.body, f"{path}{name}.")
+            last = (*((carried, carried) for carried in loop.carry), *loop.stack.items())
+            data.update(f"{name}.{result}" for result, inner in last if inner in data)
         return without
 
-    return frozenset(visit(experiment.lines(section), ""))
+    return frozenset(visit(computed, ""))
 
 
 def _read(term: Term) -> Iterator[str]:

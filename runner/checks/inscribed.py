@@ -1,24 +1,22 @@
 """Takes a line and its edited expression; returns the term of the line that the file would have.
 
-A section has a call within an expression as a separate statement before the line. In the file, the call is written
-where the line uses its name.
+A section has a call within an expression as a separate line before it. In the file, the call is written where the line
+uses its name.
 """
 
 from __future__ import annotations
 
-from runner.experiment.model import Node
+from runner.graph.language.syntax import parse
+from runner.graph.source import Source
 from runner.graph.term import Name, Term, substituted, swapped, within
 
 
-def in_file(node: Node, edited: Term) -> Term:
-    """The term of the line in the file if `node` is `edited`: with calls written out, and the text around it kept."""
-    written = node.expression.whole
-    if written is None:
-        return edited
+def in_file(source: Source, line: Term, edited: Term) -> Term:
+    """The term of the line in the file if `line` is `edited`: with calls written out, and the text around it kept."""
+    written = parse(source.text).term
     # Where a part and the only part inside it have the same columns, the outer one counts.
-    parts = {part.at: part for part in reversed([*within(written)])}
-    line = node.expression.term
+    parts = {part.at: part for part in reversed([*within(written)]) if part.at is not None}
     read = {part.name: parts[part.at] for part in within(line) if isinstance(part, Name) and part.at in parts}
     calls = {name: part for name, part in read.items() if not isinstance(part, Name)}
     term = substituted(edited, calls.get)
-    return swapped(written, parts[line.at], term) if line.at in parts else term
+    return swapped(written, parts[source.at], term) if source.at in parts else term

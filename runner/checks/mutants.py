@@ -16,6 +16,7 @@ import numpy as np
 from runner.base import dtypes
 from runner.base.words import listed
 from runner.checks import oracles, registry
+from runner.checks.changed import ChangedGraphs
 from runner.checks.context import Context
 from runner.checks.diagnosis import MISFITS, Suspect, Trial, most
 from runner.checks.edits import Edit, Edits
@@ -26,6 +27,7 @@ from runner.checks.reference.arithmetic import ANY, Arithmetic, Floats
 from runner.checks.reference.rounded import plain
 from runner.checks.reference.rounding import machine
 from runner.checks.slips import changing
+from runner.experiment.changing import remaining
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
 from runner.link.target import DeviceShard, Output, ProgramRun
@@ -70,6 +72,7 @@ class _Judge:
         self._context = context
         self._section: Section = section
         self._trial = Trial(context, Suspect(context.experiment, section))
+        self._changed = ChangedGraphs(context.experiment, section)
         exact = Arithmetic(context.floats.get(section, {}))
         self._values = interpret(context.experiment, section, context.arrays, arithmetic=exact).values
 
@@ -97,14 +100,16 @@ class _Judge:
         self, edit: Edit, arithmetic: Arithmetic, known: Mapping[str, PerDevice] | None
     ) -> dict[str, PerDevice]:
         """All values in float64, starting from those of the lines before the edit, or as the target rounds."""
-        context, first = self._context, edit.first if known is not None else 0
-        statements, script = edit.statements[first:], context.bounded(self._section)
+        context, script = self._context, self._context.bounded(self._section)
+        graph = self._changed.of(edit)
+        if known is not None:
+            graph = remaining(graph, self._changed.graph)
         with np.errstate(all="ignore"):
             interpreted = interpret(
                 context.experiment,
                 self._section,
                 context.arrays,
-                statements,
+                graph,
                 arithmetic=arithmetic,
                 given=known,
                 most=most(context),
@@ -136,7 +141,7 @@ class _Judge:
         """Whether the `sections` check sees no difference with casts that do not round."""
         if not self._context.uncast:
             return True
-        uncast = oracles.uncast(self._context, self._section, edit.statements)
+        uncast = oracles.uncast(self._context, self._section, self._changed.of(edit))
         return self._like_graph(uncast, before_casts=True)
 
     def _run(self, drawn: Mapping[str, PerDevice]) -> ProgramRun:

@@ -23,7 +23,7 @@ _OTHER = 3.25
 
 def computed(edits: Edits) -> Iterator[Edit]:
     """The edits of the numbers that lines of Python without an equation give."""
-    sites = [*{site.places[0][0]: site for each in edits.sites for site in (each, *each.copies)}.values()]
+    sites = [*{site.places[0].line: site for each in edits.sites for site in (each, *each.copies)}.values()]
     traced = {(site.frame.file, site.frame.line) for site in sites if site.frame is not None}
     readers: dict[tuple[Given, float], list[EditSite]] = {}
     for site in sites:

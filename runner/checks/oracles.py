@@ -15,9 +15,11 @@ from runner.checks.reference import CannotInterpret, Oracle, PerDevice, Rounding
 from runner.checks.reference.arithmetic import Arithmetic, Floats
 from runner.checks.reference.rounding import machine, of_float64
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, Flat, Section
+from runner.experiment.model import Experiment, Section
 from runner.experiment.plain import located
+from runner.graph.language.lines import reached
 from runner.graph.language.syntax import fault_at
+from runner.graph.model import Graph
 from runner.graph.source import SECTIONS
 
 
@@ -88,11 +90,11 @@ def in_float64(context: Context, section: Section) -> dict[str, Rounding]:
     return of_float64(experiment, section, context.arrays, floats, oracle, keep, context.known_as)
 
 
-def uncast(context: Context, section: Section, statements: Iterable[Flat] | None = None) -> dict[str, PerDevice]:
-    """The outputs of a section, or of `statements` in its place, with casts that do not round."""
+def uncast(context: Context, section: Section, graph: Graph | None = None) -> dict[str, PerDevice]:
+    """The outputs of a section, or of `graph` in its place, with casts that do not round."""
     arithmetic = Arithmetic(context.floats.get(section, {}), casts=False)
     keep = context.experiment.results
-    return interpret(context.experiment, section, context.arrays, statements, keep=keep, arithmetic=arithmetic).values
+    return interpret(context.experiment, section, context.arrays, graph, keep=keep, arithmetic=arithmetic).values
 
 
 def _whole(context: Context, section: Section, name: str, value: PerDevice) -> np.ndarray | None:
@@ -133,9 +135,9 @@ def _reading(experiment: Experiment, gradients: Iterable[str]) -> frozenset[str]
     """The names of these gradients, and of the outputs that depend on them."""
     depends = set(gradients)
     for section in SECTIONS:
-        for statement in experiment.lines(section):
-            if statement.names & depends:
-                depends |= statement.defines
+        graph = experiment.computed(section)
+        entered = reached(graph, depends)
+        depends |= {name for name, number in graph.names.items() if number in entered}
     return frozenset(name for name in experiment.outputs if name in depends)
 
 
@@ -248,9 +250,7 @@ def _endless(context: Context, section: Section) -> list[str]:
 
 def _constants(experiment: Experiment, section: Section) -> list[str]:
     """The results that do not depend on any array."""
-    depends = {array.name for array in experiment.given}
-    for statement in experiment.lines(section):
-        # A loop's results depend on everything that its lines read.
-        if statement.names & depends:
-            depends |= statement.defines
-    return [name for name in experiment.results if experiment.section(section) and name not in depends]
+    graph = experiment.computed(section)
+    # A loop's results depend on everything that its lines read.
+    depends = reached(graph, (array.name for array in experiment.given))
+    return [name for name in experiment.results if graph.equations and graph.names[name] not in depends]

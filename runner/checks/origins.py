@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from runner.checks.reference import PerDevice, interpret
-from runner.experiment.model import Experiment, Node
+from runner.experiment import graphs
+from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.parts import argument, place_of, with_argument
-from runner.graph.language.syntax import Expression
+from runner.graph.source import Line
 from runner.graph.term import Apply, Const, Term
 from runner.reports.record.model import TracedBlock, TracedOrigins
 
@@ -43,9 +44,9 @@ class Block:
 
 
 def of_collective(
-    experiment: Experiment, node: Node, operation: str, before: str, values: Mapping[str, PerDevice]
+    experiment: Experiment, line: Line, term: Term, operation: str, before: str, values: Mapping[str, PerDevice]
 ) -> list[list[Block]] | None:
-    """The blocks of the result of `node` on each device; None if there are too many to draw.
+    """The blocks of the result of a line with this term on each device; None if there are too many to draw.
 
     `before` names the operand among the `values` of the named code.
     """
@@ -53,12 +54,11 @@ def of_collective(
     if size > DEVICES:
         return None
     # The union of marks is their sum, whatever the reduction.
-    term = node.expression.term
-    statement = Node(node.line, Expression.of(_summing(term) if reduction(operation) else _marked(term)))
+    marking = graphs.of_line(line, _summing(term) if reduction(operation) else _marked(term), values)
 
     def moved(operand: PerDevice) -> PerDevice:
         given = {**values, before: operand}
-        return interpret(experiment, "per_device", {}, [statement], given=given, keep=[node.name]).values[node.name]
+        return interpret(experiment, "per_device", {}, marking, given=given, keep=[line.name]).values[line.name]
 
     shape = np.shape(values[before][0])
     bits = moved([np.full(shape, 1 << position, np.int32) for position in range(size)])

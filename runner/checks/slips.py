@@ -38,11 +38,11 @@ def changing(edits: Edits) -> Iterator[Edit]:
     for site in edits.sites:
         for term in parts(site.term):
             yield from _of_term(_Part(edits, site, term))
-    for position, loop in edits.loops:
+    for loop in edits.loops:
         # A scan takes as many steps as there are slices, a while as many as its condition says.
-        for by in () if loop.scans or loop.steps is None else (1, -1):
-            if loop.counted_steps + by >= 0:
-                yield edits.stepped(position, loop, by)
+        for by in () if loop.over or loop.stack or loop.form.steps is None else (1, -1):
+            if loop.form.counted + by >= 0:
+                yield edits.stepped(loop, by)
 
 
 def removing(edits: Edits) -> Iterator[Edit]:

@@ -17,9 +17,9 @@ from runner.checks.context import Context
 from runner.checks.reference import interpret, measure
 from runner.checks.reference.arithmetic import ANY
 from runner.experiment import value_names
-from runner.experiment.model import Node
 from runner.experiment.program import Program
 from runner.experiment.value_names import NamedCode
+from runner.graph.language.lines import expressions
 from runner.link.target import ProgramRun
 from runner.reports.record.model import (
     PLACED,
@@ -140,6 +140,9 @@ class _Comparison:
         self.traced = traced
         floats = {node: {ANY: value.dtype.name} for node, value in (held or {}).items()}
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats, drawn=context.drawn)
+        self._terms = {
+            line.name: (line, expression.term) for line, expression in expressions(traced.experiment.per_device)
+        }
         self._shown = {value.node: value.name for value in self.traced.values}
         # A derived line has the name of the line that it is derived from.
         given = context.experiment.given_frames[program.section]
@@ -183,9 +186,10 @@ class _Comparison:
         """The devices between which a collective moves values; None for other lines, and if too many to draw."""
         if value.operation is None or value.before is None:
             return None
-        statements = self.traced.experiment.per_device
-        node = next(s for s in statements if isinstance(s, Node) and s.name == value.node)
-        blocks = origins.of_collective(self.traced.experiment, node, value.operation, value.before, self._oracle.values)
+        line, term = self._terms[value.node]
+        blocks = origins.of_collective(
+            self.traced.experiment, line, term, value.operation, value.before, self._oracle.values
+        )
         return None if blocks is None else origins.recorded(blocks, value.operation, self._device_ids)
 
     def _described(self, node: str) -> TracedValue | None:

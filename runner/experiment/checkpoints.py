@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from runner.base.faults import Key, invalid, nearest
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.forms import BY_NAMES, POLICIES, yaml_hint
-from runner.experiment.lines import Checkpoint, Invocation, Loop, Statement, expressions, flat, inside, with_inside
-from runner.graph.term import Const, calls, within
+from runner.graph.model import Branches, CalledFunction, Const, Equation, Graph, Repeat, walk
+from runner.graph.source import Checkpoint, FunctionCall
 
 _FORM = f"write true, one of {', '.join(POLICIES)}, or {{{BY_NAMES[0]}: [NAME]}}"
 
@@ -41,42 +42,56 @@ def read_checkpoint(value: Any, key: Key) -> Checkpoint | None:
     return Checkpoint(policy, tuple(given))
 
 
-def check_names(statements: Sequence[Statement]) -> None:
-    """Raise `InvalidExperiment` for a policy with names that no `checkpoint_name` of the statements defines."""
-    known = sorted(set(_given(statements)))
-    for checkpoint, key in of(statements):
+def check_names(graph: Graph) -> None:
+    """Raise `InvalidExperiment` for a policy with names that no `checkpoint_name` of a section defines."""
+    known = sorted(set(_given(graph)))
+    for checkpoint, key in of(graph):
         for name in checkpoint.names:
             if name not in known:
                 hint = nearest(name, known) or f"; checkpoint_name(x, '{name}') gives it to a value"
                 raise invalid((*key, str(checkpoint.policy)), f"nothing has the name '{name}'{hint}")
 
 
-def _given(statements: Iterable[Statement]) -> Iterator[str]:
-    for _, expression in expressions(flat(statements)):
-        for part in within(expression.term):
-            if calls(part, ("checkpoint_name",)):
-                given = part.arguments[-1]
-                yield from [str(given.value)] if isinstance(given, Const) else []
+def _given(graph: Graph) -> Iterator[str]:
+    for equation in walk(graph):
+        if equation.operation == "checkpoint_name":
+            given = equation.arguments[-1]
+            yield from [str(given.value)] if isinstance(given, Const) else []
 
 
-def of(statements: Iterable[Statement]) -> Iterator[tuple[Checkpoint, Key]]:
-    """The policies of functions and repeats among some statements, each with its key."""
-    for statement in statements:
-        if isinstance(statement, Invocation) and statement.call.checkpoint is not None:
-            yield statement.call.checkpoint, ("functions", statement.call.function, "checkpoint")
-        if isinstance(statement, Loop) and statement.checkpoint is not None:
-            origin = statement.line.origin
-            yield statement.checkpoint, (*(origin.key if origin else ()), "checkpoint")
-        yield from of(inside(statement))
+def of(graph: Graph) -> Iterator[tuple[Checkpoint, Key]]:
+    """The policies of the functions and repeats of a section, each with its key."""
+    for equation in walk(graph):
+        match equation.form:
+            case Repeat(checkpoint=Checkpoint() as checkpoint, line=line):
+                yield checkpoint, (*(line.origin.key if line.origin else ()), "checkpoint")
+            case CalledFunction(call=call):
+                yield from _of_call(call)
+            case Branches(calls=calls):
+                yield from itertools.chain.from_iterable(map(_of_call, calls))
+            case _:
+                pass
 
 
-def without(statements: Iterable[Statement]) -> tuple[Statement, ...]:
-    """The same statements without policies, which keep everything."""
-    return tuple(map(_without, statements))
+def _of_call(call: FunctionCall) -> Iterator[tuple[Checkpoint, Key]]:
+    if call.checkpoint is not None:
+        yield call.checkpoint, ("functions", call.function, "checkpoint")
 
 
-def _without(statement: Statement) -> Statement:
-    statement = with_inside(statement, without(inside(statement)))
-    if isinstance(statement, Invocation):
-        return replace(statement, call=replace(statement.call, checkpoint=None))
-    return replace(statement, checkpoint=None) if isinstance(statement, Loop) else statement
+def without(graph: Graph) -> Graph:
+    """The same section without policies, which keeps everything."""
+    return replace(graph, equations=tuple(map(_without, graph.equations)))
+
+
+def _without(equation: Equation) -> Equation:
+    form = equation.form
+    if form is None:
+        return equation
+    match form:
+        case Repeat():
+            form = replace(form, checkpoint=None)
+        case CalledFunction(call=call):
+            form = replace(form, call=replace(call, checkpoint=None))
+        case Branches(calls=calls):
+            form = replace(form, calls=tuple(replace(call, checkpoint=None) for call in calls))
+    return replace(equation, form=form, bodies=tuple(map(without, equation.bodies)))

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
 from runner.base.words import quoted
-from runner.experiment import graphs
-from runner.experiment.lines import flat
 from runner.experiment.model import Experiment
 from runner.experiment.plain import located
+from runner.graph.inlining import inlined
+from runner.graph.language.lines import line_of
 from runner.graph.language.operations import OPERATIONS, Operation
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.syntax import fault_at
@@ -29,7 +29,7 @@ from runner.graph.source import Source
 def check(experiment: Experiment) -> None:
     """Raise `InvalidExperiment` for a collective of `per_device` that some devices of its group never reach."""
     experiment = experiment.alone("per_device")
-    graph = graphs.graph(experiment.per_device, [array.name for array in experiment.given])
+    graph = experiment.per_device
     differing = _Differing(experiment)
     for array, value in zip(experiment.given, graph.inputs, strict=True):
         differing.axes[value.number] = differing.split(array.layout.spec.axes)
@@ -136,7 +136,7 @@ class _Differing:
         hangs = f"the choice '{choice.call.label}' depends on a value that may differ along {over}"
         why = f"{hangs}, and devices that take another branch"
         experiment = self.experiment
-        differentiated = {line.line for line in flat(experiment.before("per_device"))}
+        differentiated = {line_of(equation) for equation in inlined(experiment.before("per_device")).equations}
         summed = (
             experiment.grad is not None
             and experiment.check_vma

@@ -7,13 +7,17 @@ inside a line count as its largest value, and a product as one of matrices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from runner.base.layout import Typed
-from runner.experiment.model import Experiment, Flat, Node, Section
+from runner.experiment.model import Experiment, Section
+from runner.graph.language.lines import lines
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.model import Graph, walk
+from runner.graph.language.syntax import Expression
+from runner.graph.model import Graph, Repeat, walk
+from runner.graph.source import Line
+from runner.graph.spelling import Spelling
 
 Shapes = Mapping[str, Typed]
 """The shape and dtype of each line's value, by the line's path."""
@@ -56,17 +60,17 @@ def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0
             for array in experiment.arrays
         }
         multiplying = _multiplying(experiment.computed(section))
-        for times, node in _lines(experiment.lines(section)):
-            size = math.prod(shapes[node.line.path][0]) if node.line.path in shapes else 0
-            read = sorted((sizes.get(name, 0) for name in node.names), reverse=True)
+        for times, line, read_names in _lines(experiment.computed(section)):
+            size = math.prod(shapes[line.path][0]) if line.path in shapes else 0
+            read = sorted((sizes.get(name, 0) for name in read_names), reverse=True)
             widest = max([size, *read[:1]])
             elements += times * devices * widest
             largest = max(largest, devices * widest)
-            if node.line.path in multiplying:
+            if line.path in multiplying:
                 # Of matrices of m×k, k×n and m×n the product of the sizes is (m·k·n)².
                 sizes_of_matrix = [*read[:2], 1, 1][:2]
                 products += times * devices * 2 * math.sqrt(max(size, 1) * math.prod(map(float, sizes_of_matrix)))
-            sizes[node.name] = size
+            sizes[line.name] = size
     operands = sum(
         math.prod(array.shape) + experiment.mesh.size * math.prod(array.layout.shard_shape)
         for array in experiment.arrays
@@ -78,7 +82,7 @@ def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0
 
 def distinct(experiment: Experiment) -> int:
     """The number of devices whose values can differ: the interpreter computes equal values once."""
-    if any("axis_index" in statement.names for statement in experiment.lines("per_device")):
+    if any(equation.operation == "axis_index" for equation in walk(experiment.computed("per_device"))):
         return experiment.mesh.size
     return experiment.mesh.axis_size(
         tuple(
@@ -89,13 +93,18 @@ def distinct(experiment: Experiment) -> int:
     )
 
 
-def _lines(statements: Iterable[Flat], times: int = 1) -> Iterator[tuple[int, Node]]:
-    """The lines, and the number of times that each is interpreted."""
-    for statement in statements:
-        if isinstance(statement, Node):
-            yield times, statement
-        else:
-            yield from _lines(statement.body, times * max(statement.counted_steps, 1))
+def _lines(graph: Graph) -> Iterator[tuple[int, Line, frozenset[str]]]:
+    """The lines and the names that each reads, with the number of times that each is interpreted."""
+    spelling = Spelling.of(graph)
+
+    def inside(graph: Graph, times: int) -> Iterator[tuple[int, Line, frozenset[str]]]:
+        for equation in lines(graph):
+            if isinstance(equation.form, Repeat):
+                yield from inside(equation.bodies[0], times * max(equation.form.counted, 1))
+            else:
+                yield times, equation.source.line, Expression("", spelling.equation(equation)).names
+
+    return inside(graph, 1)
 
 
 def _multiplying(graph: Graph) -> frozenset[str]:

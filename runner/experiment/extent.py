@@ -11,9 +11,10 @@ from typing import Any
 from runner.base.faults import Fault, InvalidExperiment, invalid
 from runner.base.untyped import is_mapping
 from runner.experiment.functions import DefinedFunction
-from runner.experiment.lines import Flat, Loop
 from runner.experiment.written import WrittenLine, is_choice
+from runner.graph.language.lines import lines
 from runner.graph.language.syntax import SyntaxFault, parse
+from runner.graph.model import Equation, Graph, Repeat
 from runner.graph.source import Section
 from runner.graph.term import Name, calls, within
 
@@ -99,47 +100,49 @@ def _called(value: Any, section: Section, functions: Mapping[str, Any]) -> Itera
                 yield part.head
 
 
-def check_repeats(statements: Sequence[Flat], section: Section) -> None:
+def check_repeats(graph: Graph, section: Section) -> None:
     """Raise `InvalidExperiment` for a repeat with too many steps, or too many unrolled lines."""
-    for statement in statements:
-        if not isinstance(statement, Loop):
+    for equation in lines(graph):
+        if not isinstance(equation.form, Repeat):
             continue
-        unrolled, steps = _unrolled(statement), _steps(statement)
-        key, uses = statement.line.written(section)
+        line, unrolled, steps = equation.form.line, _unrolled(equation), _steps(equation)
+        key, uses = line.written(section)
         if unrolled > UNROLLED:
-            extent = f"{unrolled:,} steps" if len(statement.body) == 1 else f"{unrolled:,} lines"
+            alone = len([*lines(equation.bodies[0])]) == 1
+            extent = f"{unrolled:,} steps" if alone else f"{unrolled:,} lines"
             message = (
-                f"'{statement.name}' is unrolled: each program would trace and compile its {extent} one by one, and "
+                f"'{line.name}' is unrolled: each program would trace and compile its {extent} one by one, and "
                 f"the limit is {UNROLLED:,} lines; unroll: false compiles one step"
             )
             raise InvalidExperiment(Fault(key, message, uses=uses))
         if steps > STEPS:
             message = (
-                f"the steps of '{statement.name}' compute {steps:,} lines, and the reference computes each in NumPy; "
+                f"the steps of '{line.name}' compute {steps:,} lines, and the reference computes each in NumPy; "
                 f"the limit is {STEPS:,}"
             )
             raise InvalidExperiment(Fault(key, message, uses=uses))
 
 
-def warnings(statements: Sequence[Flat], section: Section) -> list[str]:
+def warnings(graph: Graph, section: Section) -> list[str]:
     """A warning for each repeat that is unrolled to many lines."""
     return [
-        f"'{statement.name}' of {section} is unrolled to {count:,} lines, which each program traces and compiles "
-        "one by one; unroll: false compiles one step"
-        for statement in statements
-        if isinstance(statement, Loop) and (count := _unrolled(statement)) > SLOW
+        f"'{equation.form.line.name}' of {section} is unrolled to {count:,} lines, which each program traces and "
+        "compiles one by one; unroll: false compiles one step"
+        for equation in lines(graph)
+        if isinstance(equation.form, Repeat) and (count := _unrolled(equation)) > SLOW
     ]
 
 
-def _unrolled(statement: Flat) -> int:
-    """The number of lines that a program has for a statement."""
-    if not isinstance(statement, Loop):
+def _unrolled(equation: Equation) -> int:
+    """The number of lines that a program has for a line or a repeat."""
+    if not isinstance(equation.form, Repeat):
         return 1
-    return (statement.counted_steps if statement.unroll else 1) * sum(map(_unrolled, statement.body))
+    return (equation.form.counted if equation.form.unroll else 1) * sum(map(_unrolled, lines(equation.bodies[0])))
 
 
-def _steps(statement: Flat) -> int:
-    """The number of lines that are computed for a statement, at the least."""
-    if not isinstance(statement, Loop):
+def _steps(equation: Equation) -> int:
+    """The number of lines that are computed for a line or a repeat, at the least."""
+    if not isinstance(equation.form, Repeat):
         return 1
-    return (1 if statement.steps is None else statement.steps) * sum(map(_steps, statement.body))
+    steps = equation.form.steps
+    return (1 if steps is None else steps) * sum(map(_steps, lines(equation.bodies[0])))

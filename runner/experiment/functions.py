@@ -11,7 +11,6 @@ from typing import Any
 from runner.base.faults import InvalidExperiment, Key, invalid
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.checkpoints import read_checkpoint
-from runner.experiment.lines import Checkpoint
 from runner.experiment.plain import check_name, located
 from runner.experiment.traced import TracedLines
 from runner.experiment.written import WrittenLine, all_names, is_choice, of, targets
@@ -19,7 +18,7 @@ from runner.graph.language.forms import CALLING
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.operators import BY_NAME, COMPARISONS
 from runner.graph.language.syntax import SyntaxFault, fault_in, header, on_one_line, parse
-from runner.graph.source import Section
+from runner.graph.source import Checkpoint, Section
 from runner.graph.term import Apply, Const, Group, Name, Term, heads, within
 
 RESULT = "result"

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runner.experiment import lines
-from runner.experiment.lines import Invocation, Line, Loop, Node, Statement
+from runner.experiment.lines import Choice, Invocation, Loop, Node, Statement
 from runner.graph.language.syntax import Expression
 from runner.graph.model import (
     NAME,
@@ -26,7 +25,7 @@ from runner.graph.model import (
     Spelled,
     Value,
 )
-from runner.graph.source import Source
+from runner.graph.source import Line, Source
 from runner.graph.term import Apply, Lambda, Listed, Name, Term
 
 
@@ -39,15 +38,22 @@ def graph(statements: Sequence[Statement], given: Iterable[str]) -> Graph:
     return Graph(inputs, tuple(reader.equations), tuple(names.values()), names)
 
 
-def equations(node: Node, names: Mapping[str, int], numbers: Iterator[int], result: int) -> tuple[Equation, ...]:
-    """The equations of one line that gives the value `result`.
+def of_line(line: Line, term: Term, given: Iterable[str]) -> Graph:
+    """The graph of a single line with this term, which reads values named in `given`."""
+    return graph((Node(line, Expression("", term)),), given)
+
+
+def equations(
+    line: Line, term: Term, names: Mapping[str, int], numbers: Iterator[int], result: int
+) -> tuple[Equation, ...]:
+    """The equations of a line with this term that gives the value `result`.
 
     `names` are the numbers of the values that it may read; parts of it get the next of `numbers`.
     """
     reader = _GraphReader(dict(names), numbers)
-    reader.statements((node,))
+    reader.statements((Node(line, Expression("", term)),))
     *parts, last = reader.equations
-    return (*parts, replace(last, results=(Value(result, node.line.name),)))
+    return (*parts, replace(last, results=(Value(result, line.name),)))
 
 
 class _GraphReader:
@@ -86,7 +92,7 @@ class _GraphReader:
                     self._repeat(statement)
                 case Invocation():
                     self._call(statement)
-                case lines.Choice():
+                case Choice():
                     self._choice(statement)
 
     def _name(self, line: Line) -> str:
@@ -161,9 +167,9 @@ class _GraphReader:
         result = inside._whole(Expression(self._text, term.body))
         return CombiningFunction(Graph(inputs, tuple(inside.equations), (result,)))
 
-    def _repeat(self, loop: Loop[Statement]) -> None:
-        firsts = [self._first(first, loop.first(name)) for name, first in loop.carry]
-        over = [self._first(whole, loop.whole(name)) for name, whole in loop.over]
+    def _repeat(self, loop: Loop) -> None:
+        firsts = [self._first(first, loop.line.inside(name, first="carry")) for name, first in loop.carry]
+        over = [self._first(whole, loop.line.inside(name, first="over")) for name, whole in loop.over]
         inside = self._inside()
         inputs = tuple(map(inside.value, loop.bound))
         inside.statements(loop.body)
@@ -173,7 +179,10 @@ class _GraphReader:
         starts = tuple(source for _, source in (*firsts, *over))
         carry = [name for name, _ in loop.carry]
         going = carry.index(loop.going) if loop.going else None
-        form = Repeat(loop.line, loop.steps, len(firsts), starts, loop.unroll, loop.checkpoint, loop.region, going)
+        sized_by = tuple(sorted(self.names[name] for name in loop.counted if name in self.names))
+        form = Repeat(
+            loop.line, loop.steps, len(firsts), starts, loop.unroll, loop.checkpoint, loop.region, going, sized_by
+        )
         operands = tuple(operand for operand, _ in (*firsts, *over))
         self.equations.append(Equation("repeat", operands, results, Source(loop.line), form=form, bodies=(body,)))
 
@@ -190,14 +199,20 @@ class _GraphReader:
             Equation(invocation.call.function, given, (), form.taken[0], form=form, bodies=(body,)), invocation
         )
 
-    def _choice(self, choice: lines.Choice) -> None:
+    def _choice(self, choice: Choice) -> None:
         """Append the equation of a `cond` or `switch`; a lambda of one expression may read the values around it."""
         call, calls = choice.call, tuple(branch.call for branch in choice.branches)
         ((_, on),) = call.arguments
         around = list(map(_is_expression, choice.branches))
         bodies = [self._body(branch, around=inside) for branch, inside in zip(choice.branches, around, strict=True)]
         given = tuple(None if inside else read for (_, read), inside in zip(bodies, around, strict=True))
-        form = Branches(call, calls, given, self._taken(choice.gives))
+        selecting = self._inside()
+        for branch, (body, _) in zip(choice.branches, bodies, strict=True):
+            selecting.names.update(zip(branch.call.results, body.outputs, strict=True))
+        selecting.statements(choice.gives)
+        selected = tuple(selecting.names[self._name(node.line)] for node in choice.gives)
+        taken = self._taken(choice.gives)
+        form = Branches(call, calls, given, taken, Graph((), tuple(selecting.equations), selected))
         operands, graphs = (Ref(self.names[on]),), tuple(body for body, _ in bodies)
         self._put_results(Equation(call.function, operands, (), form.taken[0], form=form, bodies=graphs), choice)
 
@@ -222,9 +237,9 @@ class _GraphReader:
             taken.append(Source(node.line, node.expression.text, *at, whole=True))
         return tuple(taken)
 
-    def _put_results(self, equation: Equation, statement: Invocation | lines.Choice) -> None:
+    def _put_results(self, equation: Equation, statement: Invocation | Choice) -> None:
         """Append an equation whose results have the names that the lines around the call use."""
-        names = statement.call.results if self._local else [node.name for node in statement.gives]
+        names = statement.call.results if self._local else [node.line.name for node in statement.gives]
         self.equations.append(replace(equation, results=tuple(map(self.value, names))))
 
 

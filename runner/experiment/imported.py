@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +20,13 @@ from runner.experiment.config import schema
 from runner.experiment.config.sources import one_by_one
 from runner.experiment.expect import SUBJECTS
 from runner.experiment.functions import DefinedFunction
-from runner.experiment.lines import Invocation, Line, Statement, enclosed
 from runner.experiment.source_text import NO_SOURCE, NamedByReader, SourceText, names_of_values
 from runner.experiment.traced import TracedLines, UserSpelling
 from runner.experiment.written import BOTH
+from runner.graph.enclosing import Enclosing, enclosed
 from runner.graph.language.syntax import parse
-from runner.graph.source import Frame, FunctionCall
+from runner.graph.model import Graph
+from runner.graph.source import Frame, FunctionCall, Line
 from runner.graph.term import Name, Term, substituted
 
 CALLED = "called.py"
@@ -174,63 +175,63 @@ class Imports:
         return {name: DefinedFunction.traced_as(name, function.lines) for name, function in self.functions.items()}
 
 
-def inside(statements: Iterable[Statement], imports: Imports) -> Iterator[tuple[Line, Invocation, Imported]]:
+def inside(graph: Graph, imports: Imports) -> Iterator[tuple[Line, Enclosing, Imported]]:
     """The lines of a section that are in calls of Python functions, each with the call and the function."""
-    for line, around in enclosed(statements):
+    for line, around in enclosed(graph):
         innermost = around[-1]
-        if isinstance(innermost, Invocation) and innermost.call.function in imports.functions:
+        if innermost.call.function in imports.functions:
             yield line, innermost, imports.functions[innermost.call.function]
 
 
-def frames(statements: Iterable[Statement], imports: Imports) -> dict[Line, Frame]:
+def frames(graph: Graph, imports: Imports) -> dict[Line, Frame]:
     """The places in the user's files of a section's lines that come from Python functions."""
     return {
         line: function.frames[line.label]
-        for line, _, function in inside(statements, imports)
+        for line, _, function in inside(graph, imports)
         if line.label in function.frames
     }
 
 
-def source_text(statements: Iterable[Statement], imports: Imports) -> SourceText:
+def source_text(graph: Graph, imports: Imports) -> SourceText:
     """How the user's source spells values and expressions of a section's lines, in the section's names."""
-    calls: list[tuple[Invocation, Imported, dict[str, Line]]] = []
-    for line, invocation, function in inside(statements, imports):
+    calls: list[tuple[Enclosing, Imported, dict[str, Line]]] = []
+    for line, around, function in inside(graph, imports):
         # The lines of a call inside may stand between those of this one.
-        lines = next((lines for call, _, lines in reversed(calls) if call is invocation), None)
+        lines = next((lines for call, _, lines in reversed(calls) if call is around), None)
         if lines is None:
-            calls.append((invocation, function, lines := {}))
+            calls.append((around, function, lines := {}))
         # The origin of an initial value is that of its loop.
         lines[line.name if line.first else line.label] = line
     spelled: dict[Term, str] = {}
     values: list[NamedByReader] = []
     given = dict(imports.paths)
-    for invocation, function, lines in calls:
+    for around, function, lines in calls:
         own = {label: line.name for label, line in lines.items()}
-        names = {name: Name(argument) for name, argument in {**dict(invocation.call.arguments), **own}.items()}
+        names = {name: Name(argument) for name, argument in {**dict(around.call.arguments), **own}.items()}
         for term, source in function.spelled.sources.items():
             spelled.setdefault(substituted(term, names.get), source)
         values += function.values(own)
-        given |= {argument: imports.paths.get(argument, argument) for _, argument in invocation.call.arguments}
+        given |= {argument: imports.paths.get(argument, argument) for _, argument in around.call.arguments}
     names_of = names_of_values(values, given)
     names_of |= {str(line): names_of[line.name] for _, _, lines in calls for line in lines.values()}
-    places = {str(line): frame for line, frame in frames(statements, imports).items()}
+    places = {str(line): frame for line, frame in frames(graph, imports).items()}
     return SourceText(spelled, places, names_of)
 
 
-def added_sums(statements: Iterable[Statement], imports: Imports) -> dict[str, str]:
+def added_sums(graph: Graph, imports: Imports) -> dict[str, str]:
     """The lines of a section that are sums of JAX's own, each with the name of the operand that it sums for."""
     return {
         str(line): function.added[line.label]
-        for line, _, function in inside(statements, imports)
+        for line, _, function in inside(graph, imports)
         if line.label in function.added
     }
 
 
-def constrained(statements: Iterable[Statement], imports: Imports) -> dict[str, str]:
+def constrained(graph: Graph, imports: Imports) -> dict[str, str]:
     """The constrained values inside calls, each with the key of `constraints` that names it."""
     return {
         str(line): function.constraints[line.label]
-        for line, _, function in inside(statements, imports)
+        for line, _, function in inside(graph, imports)
         if line.label in function.constraints
     }
 
@@ -272,8 +273,6 @@ def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
             "values": {name: value for name, value in values.items() if name in outputs},
         },
         **{key: dict[str, Any]() for key in _OF_LINES},
-        # A policy of the functions reads it.
-        "remat": None,
         "show": "none",
         "trace": False,
         "profile": False,

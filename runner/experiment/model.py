@@ -11,45 +11,23 @@ from typing import Any, Literal
 from runner.base import codec, dtypes
 from runner.base.faults import Key
 from runner.base.layout import Layout, Mesh, Spec, SpecEntries
-from runner.experiment import checkpoints, definition, expect, graphs, imported
+from runner.experiment import checkpoints, definition, expect, imported
 from runner.experiment.forms import AS_WRITTEN
 from runner.experiment.hardware import Derive, Hardware
 from runner.experiment.imported import Imports
-from runner.experiment.lines import (
-    Checkpoint,
-    Choice,
-    Flat,
-    FunctionCall,
-    Invocation,
-    Line,
-    Loop,
-    Node,
-    Origin,
-    Statement,
-    Unit,
-    entered_by,
-    expressions,
-    flat,
-    lines,
-    paths,
-    rejoined,
-    results,
-    units,
-)
 from runner.experiment.program import Program
 from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
 from runner.experiment.source_text import SourceText
 from runner.experiment.topology import Topology
+from runner.graph.inlining import divided, inlined, of_equations, with_inputs
+from runner.graph.language.lines import paths, reached
 from runner.graph.language.syntax import Expression
-from runner.graph.model import Graph, Repeat, literal, walk
-from runner.graph.source import SECTIONS, Frame, Section
-from runner.graph.term import Name
+from runner.graph.model import Graph, Ref, Repeat, literal, walk
+from runner.graph.source import SECTIONS, Checkpoint, Frame, FunctionCall, Line, Origin, Section
 
-__all__ = [
-    "GRADIENTS", "Array", "Checkpoint", "Choice", "Experiment", "Flat", "FunctionCall", "Gradient", "Invocation",
-    "Line", "Loop", "Node", "Origin", "Section", "Statement", "Target", "expressions", "lines", "paths", "results",
-]  # fmt: skip
+__all__ = ["GRADIENTS", "Array", "Checkpoint", "Experiment", "FunctionCall", "Gradient", "Line", "Origin", "Section",
+           "Target"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -126,8 +104,8 @@ class Experiment:
     target: Target
     dims: Mapping[str, int]
     arrays: tuple[Array, ...]
-    graph: tuple[Statement, ...]
-    per_device: tuple[Statement, ...]
+    graph: Graph
+    per_device: Graph
     constraints: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
     values: Mapping[str, Any]
@@ -227,11 +205,13 @@ class Experiment:
             by_hand = self.by_hand.get(section, frozenset())
             wrt = tuple(array for array in self.grad.wrt if f"{GRADIENTS}.{array}" not in by_hand) if self.grad else ()
             grad = Gradient(self.grad.of, wrt) if self.grad and wrt else None
-            there = results(self.lines(section)) | set(grad.names if grad else ())
+            whole = self.section(section)
+            own = with_inputs(whole, {*(array.name for array in self.arrays), *whole.needed})
+            there = self._defined(own) | set(grad.names if grad else ())
             experiments[section] = replace(
                 self,
-                graph=self.graph if section == "graph" else (),
-                per_device=self.per_device if section == "per_device" else (),
+                graph=own if section == "graph" else of_equations(own.inputs, ()),
+                per_device=own if section == "per_device" else of_equations(own.inputs, ()),
                 grad=grad,
                 outputs={name: spec for name, spec in self.outputs.items() if name in there},
             )
@@ -242,10 +222,11 @@ class Experiment:
         """The outputs that depend on a gradient which one section reads and the other computes with its own lines."""
         if self.grad is None or not (self.graph and self.per_device):
             return frozenset()
-        sections = [self.lines(section) for section in SECTIONS]
-        read = [frozenset[str]().union(*(line.names for line in lines)) & {*self.grad.names} for lines in sections]
-        entered = [entered_by(lines, read[0] ^ read[1]) for lines in sections]
-        return frozenset(name for lines in entered for name in results(lines) if name in self.results)
+        computed = [self.computed(section) for section in SECTIONS]
+        read = [graph.needed & {*self.grad.names} for graph in computed]
+        entered = [reached(graph, read[0] ^ read[1]) for graph in computed]
+        named = [(graph.names, numbers) for graph, numbers in zip(computed, entered, strict=True)]
+        return frozenset(name for names, numbers in named for name in self.results if names.get(name) in numbers)
 
     @cached_property
     def manual(self) -> Mesh:
@@ -290,7 +271,7 @@ class Experiment:
         """The inputs of the lines: the arrays, and the gradients that lines read, with their output layouts."""
         if self.grad is None:
             return self.arrays
-        read = frozenset[str]().union(*(line.names for section in SECTIONS for line in self.lines(section)))
+        read = self.graph.needed | self.per_device.needed
         return (*self.arrays, *(self._gradient(name) for name in self.grad.names if name in read))
 
     def _gradient(self, name: str) -> Array:
@@ -302,45 +283,30 @@ class Experiment:
         """Whether some line reads a gradient."""
         return len(self.given) > len(self.arrays)
 
-    def before(self, section: Section) -> tuple[Statement, ...]:
-        """The statements of a section that need no gradient: the forward pass that is differentiated."""
+    def before(self, section: Section) -> Graph:
+        """The lines of a section that need no gradient: the forward pass that is differentiated."""
         return self._divided[section][0]
 
-    def after(self, section: Section) -> tuple[Statement, ...]:
-        """The statements that need gradients, after copies of those that they read and that depend on no array."""
+    def after(self, section: Section) -> Graph:
+        """The lines that need gradients, after copies of those that they read and that depend on no array."""
         return self._divided[section][1]
 
     @cached_property
-    def _divided(self) -> dict[Section, tuple[tuple[Statement, ...], tuple[Statement, ...]]]:
-        return {section: self._divide(self.section(section)) for section in SECTIONS}
-
-    def _divide(self, statements: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
-        """Split statements at the gradients; a call that is split is replaced by its lines, a choice stays whole."""
-        statement_units = units(statements)
-        needing = entered_by(statement_units, self.grad.names if self.grad else ())
-        parted = set(needing)
-        before = [unit for unit in statement_units if unit not in parted]
-        entered = set(entered_by(statement_units, (array.name for array in self.arrays)))
-        read = frozenset[str]().union(*(unit.names for unit in needing))
-        again: list[Unit] = []
-        for unit in reversed(before):
-            if unit not in entered and unit.defines & read:
-                read |= unit.names
-                again.insert(0, unit)
-        return rejoined(before, statements), rejoined((*again, *needing), statements)
+    def _divided(self) -> dict[Section, tuple[Graph, Graph]]:
+        gradients = self.grad.names if self.grad else ()
+        return {section: divided(self.section(section), gradients) for section in SECTIONS}
 
     def passed(self, section: Section) -> tuple[str, ...]:
-        """The values from the forward pass that statements after the gradients read."""
-        after = flat(self.after(section))
-        read = frozenset[str]().union(*(line.names for line in after))
-        known, before = results(after), flat(self.before(section))
-        return tuple(name for line in before for name in sorted(line.defines & read) if name not in known)
+        """The values from the forward pass that lines after the gradients read."""
+        given = {value.name for value in self.section(section).inputs}
+        return tuple(value.name for value in self.after(section).inputs if value.name not in given)
 
     @property
     def forward(self) -> Experiment:
-        """The experiment of the statements that need no gradient: the forward pass that is differentiated."""
+        """The experiment of the lines that need no gradient: the forward pass that is differentiated."""
         graph, per_device = self.before("graph"), self.before("per_device")
-        both = [results(flat(part)) for part, whole in ((graph, self.graph), (per_device, self.per_device)) if whole]
+        parts = ((graph, self.graph), (per_device, self.per_device))
+        both = [self._defined(part) for part, whole in parts if whole]
         there = set[str].intersection(*both) | set(self.grad.names if self.grad else ())
         return replace(
             self,
@@ -357,7 +323,7 @@ class Experiment:
     @cached_property
     def constraint_names(self) -> dict[str, str]:
         """The names in `constraints` of arrays and values of `graph`, by path, including values inside repeats."""
-        known = {array.name: array.name for array in self.arrays} | dict(paths(self.lines("graph")))
+        known = {array.name: array.name for array in self.arrays} | dict(paths(self.computed("graph")))
         return {path: name for path, name in known.items() if name in self.constraints}
 
     @cached_property
@@ -365,7 +331,7 @@ class Experiment:
         """The constraints on arrays and values of `per_device`, by path, restricted to the automatic axes."""
         if not self.automatic:
             return {}
-        known = {array.name: array.name for array in self.arrays} | dict(paths(self.lines("per_device")))
+        known = {array.name: array.name for array in self.arrays} | dict(paths(self.computed("per_device")))
         specs = {name: spec.over(self.automatic) for name, spec in self.constraints.items()}
         return {path: specs[name] for path, name in known.items() if name in specs}
 
@@ -428,26 +394,22 @@ class Experiment:
             return f"arrays.{name}.spec"
         return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
 
+    def section(self, name: Section) -> Graph:
+        """The graph of `graph` or of `per_device`, in which calls are equations."""
+        return self.graph if name == "graph" else self.per_device
+
     def computed(self, section: Section) -> Graph:
-        """The graph of a section's lines, with all functions inlined."""
+        """The graph of a section's lines, with all functions inlined, in the section's names."""
         return self._computed[section]
 
     @cached_property
     def _computed(self) -> dict[Section, Graph]:
-        given = [array.name for array in self.given]
-        return {section: graphs.graph(self.lines(section), given) for section in SECTIONS}
+        return {section: inlined(self.section(section)) for section in SECTIONS}
 
-    def section(self, name: Section) -> tuple[Statement, ...]:
-        """The statements of `graph` or of `per_device`."""
-        return self.graph if name == "graph" else self.per_device
-
-    def lines(self, section: Section) -> tuple[Flat, ...]:
-        """The lines of a section, with all functions inlined and renamed to the section's names."""
-        return self._lines[section]
-
-    @cached_property
-    def _lines(self) -> dict[Section, tuple[Flat, ...]]:
-        return {section: flat(self.section(section)) for section in SECTIONS}
+    @staticmethod
+    def _defined(graph: Graph) -> set[str]:
+        """The names that the lines of a section define."""
+        return {*inlined(graph).names} - {value.name for value in graph.inputs}
 
     @cached_property
     def frames(self) -> Mapping[Section, Mapping[str, Frame]]:
@@ -467,10 +429,12 @@ class Experiment:
         """Like `frames`, with the lines that only name another one, which are the results of Python functions."""
         of_sections: dict[Section, dict[str, Frame]] = {section: {**frames} for section, frames in self.frames.items()}
         for section, places in of_sections.items():
-            for line in self.lines(section):
-                named = line.expression.term if isinstance(line, Node) else None
-                if isinstance(named, Name) and named.name in places:
-                    places.setdefault(line.name, places[named.name])
+            graph = self.computed(section)
+            names = {number: name for name, number in graph.names.items()}
+            for equation in graph.equations:
+                own, read = equation.results[0].name, equation.operands[0] if equation.spelled == "name" else None
+                if own and isinstance(read, Ref) and (named := names.get(read.number)) in places:
+                    places.setdefault(own, places[named])
         return of_sections
 
     @cached_property

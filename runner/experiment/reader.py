@@ -18,18 +18,9 @@ from runner.experiment.config import schema
 from runner.experiment.config.folders import misnamed
 from runner.experiment.forms import PLATFORMS, as_written, check, choices
 from runner.experiment.functions import read_functions
+from runner.experiment.graphs import graph
 from runner.experiment.imported import KEY, constrained, frames, read_imported
-from runner.experiment.lines import Flat, flat
-from runner.experiment.model import (
-    Array,
-    Experiment,
-    Gradient,
-    Statement,
-    Target,
-    lines,
-    paths,
-    results,
-)
+from runner.experiment.model import GRADIENTS, Array, Experiment, Gradient, Target
 from runner.experiment.plain import (
     check_name,
     check_required,
@@ -51,12 +42,16 @@ from runner.experiment.results import (
     read_gradient,
     read_values,
     read_weak,
+    results,
     undeclared,
 )
 from runner.experiment.rules import Specs, read_rules
 from runner.experiment.statements import check_functions, lengths, read_section
 from runner.experiment.written import BOTH, all_names, of_section, spread, targets
+from runner.graph.inlining import inlined, of_equations, with_inputs
 from runner.graph.language.check import VisibleNames
+from runner.graph.language.lines import every_line, paths
+from runner.graph.model import Graph
 from runner.graph.source import SECTIONS, Section
 
 _SIMULATED = 4096
@@ -98,23 +93,28 @@ def read(config: Mapping[str, Any]) -> Experiment:
     counts = {section: extent.check_functions(functions, section) for section in SECTIONS}
     values = {array.name for array in arrays}
     check_functions(functions, VisibleNames("per_device", manual, values), dims)
-    statements: dict[Section, tuple[Statement, ...]] = {}
-    sections: dict[Section, tuple[Flat, ...]] = {}
+    drawn: dict[Section, Graph] = {}
+    sections: dict[Section, Graph] = {}
+    gradients = gradient_names(config["grad"])
     for section in SECTIONS:
         mesh_of_section = manual if section == "per_device" else mesh
-        scope = VisibleNames(section, mesh_of_section, set(values), dims, loops=gradient_names(config["grad"]))
+        scope = VisibleNames(section, mesh_of_section, set(values), dims, loops=gradients)
         scope.lengths = lengths(arrays, section, mesh_of_section)
         written = of_section(config, section)
         extent.check_calls(written, section, counts[section])
-        statements[section] = read_section(written, scope, dims, functions)
-        sections[section] = flat(statements[section])
+        given = (*(array.name for array in arrays), *(f"{GRADIENTS}.{name}" for name in gradients.get(GRADIENTS, ())))
+        drawn[section] = graph(read_section(written, scope, dims, functions), given)
+        sections[section] = inlined(drawn[section])
         extent.check_repeats(sections[section], section)
-        check_names(statements[section])
+        check_names(drawn[section])
+    needed = values.union(*(section.needed for section in drawn.values()))
+    for section in SECTIONS:
+        drawn[section], sections[section] = (with_inputs(of[section], needed) for of in (drawn, sections))
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = read_specs(config["outputs"], "outputs", specs)
     grad = read_gradient(config["grad"], arrays, outputs, sections)
-    generated = {str(line) for section in SECTIONS for line in frames(statements[section], imports)}
+    generated = {str(line) for section in SECTIONS for line in frames(drawn[section], imports)}
     check_outputs(outputs, sections, grad, generated)
     check_gradients(grad, sections)
     implied = undeclared(grad, arrays, outputs)
@@ -123,11 +123,11 @@ def read(config: Mapping[str, Any]) -> Experiment:
     patterns = {pattern for function in imports.functions.values() for pattern in function.constraints.values()}
     by_pattern = {pattern: constraints.pop(pattern) for pattern in patterns}
     known = {name for _, name in paths(sections["graph"])} | values
-    check_constraints(constraints, known, sections["per_device"] if automatic else (), mesh, automatic, generated)
+    check_constraints(constraints, known, sections["per_device"] if automatic else None, mesh, automatic, generated)
     for section in SECTIONS:
-        check_inside(("constraints",), constraints, statements[section], imports)
-        check_inside(("outputs",), outputs, statements[section], imports)
-    patterned = constrained(statements["graph"], imports)
+        check_inside(("constraints",), constraints, drawn[section], imports)
+        check_inside(("outputs",), outputs, drawn[section], imports)
+    patterned = constrained(drawn["graph"], imports)
     constraints |= {line: by_pattern[pattern] for line, pattern in patterned.items()}
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
@@ -146,9 +146,13 @@ def read(config: Mapping[str, Any]) -> Experiment:
         dims=dims,
         verify_dims=verify_dims,
         arrays=arrays,
-        graph=statements["graph"],
+        graph=drawn["graph"],
         # A user who asks for one program of the graph may sweep layouts that per_device was not written for.
-        per_device=statements["per_device"] if any(p.section == "per_device" for p in programs) else (),
+        per_device=(
+            drawn["per_device"]
+            if any(p.section == "per_device" for p in programs)
+            else of_equations(drawn["per_device"].inputs, ())
+        ),
         sections=tuple(name for name, lines in sections.items() if lines),
         constraints=constraints,
         patterned=patterned,
@@ -177,7 +181,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         **as_written(Experiment, config),
     )
     for expected in experiment.expected.values():
-        check_inside(("expect", "layouts"), expected.layouts, statements["graph"], imports)
+        check_inside(("expect", "layouts"), expected.layouts, drawn["graph"], imports)
     check_blocks(experiment)
     open_layouts.read_plan(config)
     if experiment.trace and sections["per_device"] and not experiment.per_device:
@@ -206,7 +210,7 @@ def _distinct_names(config: Mapping[str, Any], arrays: tuple[Array, ...], dims: 
     return taken | lines
 
 
-def _programs(named: object, sections: Mapping[Section, tuple[Flat, ...]]) -> tuple[tuple[Program, ...], bool]:
+def _programs(named: object, sections: Mapping[Section, Graph]) -> tuple[tuple[Program, ...], bool]:
     """The programs to run, and whether they were chosen: `all`, one, or a list of them, in the order of `all`."""
     there = tuple(program for program in Program if sections[program.section])
     if named == "all":
@@ -375,7 +379,7 @@ def tested(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _expectable(
-    sections: Mapping[Section, tuple[Flat, ...]],
+    sections: Mapping[Section, Graph],
     grad: Gradient | None,
     outputs: Mapping[str, Spec],
     specs: Specs,
@@ -386,7 +390,7 @@ def _expectable(
     return expect.ExpectableKeys(
         programs=tuple(Program),
         platforms=PLATFORMS,
-        lines={program: {*lines(sections[program.section]), *gradients} for program in Program},
+        lines={program: {*map(str, every_line(sections[program.section])), *gradients} for program in Program},
         values=results(sections["graph"]),
         outputs=tuple(outputs),
         sections={program: program.section for program in Program if not sections[program.section]},

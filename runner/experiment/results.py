@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from runner.base import dtypes
@@ -12,20 +12,12 @@ from runner.base.layout import Mesh, Spec
 from runner.base.untyped import is_list
 from runner.experiment.forms import check, choices
 from runner.experiment.imported import Imports
-from runner.experiment.lines import Line, enclosed
-from runner.experiment.model import (
-    GRADIENTS,
-    Array,
-    Choice,
-    Flat,
-    Gradient,
-    Invocation,
-    Section,
-    Statement,
-    paths,
-    results,
-)
+from runner.experiment.model import GRADIENTS, Array, Gradient, Section
 from runner.experiment.plain import rectangular
+from runner.graph.enclosing import Enclosing, enclosed
+from runner.graph.language.lines import line_of, lines, paths
+from runner.graph.model import Graph, dependencies
+from runner.graph.source import Line
 
 
 def known_result(name: str, section: str, known: set[str], where: str, generated: Collection[str]) -> None:
@@ -46,16 +38,16 @@ def _there(known: set[str]) -> str:
 def check_constraints(
     constraints: Mapping[str, Spec],
     named: set[str],
-    per_device: tuple[Flat, ...],
+    per_device: Graph | None,
     mesh: Mesh,
     automatic: tuple[str, ...],
     generated: Collection[str] = (),
 ) -> None:
     """Raise `InvalidExperiment` for a constraint that cannot be applied.
 
-    `named` are the arrays and the values of `graph`; `per_device` has lines if some axes are `automatic` in it.
+    `named` are the arrays and the values of `graph`; `per_device` is None unless some axes are `automatic` in it.
     """
-    alone = {name for _, name in paths(per_device)} - named
+    alone = {name for _, name in paths(per_device)} - named if per_device is not None else set[str]()
     for name, spec in constraints.items():
         if name not in alone:
             known_result(name, "constraints", named | alone, "the experiment" if automatic else "graph", generated)
@@ -68,7 +60,7 @@ def check_constraints(
                     raise invalid(("constraints", name, i), f"{message}, and can be sharded over {left} only")
 
 
-def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement], imports: Imports) -> None:
+def check_inside(key: Key, names: Iterable[str], graph: Graph, imports: Imports) -> None:
     """Raise `InvalidExperiment` if a key names a value inside a function that no program can reach.
 
     That is any value inside a Python function; for an output, also any inside the experiment's own functions.
@@ -78,22 +70,22 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
         parts = name.split(".")
         # `ring.acc` is a value inside the line `ring`.
         given |= {".".join(parts[: count + 1]): name for count in range(len(parts))}
-    last: Invocation | None = None
+    last: Enclosing | None = None
     given_by: frozenset[Line] = frozenset()
-    for line, around in enclosed(statements) if given else ():
+    for line, around in enclosed(graph) if given else ():
         call, outer = around[-1], around[-2:-1]
         name = given.get(str(line))
-        if name is None or not isinstance(call, Invocation):
+        if name is None or call.chooses:
             continue
         python = imports.functions.get(call.call.function)
         if python is None and key != ("outputs",):
             continue
         if call is not last:
-            last, given_by = call, frozenset(give.line for give in call.gives)
+            last, given_by = call, frozenset(call.gives)
         # The results of a branch do not exist before the choice.
-        if line in given_by and not any(isinstance(statement, Choice) for statement in outer):
+        if line in given_by and not any(enclosing.chooses for enclosing in outer):
             continue
-        gives = str(around[0].gives[0].line)
+        gives = str(around[0].gives[0])
         frame = None if python is None else python.frames.get(line.label)
         where = f" ({frame})" if frame else ""
         how = "return it there"
@@ -106,7 +98,7 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
 
 def check_outputs(
     outputs: Mapping[str, Spec],
-    sections: Mapping[Section, tuple[Flat, ...]],
+    sections: Mapping[Section, Graph],
     grad: Gradient | None,
     generated: Collection[str] = (),
 ) -> None:
@@ -115,7 +107,7 @@ def check_outputs(
             ("outputs",),
             "the experiment has no outputs; write the names of its results with their specs, outputs: {C: [x, null]}",
         )
-    known = {section: results(statements) for section, statements in sections.items() if statements}
+    known = {section: results(graph) for section, graph in sections.items() if graph}
     for name in outputs:
         if grad and name.startswith(f"{GRADIENTS}."):
             if name not in grad.names:
@@ -130,11 +122,16 @@ DIFFERENCES = 1000
 """The largest number of elements for which the oracle takes central differences one by one."""
 
 
+def results(graph: Graph) -> set[str]:
+    """The names that the lines of a section define."""
+    return {*graph.names} - {value.name for value in graph.inputs}
+
+
 def read_gradient(
     config: Mapping[str, Any],
     arrays: tuple[Array, ...],
     outputs: Mapping[str, Spec],
-    sections: Mapping[Section, tuple[Flat, ...]],
+    sections: Mapping[Section, Graph],
 ) -> Gradient | None:
     of, given = config["of"], config["wrt"]
     wrt: list[Any] = given if is_list(given) else [] if given is None else [given]
@@ -145,7 +142,7 @@ def read_gradient(
     if not wrt:
         raise invalid(("grad",), "grad.wrt is missing: the arrays with respect to which the gradient is taken")
     if of not in outputs:
-        known = any(of in results(statements) for statements in sections.values())
+        known = any(of in results(graph) for graph in sections.values())
         hint = "; give it a PartitionSpec there: []" if known else nearest(of, outputs)
         raise invalid(("grad", "of"), f"'{of}' is not among the outputs{hint}")
     named = {array.name: array for array in arrays}
@@ -159,8 +156,8 @@ def read_gradient(
             raise invalid(
                 key, f"'{name}' is {named[name].dtype}; a gradient is taken with respect to a floating-point array"
             )
-    for section, statements in sections.items():
-        if any(statement.name == GRADIENTS for statement in statements):
+    for section, graph in sections.items():
+        if any(line_of(equation).name == GRADIENTS for equation in lines(graph)):
             raise invalid((section, GRADIENTS), f"the gradients are called {GRADIENTS}.…; choose another name")
     elements = sum(math.prod(named[name].shape) for name in wrt)
     if not sections["graph"] and elements > DIFFERENCES:
@@ -179,20 +176,20 @@ def gradient_names(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {GRADIENTS: tuple(map(str, names))} if names else {}
 
 
-def check_gradients(grad: Gradient | None, sections: Mapping[Section, tuple[Flat, ...]]) -> None:
+def check_gradients(grad: Gradient | None, sections: Mapping[Section, Graph]) -> None:
     """Raise `InvalidExperiment` if the differentiated value depends on one of its own gradients."""
-    for section, statements in sections.items() if grad else ():
+    for section, graph in sections.items() if grad else ():
         assert grad is not None
-        known: dict[str, str] = {name: name for name in grad.names}
-        for statement in statements:
-            entered = sorted(known.keys() & statement.names)
+        known = {value.number: value.name for value in graph.inputs if value.name in grad.names}
+        for equation in graph.equations:
+            entered = known.keys() & dependencies(equation)
             if not entered:
                 continue
-            by = known[entered[0]]
-            if grad.of in statement.defines:
+            by = min(known[number] for number in entered)
+            if any(value.name == grad.of for value in equation.results):
                 message = f"'{grad.of}' is differentiated, and needs its own gradient {by}"
-                raise invalid(statement.line.written(section)[0], message)
-            known |= dict.fromkeys(statement.defines, by)
+                raise invalid(line_of(equation).written(section)[0], message)
+            known |= {value.number: by for value in equation.results}
 
 
 def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mapping[str, Spec]) -> dict[str, Spec]:
@@ -203,14 +200,14 @@ def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mappin
     return {name: specs[name] for name in grad.names if name not in outputs}
 
 
-def by_hand(sections: Mapping[Section, tuple[Flat, ...]], implied: frozenset[str]) -> dict[Section, frozenset[str]]:
+def by_hand(sections: Mapping[Section, Graph], implied: frozenset[str]) -> dict[Section, frozenset[str]]:
     """For each section, the gradients that only the other section reads, as this one computes them in lines of its own.
 
     Only those that are `implied`: gradients that `outputs` names are computed by every program.
     """
-    read = {name: frozenset[str]().union(*(line.names for line in lines)) for name, lines in sections.items()}
+    read = {name: graph.needed for name, graph in sections.items()}
     every = implied & frozenset[str]().union(*read.values())
-    return {name: every - read[name] if lines else frozenset() for name, lines in sections.items()}
+    return {name: every - read[name] if graph else frozenset() for name, graph in sections.items()}
 
 
 def read_values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[str, Any]:
@@ -223,7 +220,7 @@ def read_values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[
 
 
 def read_approximate(
-    config: Mapping[str, Any], outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Flat, ...]]
+    config: Mapping[str, Any], outputs: Mapping[str, Spec], sections: Mapping[Section, Graph]
 ) -> dict[str, float]:
     for name, share in config.items():
         key = ("expect", "sections", name)

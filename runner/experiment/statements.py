@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.base.faults import Fault, InvalidExperiment, invalid, nearest
 from runner.base.layout import Mesh
 from runner.base.untyped import is_mapping
 from runner.experiment.checkpoints import read_checkpoint
@@ -21,7 +21,8 @@ from runner.experiment.combiners import combined
 from runner.experiment.forms import choices
 from runner.experiment.frames import Place, ReadingFrame, cycle, free, together
 from runner.experiment.functions import RESULT, DefinedFunction, bind, is_static
-from runner.experiment.model import Array, Choice, FunctionCall, Invocation, Line, Loop, Node, Section, Statement
+from runner.experiment.lines import Choice, Invocation, Loop, Node, Statement
+from runner.experiment.model import Array, FunctionCall, Line, Section
 from runner.experiment.plain import located, read_expression
 from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
 from runner.experiment.traced import TracedLines
@@ -52,17 +53,6 @@ from runner.graph.term import (
 
 _MAP = "map(f, xs), or map(lambda x: x @ w, xs)"
 """The syntax of a call of `map`, for messages."""
-
-
-def read_statements(
-    config: Mapping[str, Any],
-    key: Key,
-    scope: VisibleNames,
-    dims: Mapping[str, int],
-    functions: Mapping[str, DefinedFunction] | None = None,
-) -> tuple[Statement, ...]:
-    """The statements of a section whose lines are the mapping at `key`; their names are added to `scope`."""
-    return read_section(of(config, key, scope.section, shared=False), scope, dims, functions or {})
 
 
 def read_section(

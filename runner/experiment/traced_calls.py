@@ -5,15 +5,21 @@ Such lines are right as they are: JAX has traced them, so nothing is checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from runner.base.faults import Key
 from runner.experiment.frames import Place, ReadingFrame, free
 from runner.experiment.functions import RESULT
-from runner.experiment.model import FunctionCall, Invocation, Line, Loop, Node, Statement
+from runner.experiment.graphs import graph
+from runner.experiment.lines import Invocation, Loop, Node, Statement
+from runner.experiment.model import FunctionCall, Line
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop
 from runner.graph.language.check import canonical
+from runner.graph.language.lines import RepeatLines, line_of, repeat
+from runner.graph.language.lines import lines as lines_in
 from runner.graph.language.syntax import Expression
+from runner.graph.model import Graph
+from runner.graph.spelling import Spelling
 from runner.graph.term import Group, Name, Term, children
 
 
@@ -48,9 +54,33 @@ def traced_invocation(
     return Invocation(call, lines, tuple(gives))
 
 
-def section_lines(lines: TracedLines, key: Key) -> tuple[Statement, ...]:
-    """The statements of a section whose lines are `lines`, at `key`."""
-    return _statements(lines.lines, ReadingFrame(), key, None, set())
+def lines_of(graph: Graph) -> dict[str, TracedLine]:
+    """The lines of a graph without calls, by name."""
+    return _lines_of(graph, Spelling.of(graph))
+
+
+def _lines_of(graph: Graph, spelling: Spelling) -> dict[str, TracedLine]:
+    lines: dict[str, TracedLine] = {}
+    for equation in lines_in(graph):
+        loop = repeat(equation)
+        lines[line_of(equation).name] = spelling.equation(equation) if loop is None else loop_of(loop, spelling)
+    return lines
+
+
+def loop_of(loop: RepeatLines, spelling: Spelling) -> TracedLoop:
+    """A repeat with its lines."""
+    firsts = {line.name: first.term for line, first in loop.firsts(spelling)}
+    carry, over = ({name: firsts[name] for name in names} for names in (loop.carry, loop.over))
+    form = loop.form
+    return TracedLoop(
+        form.steps, _lines_of(loop.body, spelling), loop.index or "i", carry, over, loop.stack, loop.going,
+        form.region, form.unroll, form.checkpoint,
+    )  # fmt: skip
+
+
+def section_graph(lines: Mapping[str, TracedLine], key: Key, given: Iterable[str]) -> Graph:
+    """The graph of a section whose lines are `lines`, at `key`; `given`: the names of its inputs."""
+    return graph(_statements(lines, ReadingFrame(), key, None, set()), given)
 
 
 def _statements(
@@ -68,7 +98,7 @@ def _statements(
     return tuple(statements)
 
 
-def _loop(loop: TracedLoop, line: Line, frame: ReadingFrame, key: Key, taken: set[str]) -> Loop[Statement]:
+def _loop(loop: TracedLoop, line: Line, frame: ReadingFrame, key: Key, taken: set[str]) -> Loop:
     indexed = loop.steps is not None and loop.region is None
     given = {*((loop.index,) if indexed else ()), *loop.carry, *loop.over}
     body = _statements(loop.body, frame.in_repeat(given, loop.body), (*key, "body"), line, taken)

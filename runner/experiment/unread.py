@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
-from runner.experiment.model import Experiment, Flat, Loop, Section
+from runner.experiment.model import Experiment, Section
+from runner.graph.language.lines import line_of, repeat
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.model import Graph, walk
+from runner.graph.model import Graph, dependencies, walk
+from runner.graph.source import Line
 
 
 def warnings(experiment: Experiment) -> list[str]:
@@ -19,32 +21,36 @@ def warnings(experiment: Experiment) -> list[str]:
         "graph": {*experiment.results, *experiment.constraints, *held},
         "per_device": set(experiment.results),
     }
-    return [
-        f"nothing reads '{path}' of {section}: the compiler removes it{_with(experiment.computed(section), statement)}"
-        for section, names in needed.items()
-        for path, statement in _unread(experiment.lines(section), names)
-        if statement.line.path not in experiment.frames[section]
-    ]
+    warnings: list[str] = []
+    for section, names in needed.items():
+        graph = experiment.computed(section)
+        for line in _unread(graph, names, ()):
+            if line.path not in experiment.frames[section]:
+                removed = _with(graph, line)
+                warnings.append(f"nothing reads '{line}' of {section}: the compiler removes it{removed}")
+    return warnings
 
 
-def _unread(statements: Sequence[Flat], needed: Iterable[str], path: str = "") -> Iterator[tuple[str, Flat]]:
-    """The statements that no later statement and no output reads, in order."""
-    needed, unread = set(needed), list[tuple[str, Flat]]()
-    for statement in reversed(statements):
-        if not statement.defines & needed:
-            unread.append((f"{path}{statement.name}", statement))
+def _unread(graph: Graph, names: Collection[str], needed: Iterable[int]) -> Iterator[Line]:
+    """The lines and repeats that no later line reads, and of which no value has one of the `names` or is `needed`."""
+    needed, unread = {*needed, *(graph.names[name] for name in names if name in graph.names)}, list[Line]()
+    for equation in reversed(graph.equations):
+        loop = repeat(equation)
+        if needed.isdisjoint(value.number for value in equation.results):
+            if loop is not None or (equation.source.whole and equation.source.line.first is None):
+                unread.append(line_of(equation))
             continue
-        needed |= statement.names
-        if isinstance(statement, Loop):
-            own = f"{statement.name}."
-            inside = statement.wanted | {name.removeprefix(own) for name in needed if name.startswith(own)}
-            unread += reversed(list(_unread(statement.body, inside, f"{path}{statement.name}.")))
+        needed |= dependencies(equation)
+        if loop is not None:
+            own = f"{loop.name}."
+            inside = {name.removeprefix(own) for name in names if name.startswith(own)}
+            unread += reversed(list(_unread(loop.body, inside, loop.body.outputs)))
     yield from reversed(unread)
 
 
-def _with(computed: Graph, statement: Flat) -> str:
-    """The collectives that are removed with a statement, as text."""
-    path = statement.line.path
+def _with(computed: Graph, line: Line) -> str:
+    """The collectives that are removed with a line, as text."""
+    path = line.path
     gone = [
         equation.operation
         for equation in walk(computed)

@@ -6,21 +6,24 @@ Naming a part of an expression does not change what is computed, so the named co
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from runner.base.layout import Spec
-from runner.experiment.lines import regions, renamed
-from runner.experiment.model import Experiment, Flat, Line, Loop, Node
+from runner.experiment.model import Experiment
+from runner.experiment.traced import TracedLine, TracedLoop
+from runner.experiment.traced_calls import loop_of, section_graph
+from runner.graph.inlining import of_equations
+from runner.graph.language.lines import RepeatLines, line_of, lines, regions, repeat
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.parts import at_index
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import Expression
-from runner.graph.model import Region
+from runner.graph.model import Graph, Region
+from runner.graph.spelling import Spelling
 from runner.graph.term import (
     Apply,
     Const,
@@ -30,7 +33,6 @@ from runner.graph.term import (
     calls,
     mapped,
     name_of,
-    placed,
     substituted,
     swapped,
     within,
@@ -94,7 +96,7 @@ class NamedCode:
 
 def named(experiment: Experiment) -> NamedCode:
     """The per-device code of `experiment` with its loops unrolled and a name for each collective and its operand."""
-    if not any(regions(experiment.lines("per_device"))):
+    if not any(regions(experiment.computed("per_device"))):
         return _named(experiment, shown=True)
     # A `shard_map` inside has axes that are left to the compiler around it: there all devices have the same block.
     arrays = tuple(replace(array, layout=experiment.block(array.layout)) for array in experiment.arrays)
@@ -111,7 +113,7 @@ def inside(experiment: Experiment) -> NamedCode:
     lines = replace(
         experiment,
         arrays=whole,
-        graph=(),
+        graph=of_equations(experiment.graph.inputs, ()),
         per_device=experiment.before("graph"),
         constraints={},
         outputs=dict.fromkeys(experiment.results, Spec()),
@@ -127,13 +129,14 @@ def _named(experiment: Experiment, *, shown: bool) -> NamedCode:
     try:
         meaning: dict[str, Term] = {}
         naming = _Naming(experiment, unroll=True, shown=shown)
-        naming.run(experiment.lines("per_device"), meaning, "")
+        naming.run(naming.graph, meaning, "")
     except _TooMany:
         meaning = {}
         naming = _Naming(experiment, unroll=False, shown=shown)
-        naming.run(experiment.lines("per_device"), meaning, "")
+        naming.run(naming.graph, meaning, "")
     gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
-    code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(experiment.traced,))
+    graph = section_graph(naming.lines, ("per_device",), (array.name for array in experiment.given))
+    code = replace(experiment, per_device=graph, outputs=gradients, programs=(experiment.traced,))
     results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
     stepped = tuple(dict.fromkeys(naming.stepped))
     return NamedCode(experiment, code, tuple(naming.values), results, stepped, tuple(naming.whole))
@@ -159,65 +162,70 @@ class _Naming:
         self._unroll = unroll
         self._shown = shown
         self._taken = {*experiment.dims, *(array.name for array in experiment.arrays)}
-        self._taken |= {name for statement in experiment.lines("per_device") for name in _all_names(statement)}
-        self.statements: list[Flat] = []
+        self.graph = experiment.computed("per_device")
+        self._spelling = Spelling.of(self.graph)
+        self._taken |= {*_all_names(self.graph)}
+        self.lines: dict[str, TracedLine] = {}
         self.values: list[NamedValue] = []
         self.stepped: list[str] = []
         self.whole: list[tuple[str, str]] = []
 
-    def run(self, statements: tuple[Flat, ...], meaning: dict[str, Term], prefix: str) -> None:
-        """Name the values of `statements` in the loop step `prefix`; `meaning` gets their names."""
-        for statement in statements:
-            shown = prefix + statement.name
-            if isinstance(statement, Node):
-                node = self._node(statement.expression, meaning, shown, None if prefix else statement.name)
-                meaning[statement.name] = Name(node)
-            elif statement.region is not None:
-                self._region(statement, statement.region, meaning, shown)
-            elif not statement.going and (self._unroll or any(regions((statement,)))):
-                self._steps(statement, meaning, shown)
+    def run(self, graph: Graph, meaning: dict[str, Term], prefix: str) -> None:
+        """Name the values of `graph` in the loop step `prefix`; `meaning` gets their names."""
+        for equation in lines(graph):
+            name, loop = line_of(equation).name, repeat(equation)
+            shown = prefix + name
+            if loop is None:
+                expression = Expression(equation.source.text, self._spelling.equation(equation))
+                node = self._node(expression, meaning, shown, None if prefix else name)
+                meaning[name] = Name(node)
+            elif loop.form.region is not None:
+                self._region(loop, loop.form.region, meaning, shown)
+            elif not loop.going and (self._unroll or any(regions(loop.body))):
+                self._steps(loop, meaning, shown)
             else:
-                self._whole(statement, meaning, shown, None if prefix else statement.name)
+                self._whole(loop, meaning, shown, None if prefix else name)
 
-    def _whole(self, loop: Loop[Flat], meaning: dict[str, Term], shown: str, node: str | None) -> None:
+    def _whole(self, loop: RepeatLines, meaning: dict[str, Term], shown: str, node: str | None) -> None:
         """Take a loop as it is, and name its results."""
         node = node or self._free(shown)
-        self.statements.append(renamed(loop, Line(node), meaning))
+        self.lines[node] = _renamed(loop_of(loop, self._spelling), meaning)
         if self._shown:
             why = f"with them the trace would have more than {VALUES} values"
             self.whole.append((shown, "their number is known only as it runs" if loop.going else why))
         for name in loop.results:
             meaning[f"{loop.name}.{name}"] = Name(f"{node}.{name}")
             if self._shown:
-                says = f"after {loop.often}" if loop.steps is not None else "after the last step"
+                says = f"after {loop.often}" if loop.form.steps is not None else "after the last step"
                 self.values.append(NamedValue(f"{shown}.{name}", f"{node}.{name}", says))
 
-    def _steps(self, loop: Loop[Flat], meaning: dict[str, Term], shown: str) -> None:
-        if not loop.unroll:
+    def _steps(self, loop: RepeatLines, meaning: dict[str, Term], shown: str) -> None:
+        if not loop.form.unroll:
             self.stepped.append(shown)
-        carried = {name: self._first(first, meaning, f"{shown}/carry/{name}") for name, first in loop.carry}
-        whole = {name: self._first(first, meaning, f"{shown}/over/{name}") for name, first in loop.over}
-        steps: dict[str, list[Term]] = {name: [] for name, _ in loop.stack}
-        assert loop.steps is not None
-        for step in range(loop.steps):
+        firsts = {line.name: first for line, first in loop.firsts(self._spelling)}
+        carried = {name: self._first(firsts[name], meaning, f"{shown}/carry/{name}") for name in loop.carry}
+        whole = {name: self._first(firsts[name], meaning, f"{shown}/over/{name}") for name in loop.over}
+        steps: dict[str, list[Term]] = {name: [] for name in loop.stack}
+        assert loop.form.steps is not None
+        for step in range(loop.form.steps):
             slices = {name: at_index(value, Const(step)) for name, value in whole.items()}
-            inside = {**meaning, **carried, **slices, loop.index: _index(step, known=loop.unroll)}
+            inside = {**meaning, **carried, **slices, loop.index: _index(step, known=loop.form.unroll)}
             self.run(loop.body, inside, f"{shown}[{step}].")
             carried = {name: inside[name] for name in carried}
-            for name, inner in loop.stack:
+            for name, inner in loop.stack.items():
                 steps[name].append(inside.get(inner, Name(inner)))
         for name, values in steps.items():
             stacked = Apply("stack", (Group(tuple(values), "list"),))
-            says = f"{loop.stack_of(name)} of all {loop.often}"
+            says = f"{loop.stack[name]} of all {loop.often}"
             meaning[f"{loop.name}.{name}"] = Name(self.define((stacked, None, (), None), f"{shown}.{name}", says))
         for name, value in carried.items():
             meaning[f"{loop.name}.{name}"] = value
 
-    def _region(self, loop: Loop[Flat], region: Region, meaning: dict[str, Term], shown: str) -> None:
+    def _region(self, loop: RepeatLines, region: Region, meaning: dict[str, Term], shown: str) -> None:
         """Name the values of a `shard_map` of the user's own: each device takes its shards of whole operands."""
         around, inside = self._shown, dict[str, Term]()
-        for (name, first), spec in zip(loop.over, region.in_specs, strict=True):
-            self._shown = around
+        for (line, first), spec in zip(loop.firsts(self._spelling), region.in_specs, strict=True):
+            name, self._shown = line.name, around
             whole = self._first(first, meaning, f"{shown}/over/{name}")
             self._shown = True
             shard = (self._sharded(whole, spec), None, (), None)
@@ -225,9 +233,9 @@ class _Naming:
             inside[name] = Name(self.define(shard, f"{shown}.{name}", says))
         self.run(loop.body, inside, f"{shown}.")
         self._shown = around
-        for (name, inner), spec in zip(loop.stack, region.out_specs, strict=True):
+        for (name, inner), spec in zip(loop.stack.items(), region.out_specs, strict=True):
             joined = (_joined(inside.get(inner, Name(inner)), spec), None, (), None)
-            says = f"{loop.stack_of(name)} by {spec}"
+            says = f"{inner} by {spec}"
             meaning[f"{loop.name}.{name}"] = Name(self.define(joined, f"{shown}.{name}", says))
 
     def _sharded(self, whole: Term, spec: Spec) -> Term:
@@ -259,7 +267,7 @@ class _Naming:
             raise _TooMany
         term, operation, axes, before = what
         node = node or self._free(shown)
-        self.statements.append(Node(Line(node), Expression(text(term), placed(term, None))))
+        self.lines[node] = term
         if self._shown:
             self.values.append(NamedValue(shown, node, says, operation, axes, before))
         return node
@@ -364,9 +372,25 @@ def _index(step: int, *, known: bool) -> Term:
     return Const(step) if known else Apply("asarray", (Const(step),))
 
 
-def _all_names(statement: Flat) -> set[str]:
-    """The names that a statement and the statements inside it define."""
-    if isinstance(statement, Node):
-        return {statement.name}
-    inner = itertools.chain.from_iterable(_all_names(inside) for inside in statement.body)
-    return {statement.name, *statement.bound, *inner}
+def _renamed(loop: TracedLoop, known: Mapping[str, Term]) -> TracedLoop:
+    """A loop, with terms in the place of names that it reads from around it."""
+    within = {loop.index, *loop.carry, *loop.over, *loop.body}
+    own = {name: term for name, term in known.items() if name not in within}
+    return replace(
+        loop,
+        carry={name: substituted(first, known.get) for name, first in loop.carry.items()},
+        over={name: substituted(whole, known.get) for name, whole in loop.over.items()},
+        body={
+            name: _renamed(line, own) if isinstance(line, TracedLoop) else substituted(line, own.get)
+            for name, line in loop.body.items()
+        },
+    )
+
+
+def _all_names(graph: Graph) -> Iterator[str]:
+    """The names that a graph's lines define, with those that its repeats bind."""
+    for equation in lines(graph):
+        yield line_of(equation).name
+        if (loop := repeat(equation)) is not None:
+            yield from loop.bound
+            yield from _all_names(loop.body)

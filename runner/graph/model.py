@@ -90,6 +90,7 @@ class Repeat:
     - `starts`: for each operand, the place where it is written.
     - `unroll`: whether the index is a Python integer; `checkpoint`: what a step keeps for the backward pass; None:
       everything.
+    - `sized_by`: the values from which its number of steps was computed.
     """
 
     line: Line
@@ -100,6 +101,7 @@ class Repeat:
     checkpoint: Checkpoint | None = None
     region: Region | None = None
     going: int | None = None
+    sized_by: tuple[int, ...] = ()
 
     @property
     def indexed(self) -> bool:
@@ -142,13 +144,15 @@ class Branches:
 
     - `calls`: the call that each branch makes; `given`: for each branch, the values that it is called with; None: its
       lines read the enclosing values.
-    - `taken`: the places of the lines that select the results of the branch taken.
+    - `taken`: the places of the lines that select the results of the branch taken; `selecting`: these lines, which read
+      the values of all branches.
     """
 
     call: FunctionCall
     calls: tuple[FunctionCall, ...]
     given: tuple[tuple[Ref, ...] | None, ...]
     taken: tuple[Source, ...]
+    selecting: Graph
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,10 @@ class Graph:
     names: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
     """The numbers of the values by the names that lines and repeats give them: `C`, `ring.acc`."""
 
+    def __bool__(self) -> bool:
+        """Whether it has equations: a section that a file does not have has none."""
+        return bool(self.equations)
+
     def __str__(self) -> str:
         """Print a line for each equation, `%3 C = psum(%2, 'x')`, with the equations of its bodies indented below."""
         return "\n".join(_lines(self, ""))
@@ -219,6 +227,12 @@ class Graph:
         """The numbers of the enclosing values that it reads."""
         read = {number for equation in self.equations for number in equation.reads} | set(self.outputs)
         return frozenset(read - self.defines)
+
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """The names of the inputs on which its equations depend."""
+        read = frozenset(number for equation in self.equations for number in dependencies(equation))
+        return frozenset(value.name for value in self.inputs if value.number in read)
 
     @cached_property
     def producers(self) -> Mapping[int, Equation]:
@@ -241,6 +255,13 @@ class Graph:
             if number in self.defines:
                 released[position].append(number)
         return tuple(map(tuple, released))
+
+
+def dependencies(equation: Equation) -> frozenset[int]:
+    """The values that an equation depends on: those that it reads, and of which its number of steps was computed."""
+    form = equation.form
+    more = form.sized_by if isinstance(form, Repeat) else form.selecting.captured if isinstance(form, Branches) else ()
+    return frozenset((*equation.reads, *more))
 
 
 def inside(operand: Operand) -> tuple[Operand, ...]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from runner.base.faults import Key
-from runner.graph.term import characters
+from runner.graph.term import Span, characters
 
 Section = Literal["graph", "per_device"]
 """The section on whole arrays, or the section that each device runs."""
@@ -168,7 +168,11 @@ class Source:
     whole: bool = False
 
     @property
+    def at(self) -> Span | None:
+        """The span of bytes; None for what is not in the text."""
+        return None if self.start is None or self.end is None else (self.start, self.end)
+
+    @property
     def span(self) -> tuple[int, int]:
         """The half-open span of characters; the whole text where `start` is None."""
-        at = None if self.start is None or self.end is None else (self.start, self.end)
-        return characters(self.text, at)
+        return characters(self.text, self.at)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from runner.graph.model import CombiningFunction, Equation, Graph, Operand, Ref, Size, walk
+from runner.graph.model import Branches, CombiningFunction, Equation, Graph, Operand, Ref, Size, walk
 from runner.graph.term import Apply, Const, Group, Lambda, Name, Slice, Term
 
 
@@ -35,13 +35,23 @@ class Spelling:
                 parts[equation.results[0].number] = equation
         return Spelling(parts, named)
 
+    def selecting(self, choice: Branches, bodies: Iterable[Graph]) -> Spelling:
+        """The spelling of the lines that select one branch's values, which read the results of all branches."""
+        results = {
+            number: name
+            for call, body in zip(choice.calls, bodies, strict=True)
+            for name, number in zip(call.results, body.outputs, strict=True)
+        }
+        own = Spelling.of(choice.selecting)
+        return Spelling(own.parts, {**self.named, **own.named, **results})
+
     def operand(self, operand: Operand) -> Term:
         """The term of an operand."""
         match operand:
             case Ref(number=number) if number in self.parts:
                 return self.equation(self.parts[number])
-            case Ref(number=number):
-                return Name(self.named[number])
+            case Ref(number=number, source=source):
+                return Name(self.named[number], None if source is None else source.at)
             case Size(name=name):
                 return Name(name)
             case Const():
@@ -58,7 +68,8 @@ class Spelling:
         if equation.spelled == "name":
             return self.operand(equation.operands[0])
         named = tuple((name, self.operand(operand)) for name, operand in equation.named)
-        return Apply(equation.operation, tuple(map(self.operand, equation.operands)), named, equation.spelled)
+        operands = tuple(map(self.operand, equation.operands))
+        return Apply(equation.operation, operands, named, equation.spelled, equation.source.at)
 
     def function(self, body: Graph) -> Lambda:
         """The lambda of a function that combines two values, with its own parameter names."""

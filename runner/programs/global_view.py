@@ -46,7 +46,7 @@ def write(
     after = ""
     if gradients:
         update = experiment.after("graph")
-        after = lines.section(update, {**outputs, **constraints}, known=experiment.passed("graph"), after=True)
+        after = lines.section(update, {**outputs, **constraints}, after=True)
     laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     mixed = program.typed and bool(experiment.mesh.auto)
     jit = _jit(experiment, _promised(experiment, program, every=repairs.constant or mixed))

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.base.layout import Spec
-from runner.experiment.graphs import graph
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import Imported
-from runner.experiment.model import Experiment, Statement
+from runner.experiment.model import Experiment
 from runner.graph.model import Branches, CalledFunction, Equation, Graph, Operand, Ref, Repeat, Value, walk
 from runner.graph.source import FunctionCall, Line, Source
 from runner.programs import within
@@ -61,20 +60,17 @@ class Lines:
 
     def section(
         self,
-        statements: Sequence[Statement],
+        lines: Graph,
         constrained: Mapping[str, Spec] | None = None,
         *,
-        known: Iterable[str] = (),
         after: bool = False,
     ) -> str:
-        """Write the lines of `statements`, with a `with_sharding_constraint` for the values in `constrained`.
+        """Write the lines of a graph, with a `with_sharding_constraint` for the values in `constrained`.
 
-        They read the arrays and, if they come `after` other lines, the values `known` from these, by their identifiers.
+        They read the arrays and, if they come `after` other lines, values of these, by their identifiers.
         """
         self._constrained = constrained or {}
         self._lines = []
-        given = [array.name for array in self._experiment.given]
-        lines = graph(statements, dict.fromkeys((*given, *known)))
         self._parts, self._named = {}, {value.number: value.name for value in lines.inputs}
         read = frozenset(number for equation in lines.equations for number in equation.reads)
         arrays = {array.name for array in self._experiment.arrays}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from runner.base.layout import Spec
 from runner.experiment.identifiers import Identifiers
-from runner.experiment.lines import flat
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.programs import absent, source, spelling
@@ -122,12 +121,9 @@ def _after(
     `passed` are the values that they read from the lines before: names, identifiers, and the mesh axes over which they
     may differ.
     """
-    statements = experiment.after("per_device")
-    read = frozenset[str]().union(*(line.names for line in flat(statements)))
-    given = [array for array in experiment.given if array.name in read]
-    computed = lines.section(
-        statements, experiment.constrained_inside, known=experiment.passed("per_device"), after=True
-    )
+    later = experiment.after("per_device")
+    given = [array for array in experiment.given if array.name in later.needed]
+    computed = lines.section(later, experiment.constrained_inside, after=True)
     results = [name for name in experiment.results if name not in experiment.forward.results]
     update, sharded = names.reserve("update"), names.reserve("sharded_update")
     parameters = [*(names[array.name] for array in given), *(name for name, _, _ in passed)]

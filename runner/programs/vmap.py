@@ -7,7 +7,6 @@ from pathlib import Path
 
 from runner.base.layout import Layout
 from runner.experiment.identifiers import Identifiers
-from runner.experiment.lines import flat
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.programs import absent, source, spelling
@@ -111,11 +110,10 @@ def _end(experiment: Experiment, names: Identifiers, mapped: str, lines: Lines, 
 
 def _after(experiment: Experiment, names: Identifiers, lines: Lines) -> tuple[list[str], str]:
     """Write the lines that read gradients as a function mapped over the devices, and the call of it."""
-    statements = experiment.after("per_device")
-    read = frozenset[str]().union(*(line.names for line in flat(statements)))
-    given = [array for array in experiment.given if array.name in read]
+    later = experiment.after("per_device")
+    given = [array for array in experiment.given if array.name in later.needed]
     passed = experiment.passed("per_device")
-    computed = lines.section(statements, known=experiment.passed("per_device"), after=True)
+    computed = lines.section(later, after=True)
     results = [name for name in experiment.results if name not in experiment.forward.results]
     update, mapped = names.reserve("update"), names.reserve("mapped_update")
     operands = ", ".join(names[name] for name in (*(array.name for array in given), *passed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,8 @@ from runner.base.words import bytes_text, listed, time_text
 from runner.compiled.estimate.prices import BYTES, EstimatedSeconds, Prices, permuted
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.why import notation
-from runner.experiment.model import Experiment, Flat
+from runner.experiment.model import Experiment
+from runner.experiment.traced import TracedLine
 from runner.graph.language.syntax import SyntaxFault
 from runner.graph.model import Equation, Operand, Ref
 from runner.graph.sharding.propagation import Derivation, Plan, whole_axes
@@ -93,7 +94,7 @@ def _traced(experiment: Experiment) -> tuple[jax.stages.Traced, dict[int, Typed 
         for array in experiment.arrays:
             if array.name in experiment.constraints:
                 values[array.name] = planner.laid_out(values[array.name], experiment.constraints[array.name])
-        planner.run_graph(graph, "graph")
+        planner.run(graph, "graph")
         return tuple(planner.values[name] for name in experiment.results)
 
     with jax.sharding.use_abstract_mesh(mesh):
@@ -229,27 +230,32 @@ def _accepted(
     reason = None
     try:
         hints = settled(experiment, types, hints, prices, rulings)
-        every = [derive(experiment, types, hints, typing, prices, rulings) for typing in TRIES[:1]]
+        first = derive(experiment, types, hints, TRIES[0], prices, rulings)
+        every = [(first, first.experiment(experiment))]
     except NotDerived as error:
         return str(error)
     except SyntaxFault as fault:
         # A derived line is longer than its source, and may exceed the language's limits.
         return f"a derived line would be {fault}"
-    if known is not None and experiment.grad is None and not _less(every[0].cost, known.derived.cost):
+    if known is not None and experiment.grad is None and not _less(first.cost, known.derived.cost):
         return "it costs no less"
-    tried: list[tuple[Flat, ...]] = []
+    tried: list[Mapping[str, TracedLine]] = []
     alike: Typing | None = None
     for typing in TRIES:
         if typing == alike:
             continue
-        derivation = every.pop() if every else derive(experiment, types, hints, typing, prices, rulings)
-        if known is not None and derivation.statements == known.derived.statements:
+        if every:
+            derivation, written = every.pop()
+        else:
+            derivation = derive(experiment, types, hints, typing, prices, rulings)
+            written = derivation.experiment(experiment)
+        if known is not None and derivation.lines == known.derived.lines:
             return "it is the same"
         alike = None if derivation.spread else replace(typing, spread=False)
-        if typing.check_vma and derivation.statements in tried:
+        if typing.check_vma and derivation.lines in tried:
             continue
-        tried.append(derivation.statements)
-        written, floats = derivation.experiment(experiment), Floats()
+        tried.append(derivation.lines)
+        floats = Floats()
         reason = judge.refused(written, floats)
         if reason is None:
             return _Accepted(derivation, written, floats, judge)

@@ -28,6 +28,8 @@ from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
+from runner.experiment.traced import TracedLines
+from runner.experiment.traced_calls import lines_of
 from runner.link import events, handover
 from runner.link.events import (
     Devices,
@@ -42,7 +44,6 @@ from runner.link.events import (
     WorkerEvent,
 )
 from runner.link.steps import Step, StepWork
-from runner.programs.derivation.section import as_data
 from runner.programs.types import Floats, InferredTypes
 from runner.programs.writers import WRITERS
 from runner.reports.record.writing import write_text
@@ -257,7 +258,7 @@ def _types_event(types: InferredTypes, target: Devices) -> events.Types:
         target=target,
         jax=jax.__version__,
         jaxlib=jaxlib.version.__version__,
-        derived=None if types.derived is None else as_data(types.derived.lines("per_device")),
+        derived=None if types.derived is None else TracedLines((), lines_of(types.derived.per_device), ()),
         derivation=types.derivation,
         advice=[_of_gathered(*gathered) for gathered in types.repairs.gathered.items()],
     )

@@ -18,9 +18,9 @@ from runner.base.untyped import is_list
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.nodes import Origins, backward
 from runner.compiled.evidence.source_lines import frame, source_line
-from runner.experiment.lines import Choice, Invocation, enclosed
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
+from runner.graph.enclosing import Enclosing, enclosed
 from runner.graph.sharding import ring
 from runner.graph.sharding.keys import KeyedArray, LayoutKeys
 from runner.graph.sharding.propagation import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
@@ -519,20 +519,20 @@ class _PlanReader(Places):
 
 def _results(experiment: Experiment) -> dict[str, list[tuple[str, ...]]]:
     """For each line inside calls the names of the calls' results, innermost call first."""
-    calls: list[tuple[Invocation | Choice, tuple[str, ...]]] = []
+    calls: list[tuple[Enclosing, tuple[str, ...]]] = []
 
-    def gives(invocation: Invocation | Choice) -> tuple[str, ...]:
+    def gives(enclosing: Enclosing) -> tuple[str, ...]:
         # Written once for all lines of a call: both may be thousands.
-        given = next((texts for call, texts in reversed(calls) if call is invocation), None)
+        given = next((texts for call, texts in reversed(calls) if call is enclosing), None)
         if given is None:
-            given = tuple(str(give.line) for give in invocation.gives)
-            calls.append((invocation, given))
+            given = tuple(map(str, enclosing.gives))
+            calls.append((enclosing, given))
         return given
 
     return {
         str(line): [gives(each) for each in reversed(around)]
-        for statements in (experiment.per_device, experiment.graph)
-        for line, around in enclosed(statements)
+        for graph in (experiment.per_device, experiment.graph)
+        for line, around in enclosed(graph)
     }
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 
-from runner.experiment.model import Experiment, expressions
+from runner.experiment.model import Experiment
 from runner.experiment.program import Program
+from runner.graph.language.lines import expressions
 from runner.graph.source import SECTIONS
 from runner.link.events import Compilation, Ran, Timing
 from runner.worker import calls, phases, processes, shared
@@ -81,7 +82,7 @@ def _main(program: Program) -> list[str]:
 def numbers(experiment: Experiment) -> list[float]:
     """The numbers in the lines of an experiment, with the digits that the oracle has."""
     # The text of functions in Python is not among the lines: what they compute was read from jaxprs.
-    lines = (expression.text for section in SECTIONS for _, expression in expressions(experiment.lines(section)))
+    lines = (expression.text for section in SECTIONS for _, expression in expressions(experiment.computed(section)))
     return sorted(set[float]().union(*map(_numbers, lines)))
 
 

@@ -17,12 +17,13 @@ from runner.base.layout import Layout, Spec, Typed
 from runner.base.untyped import is_sequence
 from runner.base.words import listed, quoted
 from runner.experiment.arrays import fits
+from runner.experiment.changing import ChangingGraph
 from runner.experiment.imported import inside
-from runner.experiment.lines import paths
-from runner.experiment.model import GRADIENTS, Array, Experiment, Node, Section
+from runner.experiment.model import GRADIENTS, Array, Experiment, Section
 from runner.experiment.program import Program
+from runner.graph.language import printing
+from runner.graph.language.lines import expressions, paths
 from runner.graph.language.parts import called
-from runner.graph.language.syntax import Expression
 from runner.graph.model import Repeat, walk
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, mapped
@@ -60,7 +61,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
             key = ("outputs", name)
             fits(spec, nodes["graph"][name].shape, (), experiment.mesh, key, name, experiment.logical.get(key))
         known = {array.name: _array_type(experiment, array.name) for array in experiment.arrays} | nodes["graph"]
-        named = {array.name: array.name for array in experiment.arrays} | dict(paths(experiment.lines("graph")))
+        named = {array.name: array.name for array in experiment.arrays} | dict(paths(experiment.computed("graph")))
         for path, spec in experiment.constrained.items():
             # Lines in a repeat without steps have no type.
             if path in known:
@@ -138,10 +139,11 @@ def _scattered(experiment: Experiment, output: str, spec: Spec, whole: tuple[int
 
     `whole`: the output's global shape.
     """
-    lines = [line for line in experiment.lines("per_device") if isinstance(line, Node)]
-    line = next((line for line in lines if line.name == output), None)
+    graph = experiment.computed("per_device")
+    terms = dict(expressions(graph))
+    line = next((line for line in terms if str(line) == output), None)
     sharded = [(dimension, axes) for dimension, axes in enumerate(spec) if axes]
-    match None if line is None else line.expression.term:
+    match None if line is None else terms[line].term:
         case Apply(operation="psum", operands=(summed, over), named=()) if len(sharded) == 1:
             ((dimension, axes),) = sharded
         case _:
@@ -150,15 +152,15 @@ def _scattered(experiment: Experiment, output: str, spec: Spec, whole: tuple[int
     if line is None or names != axes[0] or len(axes) != 1:
         return ""
     named = (("scatter_dimension", Const(dimension)), ("tiled", Const(True)))
-    scattered = replace(line, expression=Expression.of(Apply("psum_scatter", (summed, over), named)))
-    changed = tuple(scattered if each is line else each for each in experiment.lines("per_device"))
+    scattered = Apply("psum_scatter", (summed, over), named)
+    changed = ChangingGraph(graph).changed({line: scattered})
     try:
         part = per_device(replace(experiment, per_device=changed), {})[0][output]
         mends = _whole(experiment, part, spec, output).shape == whole
     except InvalidExperiment:
         return ""
     what = "a psum leaves the whole sum on every device; for a part on each write"
-    return f"; {what} {scattered.expression.text}" if mends else ""
+    return f"; {what} {printing.text(scattered)}" if mends else ""
 
 
 def _fits_array(experiment: Experiment, gradient: str) -> None:
@@ -329,19 +331,18 @@ def _check_varying(
 
 def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) -> str | None:
     """The lines with `to='invarying'`, if JAX then knows an output to be replicated along `loose`; else None."""
-    terms = {line.name: line.expression.term for line in experiment.lines("per_device") if isinstance(line, Node)}
-    gathered = {line: Expression.of(new) for line, term in terms.items() if (new := _invarying(term)) != term}
+    graph = experiment.computed("per_device")
+    terms = {line: expression.term for line, expression in expressions(graph) if not line.loops}
+    gathered = {line: new for line, term in terms.items() if (new := _invarying(term)) != term}
     for lines in (*([line] for line in gathered), list(gathered)):
-        changed = tuple(
-            replace(statement, expression=gathered[statement.name]) if statement.name in lines else statement
-            for statement in experiment.lines("per_device")
-        )
+        changed = ChangingGraph(graph).changed({line: gathered[line] for line in lines})
         try:
             varying = per_device(replace(experiment, per_device=changed), {})[1]
         except InvalidExperiment:
             continue
         if lines and not varying[name] & loose:
-            changes = ", ".join(f"{experiment.place('per_device', line)}: {gathered[line].text}" for line in lines)
+            written = ((experiment.place("per_device", str(line)), printing.text(gathered[line])) for line in lines)
+            changes = ", ".join(f"{place}: {text}" for place, text in written)
             return f"JAX infers that the copies are equal with: {changes}"
     return None
 

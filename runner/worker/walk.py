@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Mesh
 from runner.base.untyped import is_sequence
-from runner.experiment.graphs import graph as graph_of
-from runner.experiment.model import Experiment, Section, Statement
+from runner.experiment.model import Experiment, Section
 from runner.experiment.plain import located
 from runner.graph.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation
 from runner.graph.language.operators import BY_NAME
@@ -95,11 +94,7 @@ class Walker:
     _in_region: bool = field(init=False, default=False)
     """Whether it is inside of a `shard_map` of the graph, whose mesh one inside of it has too."""
 
-    def run(self, statements: Sequence[Statement], section: Section) -> None:
-        """Evaluate lines of a section. Raises `InvalidExperiment` at the first refusal."""
-        self.run_graph(graph_of(statements, self.values), section)
-
-    def run_graph(self, graph: Graph, section: Section) -> None:
+    def run(self, graph: Graph, section: Section) -> None:
         """Evaluate a graph whose inputs are among the values. Raises `InvalidExperiment` at the first refusal."""
         self._section = section
         self._numbered = {value.number: self.values[value.name] for value in graph.inputs}

@@ -100,7 +100,7 @@ class Findings:
             memory.check_values(self._experiment, types.nodes)
         if types.derived is not None and types.derivation is not None:
             bare, check_vma = self._experiment.alone("graph"), types.derivation.check_vma
-            self._derived = with_lines(bare, types.derived, check_vma=check_vma)
+            self._derived = with_lines(bare, types.derived.lines, check_vma=check_vma)
             record.derivation = types.derivation
         record.lines = lines(self._experiment, self._derived, types)
         released = pinned.released(self._experiment.values, record.overrides)
@@ -109,7 +109,7 @@ class Findings:
         pinned.fit(self._context)
         record.warnings += [*unread.warnings(self._experiment), *types.advice]
         for section in SECTIONS:
-            record.warnings += extent.warnings(self._experiment.lines(section), section)
+            record.warnings += extent.warnings(self._experiment.computed(section), section)
         if self._arrays is None:
             return
         if types.gradient is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -11,12 +11,16 @@ import numpy as np
 
 from runner.base import codec, dtypes
 from runner.base.layout import Typed
-from runner.experiment.model import Experiment, Flat, Line, Node, expressions
+from runner.experiment.model import Experiment, Line
 from runner.experiment.source_text import NO_SOURCE, SourceText
+from runner.graph.language.lines import expressions, line_of, repeat
+from runner.graph.language.lines import lines as lines_of
 from runner.graph.language.parts import called
-from runner.graph.language.syntax import Expression
-from runner.graph.source import SECTIONS, Frame
-from runner.graph.term import Apply, Group, Term, characters, name_of, within
+from runner.graph.language.syntax import parse
+from runner.graph.model import Graph
+from runner.graph.source import SECTIONS, Frame, Source
+from runner.graph.spelling import Spelling
+from runner.graph.term import Apply, Group, Term, name_of, within
 from runner.link.events import Ranges, Types
 from runner.link.target import Output, ProgramRun
 from runner.reports.record.model import Held, OutputRecord, RecordedLine
@@ -77,22 +81,22 @@ _Types: TypeAlias = Mapping[str, Typed]
 def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> dict[str, list[RecordedLine]]:
     """The lines of `graph`, of `per_device`, of the derived program and of functions that have references."""
     arrays = {array.name: array.name for array in experiment.arrays}
-    sections: dict[str, Sequence[Flat]] = {section: experiment.lines(section) for section in SECTIONS}
+    sections: dict[str, Graph] = {section: experiment.computed(section) for section in SECTIONS}
     if derived is not None:
-        sections["derived"] = derived.lines("per_device")
+        sections["derived"] = derived.computed("per_device")
     frames = {**experiment.frames, "derived": _derived_frames(experiment, derived)}
     texts: dict[str, SourceText] = {**experiment.source_text}
     if experiment.written is not None:
-        sections["written"] = experiment.written.lines("graph")
+        sections["written"] = experiment.written.computed("graph")
         frames["written"] = experiment.written.frames["graph"]
         texts["written"] = experiment.written.source_text["graph"]
     return {
         name: [
             replace(line, frame=frames[name].get(line.line))
-            for line in _lines(statements, dict(arrays), types.nodes.get(name, {}), texts.get(name, NO_SOURCE))
+            for line in _Lines(graph, types.nodes.get(name, {}), texts.get(name, NO_SOURCE)).of(graph, dict(arrays))
         ]
-        for name, statements in sections.items()
-        if statements
+        for name, graph in sections.items()
+        if graph.equations
     }
 
 
@@ -105,8 +109,8 @@ def _derived_frames(experiment: Experiment, derived: Experiment | None) -> Mappi
     frames = dict(experiment.frames["graph"])
     if derived is None or not frames:
         return frames
-    known = {str(line) for line, _ in expressions(experiment.lines("graph"))}
-    for line, _ in expressions(derived.lines("per_device")):
+    known = {str(line) for line, _ in expressions(experiment.computed("graph"))}
+    for line, _ in expressions(derived.computed("per_device")):
         name = str(line)
         parts = [] if name in known else name.split("_")
         starts = ("_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
@@ -116,57 +120,57 @@ def _derived_frames(experiment: Experiment, derived: Experiment | None) -> Mappi
     return frames
 
 
-def _lines(
-    statements: Iterable[Flat], scope: dict[str, str], types: _Types, source: SourceText
-) -> Iterator[RecordedLine]:
-    """The entries of statements and of those inside; `scope` maps names to values, and gets what they define."""
-    for statement in statements:
-        path = statement.line.path
-        if isinstance(statement, Node):
-            yield _line(statement.line, statement.expression, scope, types, source)
-            scope[statement.name] = path
-            continue
-        yield RecordedLine(path=path, line=str(statement.line), expression=None, reads=[], steps=statement.steps)
-        inside = {name: of for name, of in scope.items() if name not in statement.bound}
-        for line, first in statement.firsts():
-            yield _line(line, first, scope, types, source)
-            inside[line.name] = line.path
-        yield from _lines(statement.body, inside, types, source)
-        last = (*((name, name) for name, _ in statement.carry), *statement.stack)
-        scope.update({f"{statement.name}.{name}": inside[inner] for name, inner in last if inner in inside})
+class _Lines:
+    """The entries of the lines of one section."""
+
+    def __init__(self, graph: Graph, types: _Types, source: SourceText) -> None:
+        self._spelling, self._types, self._source = Spelling.of(graph), types, source
+
+    def of(self, graph: Graph, scope: dict[str, str]) -> Iterator[RecordedLine]:
+        """The entries of a graph's lines and of those inside; `scope` maps names to values, and gets what they give."""
+        for equation in lines_of(graph):
+            line, loop = line_of(equation), repeat(equation)
+            if loop is None:
+                yield self._line(line, equation.source, self._spelling.equation(equation), scope)
+                scope[line.name] = line.path
+                continue
+            yield RecordedLine(path=line.path, line=str(line), expression=None, reads=[], steps=loop.form.steps)
+            inside = {name: of for name, of in scope.items() if name not in loop.bound}
+            for start, operand in zip(loop.form.starts, equation.operands, strict=True):
+                yield self._line(start.line, start, self._spelling.operand(operand), scope)
+                inside[start.line.name] = start.line.path
+            yield from self.of(loop.body, inside)
+            last = (*((name, name) for name in loop.carry), *loop.stack.items())
+            scope.update({f"{line.name}.{name}": inside[inner] for name, inner in last if inner in inside})
+
+    def _line(self, line: Line, written: Source, term: Term, scope: Mapping[str, str]) -> RecordedLine:
+        given = [
+            operand
+            for call in within(term)
+            if isinstance(call, Apply) and (row := called(call)) is not None and row.kind == "collective"
+            for operand in call.operands
+        ]
+        shape, dtype = self._types.get(line.path, (None, None))
+        python = str(line) in self._source.frames
+        return RecordedLine(
+            path=line.path,
+            line=str(line),
+            source=self._source.of(term) if python else None,
+            variable=self._source.name(line.name) if python else None,
+            expression=_text(written),
+            reads=_read(within(term), scope),
+            sent=_read(given, scope),
+            shape=None if shape is None else list(shape),
+            dtype=dtype,
+        )
 
 
-def _line(
-    line: Line, expression: Expression, scope: Mapping[str, str], types: _Types, source: SourceText
-) -> RecordedLine:
-    given = [
-        operand
-        for call in within(expression.term)
-        if isinstance(call, Apply) and (row := called(call)) is not None and row.kind == "collective"
-        for operand in call.operands
-    ]
-    shape, dtype = types.get(line.path, (None, None))
-    python = str(line) in source.frames
-    return RecordedLine(
-        path=line.path,
-        line=str(line),
-        source=source.of(expression.term) if python else None,
-        variable=source.name(line.name) if python else None,
-        expression=_text(expression),
-        reads=_read(within(expression.term), scope),
-        sent=_read(given, scope),
-        shape=None if shape is None else list(shape),
-        dtype=dtype,
-    )
-
-
-def _text(expression: Expression) -> str:
+def _text(written: Source) -> str:
     """The text of a line; of one of the results that a function returns together, its part of their text."""
-    whole, part = expression.whole, expression.term
-    if not isinstance(whole, Group) or part.at is None:
-        return expression.text
-    start, end = characters(expression.text, part.at)
-    return expression.text[start:end]
+    start, end = written.span
+    part = written.text[start:end]
+    several = part != written.text and isinstance(parse(written.text).term, Group)
+    return part if several else written.text
 
 
 def _read(terms: Iterable[Term], scope: Mapping[str, str]) -> list[str]:

@@ -28,8 +28,7 @@ from runner.base.words import quoted
 from runner.checks.reference.arithmetic import ANY, EXACT, Arithmetic, cast, is_weak, with_type
 from runner.checks.reference.decisions import Decision, PerDevice, Script
 from runner.experiment.extent import STEPS
-from runner.experiment.graphs import graph as graph_of
-from runner.experiment.model import Experiment, Flat, Line, Section
+from runner.experiment.model import Experiment, Line, Section
 from runner.graph.language.casts import narrowed, of_own_dtype, own_dtype, to_float
 from runner.graph.language.counterparts import indexing
 from runner.graph.language.counterparts.arithmetic import Resized
@@ -86,7 +85,7 @@ def interpret(
     experiment: Experiment,
     section: Section,
     arrays: Mapping[str, np.ndarray],
-    statements: Iterable[Flat] | None = None,
+    graph: Graph | None = None,
     *,
     keep: Iterable[str] | None = None,
     arithmetic: Arithmetic = EXACT,
@@ -95,12 +94,12 @@ def interpret(
     most: int | None = None,
     copies: bool = True,
 ) -> Interpretation:
-    """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
+    """Run one section (or `graph` in its place) on `arrays`, which are whole and in their own dtype.
 
     `arrays` include the gradients, whole, if lines read them: `experiment.given`. For `per_device` each device has its
     block over the manual axes (`experiment.block`); devices that differ only along the other axes have the same block.
 
-    `given` are all values that are known already, the arrays' too, where `statements` are not the first ones. Raises
+    `given` has the values of the inputs of `graph`, where these are not the arrays. Raises
     `OverflowError` for a value of more than `most` elements on a device, and, with `copies`, `CannotInterpret` where a
     `shard_map` in the graph gives copies that differ.
 
@@ -108,11 +107,7 @@ def interpret(
     equation reads it. `script` sees, and may change, every discrete decision: `runner/checks/reference/decisions.py`.
     """
     mesh = experiment.mesh if section == "per_device" else WHOLE
-    if statements is None and given is None:
-        lines = experiment.computed(section)
-    else:
-        names = [array.name for array in experiment.given] if given is None else given
-        lines = graph_of(experiment.lines(section) if statements is None else tuple(statements), names)
+    lines = experiment.computed(section) if graph is None else graph
     interpreter = Interpreter(
         mesh, experiment.mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most, copies=copies
     )

@@ -21,7 +21,9 @@ from runner.checks.reference.arithmetic import Arithmetic, Floats
 from runner.checks.reference.decisions import Following, PerDevice, Place, Recording, Script, Stepping, Taking
 from runner.checks.reference.interpreter import interpret
 from runner.checks.reference.rounded import NEAREST, Machine, plain
-from runner.experiment.model import Experiment, Flat, Section
+from runner.experiment.model import Experiment, Section
+from runner.graph.language.lines import line_of
+from runner.graph.model import Graph, dependencies
 
 SAFETY = 4.0
 """The factor by which the largest measured error of its operands may move a decision."""
@@ -337,15 +339,15 @@ def _undecided(recorded: Recording) -> tuple[UndecidedLine, ...]:
     return tuple(UndecidedLine(*place, count) for place, count in counts.items() if count)
 
 
-def _enter(statements: Sequence[Flat], name: str) -> frozenset[str]:
+def _enter(graph: Graph, name: str) -> frozenset[str]:
     """The lines of a section that one of its values depends on."""
-    read = {name}
-    lines: set[str] = set()
-    for statement in reversed(statements):
-        if statement.defines & read:
-            lines.add(statement.name)
-            read |= statement.names
-    return frozenset(lines)
+    read = {graph.names[name]}
+    entering: set[str] = set()
+    for equation in reversed(graph.equations):
+        if not read.isdisjoint(value.number for value in equation.results):
+            entering.add(str(line_of(equation)).partition(".")[0])
+            read |= dependencies(equation)
+    return frozenset(entering)
 
 
 def _take_otherwise(
@@ -379,7 +381,7 @@ def _take_otherwise(
                 np.any([drawn != value for drawn in here], axis=0) for value, *here in zip(exact, *taken, strict=True)
             ]
             known.low, known.high = _bounds([exact, *(draw[name] for draw in draws)])
-            lines = _enter(again.experiment.lines(again.section), name)
+            lines = _enter(again.experiment.computed(again.section), name)
             known.places = tuple(place for place in undecided if place.line.split(".")[0] in lines)
 
 

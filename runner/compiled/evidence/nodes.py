@@ -15,10 +15,13 @@ from runner.compiled.evidence.hlo import Location, Metadata
 from runner.compiled.evidence.source_lines import is_users
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import Imported, inside
-from runner.experiment.lines import regions
-from runner.experiment.model import Experiment, Flat, Loop, Section
+from runner.experiment.model import Experiment, Section
+from runner.graph.language.lines import line_of, lines, regions
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.parts import called
+from runner.graph.model import Equation, Graph, Repeat
+from runner.graph.source import Line
+from runner.graph.spelling import Spelling
 from runner.graph.term import Apply, Term, within
 
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
@@ -115,9 +118,14 @@ class StackScope:
 
 @dataclass(frozen=True)
 class PlacedLine:
-    """A line of the user's Python, and the user's lines that lead to its place, the innermost first, if several do."""
+    """A line of the user's Python.
 
-    line: Flat
+    - `term`: its expression; None for a repeat.
+    - `path`: the user's lines that lead to its place, the innermost first, if several do.
+    """
+
+    line: Line
+    term: Term | None
     path: tuple[Location, ...] = ()
 
 
@@ -128,11 +136,12 @@ class Origins:
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
         gradients = experiment.grad.names if experiment.grad else ()
-        self._scopes = _scopes(experiment.lines(section), _imported(experiment, section))
+        graph = experiment.computed(section)
+        self._scopes = _scopes(graph, Spelling.of(graph), _imported(experiment, section))
         self._scopes |= {name: StackScope(name) for name in gradients}
         names = Identifiers(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
-        by_hand = {axis for region in regions(experiment.lines(section)) for axis in region.manual}
+        by_hand = {axis for region in regions(graph) for axis in region.manual}
         self._automatic = frozenset(experiment.automatic if section == "per_device" else ()) - by_hand
         self.of = lru_cache(maxsize=None)(self._of)
 
@@ -194,21 +203,22 @@ def _traced(
     if at is None:
         return OperationOrigin(scope.line, primitive, gradient)
     there = _on_the_path(lines[frames[at]], [frame for frame in frames[at + 1 :] if is_users(frame[0])])
-    of = [line for line in there if not isinstance(line, Loop)]
-    fitting = [line for line in of if any(_fits(part, primitive) for part in within(line.expression.term))] or of
+    of = [(placed.line, placed.term) for placed in there if placed.term is not None]
+    fitting = [line for line, term in of if any(_fits(part, primitive) for part in within(term))]
+    fitting = fitting or [line for line, _ in of]
     if not fitting:
         return OperationOrigin(str(there[-1].line), None, gradient)
-    return OperationOrigin(str(fitting[-1 if gradient else 0].line), primitive, gradient)
+    return OperationOrigin(str(fitting[-1 if gradient else 0]), primitive, gradient)
 
 
-def _on_the_path(lines: Sequence[PlacedLine], path: Sequence[Location]) -> list[Flat]:
+def _on_the_path(lines: Sequence[PlacedLine], path: Sequence[Location]) -> list[PlacedLine]:
     """Those of the lines at one place whose calls an operation has for longest."""
 
     def shared(line: PlacedLine) -> int:
         return next((at for at, (a, b) in enumerate(zip(line.path, path, strict=False)) if a != b), len(line.path))
 
     longest = max(map(shared, lines))
-    return [line.line for line in lines if shared(line) == longest]
+    return [line for line in lines if shared(line) == longest]
 
 
 _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
@@ -235,35 +245,45 @@ def _unwrapped(part: str) -> str:
     return match.group(1) if match else part
 
 
-def _scopes(statements: Sequence[Flat], imported: Mapping[str, _PythonCall], around: int = 0) -> dict[str, StackScope]:
+def _scopes(
+    graph: Graph, spelling: Spelling, imported: Mapping[str, _PythonCall], around: int = 0
+) -> dict[str, StackScope]:
     """The scopes of lines inside `around` enclosing scopes; `imported` has the calls of Python lines, by path."""
     scopes: dict[str, StackScope] = {}
-    for statement in statements:
-        line, call = statement.line, imported.get(statement.line.path)
+    for equation in lines(graph):
+        line = line_of(equation)
+        call = imported.get(line.path)
         *outer, own = line.scopes[around : None if call is None else call.depth]
         here = scopes
         for scope in outer:
             # A scope without a line belongs to the first line inside it.
             here = here.setdefault(scope, StackScope(str(line))).inside
         if call is None:
-            body = _scopes(statement.body, imported, len(line.scopes) - 1) if isinstance(statement, Loop) else {}
+            body = (
+                _scopes(equation.bodies[0], spelling, imported, len(line.scopes) - 1)
+                if isinstance(equation.form, Repeat)
+                else {}
+            )
             known = here.get(own, StackScope(""))
             here[own] = StackScope(str(line), {**known.inside, **body})
             continue
         known = here.setdefault(own, StackScope(call.line, imported={}))
         assert known.imported is not None
-        for inner in _with_bodies(statement):
-            frame = call.function.frames.get(inner.line.label)
+        for inner in _with_bodies(equation):
+            label = line_of(inner).label
+            frame = call.function.frames.get(label)
             if frame is not None:
-                placed = PlacedLine(inner, call.function.paths.get(inner.line.label, ()))
+                term = None if isinstance(inner.form, Repeat) else spelling.equation(inner)
+                placed = PlacedLine(line_of(inner), term, call.function.paths.get(label, ()))
                 known.imported.setdefault((frame.file, frame.line), []).append(placed)
     return scopes
 
 
-def _with_bodies(statement: Flat) -> Iterator[Flat]:
-    yield statement
-    for inner in statement.body if isinstance(statement, Loop) else ():
-        yield from _with_bodies(inner)
+def _with_bodies(equation: Equation) -> Iterator[Equation]:
+    yield equation
+    for body in equation.bodies:
+        for inner in lines(body):
+            yield from _with_bodies(inner)
 
 
 @dataclass(frozen=True)
@@ -279,7 +299,7 @@ def _imported(experiment: Experiment, section: Section) -> dict[str, _PythonCall
     """The calls of the user's Python, by the paths of their lines."""
     calls: dict[str, _PythonCall] = {}
     for line, call, function in inside(experiment.section(section), experiment.imports):
-        first, several = call.gives[0].line, len(call.gives) > 1
+        first, several = call.gives[0], len(call.gives) > 1
         # A single result has the call's scope; each of several results has one of its own inside that.
         calls[line.path] = _PythonCall(function, str(first), len(first.scopes) - several)
     return calls

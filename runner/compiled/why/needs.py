@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from runner.base.layout import Spec
 from runner.base.words import listed
 from runner.compiled.evidence.model import Collective
-from runner.experiment.model import Array, Experiment, Section, expressions
+from runner.experiment.model import Array, Experiment, Section
 from runner.experiment.program import Program
+from runner.graph.language.lines import expressions
 from runner.graph.language.parts import called
 from runner.graph.sharding.propagation import Planned, PlannedCollective, PlannedOperation, PlannedValue, parsed_rule
 from runner.graph.term import Apply, name_of, within
@@ -117,7 +118,7 @@ _NEEDED_WHOLE = {"top_k": 1}
 def _batched(experiment: Experiment, section: Section) -> dict[str, tuple[str, str | None, int]]:
     return {
         str(line): (row.name, name_of(part.operands[0]), _NEEDED_WHOLE[row.name])
-        for line, expression in expressions(experiment.lines(section))
+        for line, expression in expressions(experiment.computed(section))
         for part in within(expression.term)
         if isinstance(part, Apply) and (row := called(part)) is not None and row.name in _NEEDED_WHOLE
     }

@@ -7,16 +7,17 @@ Source: How to Scale Your Model (Austin et al., 2025), "Sharded Matrices and How
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from runner.base.layout import Spec
 from runner.base.words import bytes_text
 from runner.compiled.why import needs
-from runner.experiment.lines import Loop
-from runner.experiment.model import Experiment, Flat, expressions
+from runner.experiment.model import Experiment
 from runner.experiment.source_text import SourceText
+from runner.graph.language.lines import RepeatLines, expressions, repeat
 from runner.graph.language.printing import text
+from runner.graph.model import Graph, walk
 from runner.graph.sharding.propagation import Plan, PlannedCollective, PlannedLine, PlannedOperation, PlannedValue
 from runner.graph.term import Const, Name, Term, mapped, name_of, substituted
 
@@ -39,12 +40,14 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
     collectives = [planned for planned in plan.collectives if planned.kind != "slice"]
     operations = plan.summary().operations
     known = needs.keys_of(experiment)
-    names = {line.path: str(line) for line, _ in expressions(experiment.lines("graph"))}
-    repeats = _repeats(experiment.lines("graph"))
+    graph = experiment.computed("graph")
+    written_lines = list(expressions(graph))
+    names = {line.path: str(line) for line, _ in written_lines}
+    repeats = {str(loop.line): loop for loop in _repeats(graph)}
     source = experiment.source_text["graph"]
     described: list[PlannedLine] = []
     headed: set[str] = set()
-    for line, expression in expressions(experiment.lines("graph")):
+    for line, expression in written_lines:
         loop = ".".join(line.loops)
         if loop and line.first != "carry" and loop not in headed:
             headed.add(loop)
@@ -86,18 +89,13 @@ def _of(value: PlannedValue) -> _Lying:
     return [name or str(size) for name, size in zip(value.dims, value.shape, strict=True)], value.spec
 
 
-def _repeats(statements: Sequence[Flat], around: tuple[str, ...] = ()) -> dict[str, Loop[Flat]]:
-    """The repeats by name, with the enclosing ones: `outer.inner`."""
-    repeats: dict[str, Loop[Flat]] = {}
-    for statement in statements:
-        if isinstance(statement, Loop):
-            inside = (*around, statement.name)
-            repeats |= {".".join(inside): statement, **_repeats(statement.body, inside)}
-    return repeats
+def _repeats(graph: Graph) -> Iterator[RepeatLines]:
+    """The repeats of a graph, and those inside of them."""
+    return (of for equation in walk(graph) if (of := repeat(equation)) is not None)
 
 
 def _known(
-    values: Mapping[str, _Lying], around: tuple[str, ...], repeats: Mapping[str, Loop[Flat]]
+    values: Mapping[str, _Lying], around: tuple[str, ...], repeats: Mapping[str, RepeatLines]
 ) -> Callable[[str | None], _Lying | None]:
     """The layouts of the names that are visible inside the given repeats; the innermost definition counts."""
 
@@ -106,7 +104,7 @@ def _known(
             path = ".".join((*around[:depth], name or ""))
             loop, _, own = path.rpartition(".")
             # A stacked result has one dimension more than the value of a step.
-            if loop in repeats and len(around) < len(loop.split(".")) and own in dict(repeats[loop].stack):
+            if loop in repeats and len(around) < len(loop.split(".")) and own in repeats[loop].stack:
                 return None
             if path in values:
                 return values[path]

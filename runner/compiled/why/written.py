@@ -11,8 +11,9 @@ from runner.compiled.evidence.model import Collective, Reason
 from runner.compiled.why import needs
 from runner.compiled.why.matching import Matching
 from runner.compiled.why.needs import Need
-from runner.experiment.model import Experiment, Section, expressions
+from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
+from runner.graph.language.lines import expressions
 from runner.graph.language.parts import called
 from runner.graph.language.printing import text
 from runner.graph.sharding.propagation import AskedCollective, Planned
@@ -40,7 +41,7 @@ class ProgramLines:
         self._compiled = collectives
         self._derived_by = derived_by and _by_line(derived_by, experiment)
         self._known = needs.keys_of(experiment, program)
-        section = experiment.lines(program.lines)
+        section = experiment.computed(program.lines)
         self._added = experiment.added_sums[program.lines]
         self._lines = {str(line): (line, expression) for line, expression in expressions(section)}
 
@@ -161,7 +162,7 @@ class ProgramLines:
 
     def _readers(self, line: str) -> list[str]:
         """The lines of the graph behind a derived line: itself, or the first lines that read it."""
-        graph = {str(line_of_graph) for line_of_graph, _ in expressions(self._experiment.lines("graph"))}
+        graph = {str(line_of_graph) for line_of_graph, _ in expressions(self._experiment.computed("graph"))}
         front, passed = [line], set[str]()
         while front and not any(name in graph for name in front):
             passed |= set(front)
@@ -258,7 +259,7 @@ def _names(name: str, call: str) -> bool:
 
 def _by_line(plan: Planned, experiment: Experiment) -> Planned:
     """A plan of the graph with names in place of the paths of its lines."""
-    names = {line.path: str(line) for line, _ in expressions(experiment.lines("graph"))}
+    names = {line.path: str(line) for line, _ in expressions(experiment.computed("graph"))}
     return Planned(
         missing=plan.missing,
         unknown=plan.unknown,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from runner.experiment.lines import Line
+from runner.graph.source import Line
 from runner.graph.term import Lambda, Name, Term, mapped, names, substituted
 from runner.programs.derivation.lines import Repeated, Writing, Written
 from runner.programs.derivation.sharing import collectives, is_collective

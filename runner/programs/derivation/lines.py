@@ -1,4 +1,4 @@
-"""Turns the lines written for one device into statements, as the rest of Shardproof reads them."""
+"""Holds the lines that are written for one device, until they are data."""
 
 from __future__ import annotations
 
@@ -7,17 +7,29 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from runner.experiment.lines import Flat, Line, Loop, Named, Node
-from runner.graph.language.syntax import Expression
+from runner.experiment.traced import TracedLine, TracedLoop
+from runner.graph.language.check import canonical_term
 from runner.graph.model import Repeat
+from runner.graph.source import Line
 from runner.graph.term import Term, names
 
 
 @dataclass(frozen=True)
-class Written(Named):
+class Written:
     """A line `name: term`."""
 
+    line: Line
     term: Term
+
+    @property
+    def name(self) -> str:
+        """The name by which later lines read it."""
+        return self.line.name
+
+    @property
+    def defines(self) -> frozenset[str]:
+        """The name as a set, as repeats may define several."""
+        return frozenset((self.name,))
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -62,21 +74,18 @@ class Repeated:
 Writing: TypeAlias = "Written | Repeated"
 
 
-def statements(lines: Iterable[Writing]) -> tuple[Flat, ...]:
-    """Convert lines to statements."""
-    return tuple(map(_statement, lines))
+def as_data(lines: Iterable[Writing]) -> dict[str, TracedLine]:
+    """The lines by name, as data, as they would be read from a file."""
+    return {line.name: canonical_term(line.term) if isinstance(line, Written) else _loop(line) for line in lines}
 
 
-def _statement(line: Writing) -> Flat:
-    match line:
-        case Written():
-            return Node(line.line, Expression.of(line.term))
-        case Repeated(form=form):
-            carry = tuple((name, Expression.of(term)) for name, term in line.carry)
-            over = tuple((name, Expression.of(term)) for name, term in line.over)
-            # JAX need not trace a body that never runs.
-            unroll, body = form.unroll or not form.counted, statements(line.body)
-            going = "" if form.going is None else carry[form.going][0]
-            return Loop(
-                line.line, form.steps, line.index, carry, body, unroll, over, line.stack, form.checkpoint, going=going
-            )
+def _loop(line: Repeated) -> TracedLoop:
+    form, body = line.form, as_data(line.body)
+    carry, over = ({name: canonical_term(term) for name, term in part} for part in (line.carry, line.over))
+    going = "" if form.going is None else line.carry[form.going][0]
+    # JAX need not trace a body that never runs.
+    unroll = form.unroll or not form.counted
+    return TracedLoop(
+        form.steps, body, line.index, carry, over, dict(line.stack), going, unroll=unroll,
+        checkpoint=form.checkpoint,
+    )  # fmt: skip

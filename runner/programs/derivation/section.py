@@ -1,58 +1,49 @@
-"""Converts derived lines: to the section of the YAML that they are, and to data for another process and back.
+"""Converts derived lines to the section of the YAML that they are, and to the experiment that has them.
 
 Imports nothing that derives: the process that writes the record does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.experiment.model import Experiment, Flat, Loop
-from runner.experiment.traced import TracedLine, TracedLines, TracedLoop
-from runner.experiment.traced_calls import section_lines
+from runner.base.faults import Key
+from runner.experiment.model import Experiment
+from runner.experiment.traced import TracedLine, TracedLoop
+from runner.experiment.traced_calls import section_graph
+from runner.graph.language.printing import text
+from runner.graph.term import Term
 
 
-def section(statements: Iterable[Flat]) -> dict[str, Any]:
-    """Convert statements to a section of the YAML."""
-    lines: dict[str, Any] = {}
-    for statement in statements:
-        if isinstance(statement, Loop):
-            counts = {"repeat": statement.steps, "index": statement.index, "unroll": statement.unroll}
-            lines[statement.name] = {
-                **({"while": statement.going} if statement.going else counts),
-                **({"over": {name: whole.text for name, whole in statement.over}} if statement.over else {}),
-                **({"carry": {name: first.text for name, first in statement.carry}} if statement.carry else {}),
-                "body": section(statement.body),
-                **({"stack": dict(statement.stack)} if statement.stack else {}),
-                **({"checkpoint": statement.checkpoint.written} if statement.checkpoint else {}),
-            }
-        else:
-            lines[statement.name] = statement.expression.text
-    return lines
+def section(lines: Mapping[str, TracedLine]) -> dict[str, Any]:
+    """Convert lines to a section of the YAML."""
+    return {name: _loop(line) if isinstance(line, TracedLoop) else text(line) for name, line in lines.items()}
 
 
-def as_data(statements: Iterable[Flat]) -> TracedLines:
-    """Convert statements to data that crosses to another process."""
-    return TracedLines((), _lines(statements), ())
-
-
-def _lines(statements: Iterable[Flat]) -> dict[str, TracedLine]:
+def _loop(loop: TracedLoop) -> dict[str, Any]:
+    counts = {"repeat": loop.steps, "index": loop.index, "unroll": loop.unroll}
     return {
-        statement.name: _loop(statement) if isinstance(statement, Loop) else statement.expression.term
-        for statement in statements
+        **({"while": loop.going} if loop.going else counts),
+        **({"over": _texts(loop.over)} if loop.over else {}),
+        **({"carry": _texts(loop.carry)} if loop.carry else {}),
+        "body": section(loop.body),
+        **({"stack": dict(loop.stack)} if loop.stack else {}),
+        **({"checkpoint": loop.checkpoint.written} if loop.checkpoint else {}),
     }
 
 
-def _loop(loop: Loop[Flat]) -> TracedLoop:
-    carry, over = ({name: first.term for name, first in part} for part in (loop.carry, loop.over))
-    return TracedLoop(
-        loop.steps, _lines(loop.body), loop.index, carry, over, dict(loop.stack), loop.going,
-        unroll=loop.unroll, checkpoint=loop.checkpoint,
-    )  # fmt: skip
+def _texts(terms: Mapping[str, Term]) -> dict[str, str]:
+    return {name: text(term) for name, term in terms.items()}
 
 
-def with_lines(experiment: Experiment, lines: TracedLines, *, check_vma: bool) -> Experiment:
-    """The experiment with lines that another process derived; `check_vma`: that of their `shard_map`."""
-    return replace(experiment, per_device=section_lines(lines, ("derived",)), check_vma=check_vma, automatic=())
+def with_lines(
+    experiment: Experiment, lines: Mapping[str, TracedLine], *, check_vma: bool, key: Key = ("derived",)
+) -> Experiment:
+    """The experiment with derived lines as its `per_device`; `check_vma`: that of their `shard_map`.
+
+    Messages have the lines at `key`.
+    """
+    graph = section_graph(lines, key, (array.name for array in experiment.given))
+    return replace(experiment, per_device=graph, check_vma=check_vma, automatic=())

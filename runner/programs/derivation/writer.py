@@ -9,9 +9,11 @@ from typing import Any
 
 from runner.base.layout import Layout, Parts, Spec, Typed
 from runner.compiled.estimate.prices import Prices, collective
-from runner.experiment.lines import Choice, enclosed
 from runner.experiment.model import Experiment, Line
+from runner.graph.enclosing import enclosed
 from runner.graph.language import static
+from runner.graph.language.lines import RepeatLines
+from runner.graph.language.lines import lines as lines_of
 from runner.graph.language.parts import operator
 from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.model import Equation, Graph, Operand, Repeat
@@ -177,7 +179,7 @@ class Writer:
 
         `inside`: whether it is the body of a repeat; `start`: the number of the first line to write.
         """
-        lines = list(_lines(graph))
+        lines = list(lines_of(graph))
         for at, equation in enumerate(lines[start:], start):
             if not inside:
                 self._reach(at, len(lines))
@@ -227,7 +229,7 @@ class Writer:
                 self.names.note(
                     f"the checkpoint policy of '{call.function}' is left out, since derived lines have no functions"
                 )
-            if isinstance(around, Choice):
+            if around.chooses:
                 why = "derived lines have no functions to choose between"
                 self.names.note(f"every branch of '{call.label}' is computed: {why}")
         value = self.expressions.result(equation, goal)
@@ -238,7 +240,7 @@ class Writer:
         self.names.define(self.names.fresh(f"{name}_inner") if renamed else name, value, name)
 
     def _loop(self, equation: Equation, form: Repeat) -> None:
-        loop = _Loop(equation, form)
+        loop = RepeatLines(equation, form)
         if form.steps is None:
             often = f"{form.counted} steps of '{loop.name}'"
             self.names.note(f"what a device sends is counted for {often}: how many it takes is not known")
@@ -272,7 +274,7 @@ class Writer:
         assert best is not None
         self._repeat(loop, firsts, best[2], overs)
 
-    def _exchanged(self, loop: _Loop, firsts: list[DeviceValue]) -> Iterator[tuple[Spec, ...]]:
+    def _exchanged(self, loop: RepeatLines, firsts: list[DeviceValue]) -> Iterator[tuple[Spec, ...]]:
         """Yield layouts of a single carried array, sharded along one dimension, that shard another instead.
 
         The array is moved there before the loop and back after it.
@@ -298,7 +300,7 @@ class Writer:
         return self.layouts.reshard(value, Spec(((), *self._plain(value.spec, value)[1:])))
 
     def _repeat(
-        self, loop: _Loop, firsts: list[DeviceValue], specs: tuple[Spec, ...], overs: list[DeviceValue]
+        self, loop: RepeatLines, firsts: list[DeviceValue], specs: tuple[Spec, ...], overs: list[DeviceValue]
     ) -> None:
         form, body = loop.form, loop.body
         carried = [
@@ -307,7 +309,7 @@ class Writer:
         inputs = frozenset(value.name for value in body.inputs)
         scope = Scope(
             self.names.scopes[-1].steps * max(form.counted, 1), self.names.scopes[-1].line(loop.name),
-            changing=set(inputs), kept=inputs.union(inner for _, inner in loop.stack),
+            changing=set(inputs), kept=inputs.union(loop.stack.values()),
         )  # fmt: skip
         for name, value in carried:
             # Bounds on the initial values need not hold in later steps.
@@ -362,7 +364,7 @@ class Writer:
             self._named_again(loop, [name for name, _ in carried])
 
     def _summed_after(
-        self, loop: _Loop, scope: Scope, carried: Sequence[tuple[str, DeviceValue]]
+        self, loop: RepeatLines, scope: Scope, carried: Sequence[tuple[str, DeviceValue]]
     ) -> dict[str, Accumulation]:
         """Take the sums over devices out of the lines of a scope, to be done once after the loop.
 
@@ -406,13 +408,13 @@ class Writer:
         self.layouts.spend_once(term, [collective(self.layouts.prices, self.mesh, kind, accumulation.axes, block)])
         return self.names.define(self.names.fresh(name), replace(end, term=operator("add", first.term, term)))
 
-    def _read_by_name(self, loop: _Loop, names: Iterable[str]) -> bool:
+    def _read_by_name(self, loop: RepeatLines, names: Iterable[str]) -> bool:
         """Whether an output or the gradient names one of these results of a repeat."""
         experiment = self.experiment
         known = {*experiment.results, *([] if experiment.grad is None else [experiment.grad.of])}
         return len(self.names.scopes) == 1 and any(f"{loop.name}.{name}" in known for name in names)
 
-    def _named_again(self, loop: _Loop, carried: Sequence[str]) -> None:
+    def _named_again(self, loop: RepeatLines, carried: Sequence[str]) -> None:
         """Append a repeat of one step that gives the results of a renamed repeat the graph's names."""
         scope, results = self.names.scopes[-1], tuple(f"{loop.name}.{name}" for name in carried)
         line = scope.line(loop.name)
@@ -428,23 +430,23 @@ class Writer:
     def _as_they_are(self, graph: Graph, within: Line) -> Iterator[Writing]:
         """The lines of a body that never runs, unchanged, since their types are unknown."""
         spelling = self.names.statics.spelling
-        for equation in _lines(graph):
+        for equation in lines_of(graph):
             if not isinstance(equation.form, Repeat):
                 yield Written(within.inside(equation.results[0].name), spelling.equation(equation))
                 continue
-            loop = _Loop(equation, equation.form)
+            loop = RepeatLines(equation, equation.form)
             line, starts = within.inside(loop.name), list(map(spelling.operand, equation.operands))
             carry = tuple(zip(loop.carry, starts, strict=False))
             over = tuple(zip(loop.over, starts[len(loop.carry) :], strict=True))
-            stack = tuple((name, inner) for name, inner in loop.stack)
+            stack = tuple(loop.stack.items())
             results = tuple(value.name for value in equation.results)
             lines = tuple(self._as_they_are(loop.body, line))
             yield Repeated(line, loop.form, loop.index, results, carry, over, stack, lines)
 
-    def _stacked(self, loop: _Loop) -> list[tuple[str, DeviceValue]]:
+    def _stacked(self, loop: RepeatLines) -> list[tuple[str, DeviceValue]]:
         """The values to stack, each as a named line of the body, in the layout of the stacked result."""
         stacked: list[tuple[str, DeviceValue]] = []
-        for name, inner in loop.stack:
+        for name, inner in loop.stack.items():
             value, result = self.names.binding(inner).value, f"{loop.name}.{name}"
             if value.shape is None:
                 raise NotDerived(f"'{result}' stacks a value that is not an array")
@@ -468,7 +470,7 @@ class Writer:
             return value.term
         return built("pcast({x}, {over}, to='varying')", x=value.term, over=axes)
 
-    def _layouts(self, loop: _Loop, firsts: list[DeviceValue]) -> Iterator[list[Spec]]:
+    def _layouts(self, loop: RepeatLines, firsts: list[DeviceValue]) -> Iterator[list[Spec]]:
         """Yield the candidate layouts of each name in a loop's carry."""
         for name, first in zip(loop.carry, firsts, strict=True):
             result, goal = f"{loop.name}.{name}", self._goal(loop, name, first)
@@ -481,12 +483,12 @@ class Writer:
             elif goal is None and fixed is not None:
                 yield [self._plain(fixed, first)]
             else:
-                last = next((line for line in _lines(loop.body) if line.results[0].name == name), None)
+                last = next((line for line in lines_of(loop.body) if line.results[0].name == name), None)
                 hint = None if last is None else self.expressions.hint(last, first.shape)
                 whole = Spec().padded(len(first.shape))
                 yield list(dict.fromkeys(spec for spec in (goal, hint, first.spec, whole) if spec is not None))
 
-    def _goal(self, loop: _Loop, name: str, first: DeviceValue) -> Spec | None:
+    def _goal(self, loop: RepeatLines, name: str, first: DeviceValue) -> Spec | None:
         """The layout in which an output or a constraint of the graph wants the result of an array that is carried."""
         experiment, result = self.experiment, f"{loop.name}.{name}"
         goal = experiment.constraints.get(result, experiment.results.get(result))
@@ -495,47 +497,6 @@ class Writer:
     def _plain(self, spec: Spec, value: DeviceValue) -> Spec:
         assert value.shape is not None
         return moves.plain(self.mesh, spec, len(value.shape))
-
-
-@dataclass(frozen=True)
-class _Loop:
-    """A repeat of the graph, with the names in its body."""
-
-    equation: Equation
-    form: Repeat
-
-    @property
-    def name(self) -> str:
-        return self.form.line.name
-
-    @property
-    def body(self) -> Graph:
-        return self.equation.bodies[0]
-
-    @property
-    def index(self) -> str:
-        return self.body.inputs[-1].name if self.form.indexed else ""
-
-    @property
-    def carry(self) -> list[str]:
-        return [value.name for value in self.body.inputs[: self.form.carried]]
-
-    @property
-    def over(self) -> list[str]:
-        given = self.body.inputs[:-1] if self.form.indexed else self.body.inputs
-        return [value.name for value in given[self.form.carried :]]
-
-    @property
-    def stack(self) -> list[tuple[str, str]]:
-        """The names of the stacked results, each with its name in the body."""
-        given = {number: name for name, number in self.body.names.items()}
-        stacked = zip(self.equation.results, self.body.outputs, strict=True)
-        return [(value.name.rpartition(".")[2], given[number]) for value, number in list(stacked)[self.form.carried :]]
-
-
-def _lines(graph: Graph) -> Iterator[Equation]:
-    """The equations that are lines, in order."""
-    return (equation for equation in graph.equations if equation.form is not None or equation.results[0].name)
 
 
 def _number(value: DeviceValue) -> str:

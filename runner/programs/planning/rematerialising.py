@@ -6,41 +6,41 @@ besides, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from runner.experiment.lines import Invocation, Loop, Node, Statement, inside
 from runner.graph.language.operations import OPERATIONS
+from runner.graph.model import Branches, CalledFunction, Graph, Repeat
 from runner.graph.source import Checkpoint
 from runner.programs.planning.model import Layable, RuledOperation
 
 
-def regions(statements: Iterable[Statement]) -> tuple[Mapping[str, int], tuple[Checkpoint, ...]]:
+def regions(graph: Graph) -> tuple[Mapping[str, int], tuple[Checkpoint, ...]]:
     """For the path of each line under a checkpoint the number of this, and the checkpoints: outer ones decide."""
     of, checkpoints = dict[str, int](), list[Checkpoint]()
 
-    def walk(some: Iterable[Statement], around: int | None) -> None:
-        for statement in some:
-            own = around
-            if own is None and (checkpoint := _checkpoint(statement)) is not None:
-                own = len(checkpoints)
-                checkpoints.append(checkpoint)
-            if isinstance(statement, Node) and own is not None:
-                of[statement.line.path] = own
-            walk(inside(statement), own)
+    def under(checkpoint: Checkpoint | None, around: int | None) -> int | None:
+        if around is not None or checkpoint is None or checkpoint.policy == "everything_saveable":
+            return around
+        checkpoints.append(checkpoint)
+        return len(checkpoints) - 1
 
-    walk(statements, None)
+    def inside(graph: Graph, around: int | None) -> None:
+        for equation in graph.equations:
+            match equation.form:
+                case Repeat(checkpoint=checkpoint):
+                    inside(equation.bodies[0], under(checkpoint, around))
+                case CalledFunction(call=call):
+                    inside(equation.bodies[0], under(call.checkpoint, around))
+                case Branches(calls=calls, selecting=selecting):
+                    for call, body in zip(calls, equation.bodies, strict=True):
+                        inside(body, under(call.checkpoint, around))
+                    inside(selecting, around)
+                case None:
+                    if around is not None and equation.source.whole and equation.source.line.first is None:
+                        of[equation.source.line.path] = around
+
+    inside(graph, None)
     return of, tuple(checkpoints)
-
-
-def _checkpoint(statement: Statement) -> Checkpoint | None:
-    match statement:
-        case Invocation():
-            checkpoint = statement.call.checkpoint
-        case Loop():
-            checkpoint = statement.checkpoint
-        case _:
-            checkpoint = None
-    return None if checkpoint is None or checkpoint.policy == "everything_saveable" else checkpoint
 
 
 def rematerialise(layable: Layable) -> None:

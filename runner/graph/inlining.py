@@ -1,0 +1,275 @@
+"""Replaces the calls in a graph by the equations of their functions, and divides it at some of its inputs."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from runner.graph.model import (
+    Branches,
+    CalledFunction,
+    CombiningFunction,
+    Equation,
+    Graph,
+    Group,
+    Operand,
+    Ref,
+    Repeat,
+    Slice,
+    Value,
+    dependencies,
+    walk,
+)
+
+Numbering = Callable[[int], int]
+"""The number of each value in another graph."""
+
+
+def inlined(graph: Graph) -> Graph:
+    """The graph of a section with the equations of a function in the place of each call.
+
+    All branches and the lines that select one branch's values replace a choice. A value has the name that its line has
+    in the section, and the number that it has in the function; equations that stay as they are are the same objects.
+    """
+    if not any(isinstance(equation.form, CalledFunction | Branches) for equation in walk(graph)):
+        return graph
+    return of_equations(graph.inputs, itertools.chain.from_iterable(_Inliner().units(graph)))
+
+
+def of_equations(inputs: Iterable[Value], equations: Iterable[Equation]) -> Graph:
+    """The graph of a section, all of whose values with names are outputs."""
+    inputs, equations = tuple(inputs), tuple(equations)
+    values = (*inputs, *(value for equation in equations for value in equation.results))
+    names = {value.name: value.number for value in values if value.name}
+    return Graph(inputs, equations, tuple(names.values()), names)
+
+
+def with_inputs(graph: Graph, names: Collection[str]) -> Graph:
+    """The graph of a section with the inputs of these names; it depends on no other."""
+    inputs = [value for value in graph.inputs if value.name in names]
+    return graph if len(inputs) == len(graph.inputs) else of_equations(inputs, graph.equations)
+
+
+def _statements(graph: Graph) -> Iterator[tuple[Equation, ...]]:
+    """The equations of each line of a graph, of each repeat with its initial values, and each call and choice."""
+    statement: list[Equation] = []
+    for equation in graph.equations:
+        statement.append(equation)
+        if equation.form is not None or (equation.source.whole and equation.source.line.first is None):
+            yield tuple(statement)
+            statement = []
+
+
+class _Inliner:
+    """Replaces calls; `same` has the numbers of the values that parameters and results of calls are."""
+
+    def __init__(self) -> None:
+        self.same: dict[int, int] = {}
+
+    def number(self, number: int) -> int:
+        """The number of a value without calls."""
+        return self.same.get(number, number)
+
+    def units(self, graph: Graph) -> Iterator[tuple[Equation, ...]]:
+        """The lines and repeats of a graph and of the calls in it; all those of a choice together."""
+        return itertools.chain.from_iterable(map(self.of_statement, _statements(graph)))
+
+    def of_statement(self, statement: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
+        """The units of a line, a repeat, a call or a choice."""
+        equation = statement[-1]
+        match equation.form:
+            case CalledFunction():
+                yield from self._called(equation.bodies[0], equation.operands)
+                self._give(equation, equation.bodies[0].outputs)
+            case Branches(given=given, selecting=selecting):
+                calls = zip(equation.bodies, given, strict=True)
+                units = [unit for body, own in calls for unit in self._called(body, own or ())]
+                yield tuple(itertools.chain.from_iterable((*units, *self.units(selecting))))
+                self._give(equation, selecting.outputs)
+            case _:
+                yield tuple(map(self._inside, statement))
+
+    def _called(self, body: Graph, operands: Iterable[Operand]) -> Iterator[tuple[Equation, ...]]:
+        for value, operand in zip(body.inputs, operands, strict=True):
+            assert isinstance(operand, Ref)
+            self.same[value.number] = self.number(operand.number)
+        yield from self.units(body)
+
+    def _give(self, equation: Equation, outputs: Iterable[int]) -> None:
+        for value, number in zip(equation.results, outputs, strict=True):
+            self.same[value.number] = self.number(number)
+
+    def _inside(self, equation: Equation) -> Equation:
+        """A line, a part of one or a repeat, in the names and numbers of the section."""
+        form, results = equation.form, equation.results
+        if isinstance(form, Repeat):
+            results = tuple(replace(value, name=f"{form.line.name}.{_own(value)}") for value in results)
+        elif equation.source.whole and equation.source.line.first is None:
+            results = (Value(results[0].number, equation.source.line.name),)
+        bodies = tuple(map(self._body, equation.bodies))
+        if results == equation.results and all(map(operator.is_, bodies, equation.bodies)):
+            return renumbered(equation, self.number)
+        return renumbered(replace(equation, results=results, bodies=bodies), self.number)
+
+    def _body(self, graph: Graph) -> Graph:
+        equations = tuple(itertools.chain.from_iterable(self.units(graph)))
+        inside = of_equations(graph.inputs, equations)
+        same = len(equations) == len(graph.equations) and all(map(operator.is_, equations, graph.equations))
+        return graph if same else replace(inside, outputs=tuple(map(self.number, graph.outputs)))
+
+
+def _own(result: Value) -> str:
+    """The name of a result in its repeat: `acc` for `ring.acc`."""
+    return result.name.rpartition(".")[2]
+
+
+def renumbered(equation: Equation, number: Numbering) -> Equation:
+    """An equation that reads the values that have these other numbers; the same object where none has."""
+    form = equation.form
+    if all(number(read) == read for read in dependencies(equation)):
+        return equation
+    if isinstance(form, Repeat):
+        form = replace(form, sized_by=tuple(map(number, form.sized_by)))
+    elif isinstance(form, Branches):
+        given = tuple(
+            None if operands is None else tuple(Ref(number(operand.number), operand.source) for operand in operands)
+            for operands in form.given
+        )
+        form = replace(form, given=given, selecting=_renumbered(form.selecting, number))
+    return replace(
+        equation,
+        operands=tuple(_operand(operand, number) for operand in equation.operands),
+        named=tuple((name, _operand(operand, number)) for name, operand in equation.named),
+        form=form,
+        bodies=tuple(_renumbered(body, number) for body in equation.bodies),
+    )
+
+
+def _renumbered(graph: Graph, number: Numbering) -> Graph:
+    """A body that reads values around it by other numbers; its own keep theirs."""
+    own = graph.defines
+
+    def inside(of: int) -> int:
+        return of if of in own else number(of)
+
+    equations = tuple(renumbered(equation, inside) for equation in graph.equations)
+    return replace(graph, equations=equations, outputs=tuple(map(inside, graph.outputs)))
+
+
+def _operand(operand: Operand, number: Numbering) -> Operand:
+    match operand:
+        case Ref():
+            return replace(operand, number=number(operand.number))
+        case Group(items=items):
+            return replace(operand, items=tuple(_operand(item, number) for item in items))
+        case Slice(lower=lower, upper=upper, step=step):
+            return replace(
+                operand, lower=_operand(lower, number), upper=_operand(upper, number), step=_operand(step, number)
+            )
+        case CombiningFunction(body=body):
+            return CombiningFunction(_renumbered(body, number))
+        case _:
+            return operand
+
+
+@dataclass(frozen=True, eq=False)
+class _Unit:
+    """Equations of a section that stay together when it is divided; `statement`: the position of their statement."""
+
+    statement: int
+    equations: tuple[Equation, ...]
+
+    @cached_property
+    def reads(self) -> frozenset[int]:
+        """The values that they read."""
+        return frozenset(number for equation in self.equations for number in dependencies(equation))
+
+    @cached_property
+    def defines(self) -> frozenset[int]:
+        """The values that they give."""
+        return frozenset(value.number for equation in self.equations for value in equation.results)
+
+
+def _entered(units: Iterable[_Unit], numbers: Iterable[int]) -> list[_Unit]:
+    """The units that depend on some of these values."""
+    entered: list[_Unit] = []
+    known = set(numbers)
+    for unit in units:
+        if not known.isdisjoint(unit.reads):
+            entered.append(unit)
+            known |= unit.defines
+    return entered
+
+
+def divided(graph: Graph, later: Collection[str]) -> tuple[Graph, Graph]:
+    """The part of a section that needs none of the inputs named in `later`, and the part that does.
+
+    The second begins with copies of what it reads and what depends on no input; it has the other values that it reads
+    of the first among its inputs. A call that is divided is replaced by its lines; a choice stays whole.
+    """
+    if not any(value.name in later for value in graph.inputs):
+        return graph, of_equations(graph.inputs, ())
+    return _Division(graph, later).parts
+
+
+class _Division:
+    def __init__(self, graph: Graph, later: Collection[str]) -> None:
+        self._graph, self._later = graph, later
+        self._inliner = _Inliner()
+        self._statements = list(_statements(graph))
+        self._units = [
+            _Unit(position, equations)
+            for position, statement in enumerate(self._statements)
+            for equations in self._inliner.of_statement(statement)
+        ]
+        self._counts = Counter(unit.statement for unit in self._units)
+
+    @property
+    def parts(self) -> tuple[Graph, Graph]:
+        """The two parts."""
+        inputs, later = self._graph.inputs, self._later
+        needing = _entered(self._units, (value.number for value in inputs if value.name in later))
+        parted = set(needing)
+        before = [unit for unit in self._units if unit not in parted]
+        entered = set(_entered(self._units, (value.number for value in inputs if value.name not in later)))
+        read = frozenset[int]().union(*(unit.reads for unit in needing))
+        again: list[_Unit] = []
+        for unit in reversed(before):
+            if unit not in entered and unit.defines & read:
+                read |= unit.reads
+                again.insert(0, unit)
+        places = {value.number: value.number for value in inputs}
+        first = of_equations((value for value in inputs if value.name not in later), self._joined(before, places))
+        second = tuple(self._joined([*again, *needing], places))
+        own = {value.number for equation in second for value in equation.results}
+        passed_on = frozenset(number for equation in second for number in dependencies(equation)) - own
+        passed = [value for value in _in_order(first) if value.number in passed_on]
+        return first, of_equations((*inputs, *passed), second)
+
+    def _joined(self, kept: Iterable[_Unit], places: dict[int, int]) -> Iterator[Equation]:
+        """The equations of the kept units: of a statement all of whose units are kept, its own.
+
+        `places` maps the numbers of values without calls to those that they have; it gets those of these equations.
+        """
+
+        def number(of: int) -> int:
+            return places.get(self._inliner.number(of), of)
+
+        for position, group in itertools.groupby(kept, lambda unit: unit.statement):
+            units = tuple(group)
+            whole = len(units) == self._counts[position]
+            equations = self._statements[position] if whole else (e for unit in units for e in unit.equations)
+            for equation in equations:
+                places.update((self._inliner.number(value.number), value.number) for value in equation.results)
+                yield renumbered(equation, number)
+
+
+def _in_order(graph: Graph) -> Iterator[Value]:
+    """The values that a section gives in the order of its lines; the results of a repeat by their names."""
+    for equation in graph.equations:
+        repeats = isinstance(equation.form, Repeat)
+        yield from sorted(equation.results, key=lambda value: value.name) if repeats else equation.results

@@ -1,0 +1,160 @@
+"""Reads the lines of a graph, as they are written, from its equations: names, texts and terms.
+
+Only of a graph without calls, which `runner/graph/inlining.py` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from runner.graph.language.syntax import Expression
+from runner.graph.model import Equation, Graph, Region, Repeat, dependencies
+from runner.graph.source import Line
+from runner.graph.spelling import Spelling
+
+
+@dataclass(frozen=True, eq=False)
+class RepeatLines:
+    """A repeat by the names in it, where `form` has the numbers."""
+
+    equation: Equation
+    form: Repeat
+
+    @property
+    def line(self) -> Line:
+        """Its line."""
+        return self.form.line
+
+    @property
+    def name(self) -> str:
+        """The first part of its results' names."""
+        return self.line.name
+
+    @property
+    def body(self) -> Graph:
+        """The graph of a step."""
+        return self.equation.bodies[0]
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        """The names that its body starts with, without the index: the carries, then the slices."""
+        return tuple(value.name for value in self.body.inputs[: len(self.equation.operands)])
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The carries."""
+        return self.given[: self.form.carried]
+
+    @property
+    def over(self) -> tuple[str, ...]:
+        """The slices."""
+        return self.given[self.form.carried :]
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The names that its body starts with, the index last where it has one."""
+        return tuple(value.name for value in self.body.inputs)
+
+    @property
+    def index(self) -> str:
+        """The name of the step's number, "" where it has none."""
+        return self.bound[-1] if self.form.indexed else ""
+
+    @property
+    def going(self) -> str:
+        """The carry that decides whether a `while` takes another step; "" for any other repeat."""
+        return "" if self.form.going is None else self.carry[self.form.going]
+
+    @cached_property
+    def results(self) -> tuple[str, ...]:
+        """The names of its results, without its own: the carries, then the stacked ones."""
+        return tuple(value.name.rpartition(".")[2] for value in self.equation.results)
+
+    @cached_property
+    def stack(self) -> dict[str, str]:
+        """The names of the stacked results, each with its name in the body."""
+        inside = {number: name for name, number in self.body.names.items()}
+        ends = zip(self.results, self.body.outputs, strict=True)
+        return {name: inside[number] for name, number in list(ends)[self.form.carried :]}
+
+    @property
+    def often(self) -> str:
+        """Its number of steps in words."""
+        steps = self.form.steps
+        return f"steps while {self.going}" if steps is None else f"{steps} step{'s' if steps != 1 else ''}"
+
+    def firsts(self, spelling: Spelling) -> Iterator[tuple[Line, Expression]]:
+        """The initial values, in their order in the file."""
+        for start, operand in zip(self.form.starts, self.equation.operands, strict=True):
+            yield start.line, Expression(start.text, spelling.operand(operand))
+
+
+def repeat(equation: Equation) -> RepeatLines | None:
+    """The names in a repeat; None for any other equation."""
+    return RepeatLines(equation, equation.form) if isinstance(equation.form, Repeat) else None
+
+
+def lines(graph: Graph) -> Iterator[Equation]:
+    """The lines and repeats of a graph, without those inside: each line's last equation."""
+    for equation in graph.equations:
+        if isinstance(equation.form, Repeat) or (equation.source.whole and equation.source.line.first is None):
+            yield equation
+
+
+def line_of(equation: Equation) -> Line:
+    """The identity of a line or a repeat."""
+    return equation.form.line if isinstance(equation.form, Repeat) else equation.source.line
+
+
+def expressions(graph: Graph) -> Iterator[tuple[Line, Expression]]:
+    """Every expression of a graph, with its line; those of a repeat after its initial values."""
+    spelling = Spelling.of(graph)
+
+    def inside(graph: Graph) -> Iterator[tuple[Line, Expression]]:
+        for equation in graph.equations:
+            if equation.form is None and equation.source.whole:
+                yield equation.source.line, Expression(equation.source.text, spelling.equation(equation))
+            for body in equation.bodies:
+                yield from inside(body)
+
+    return inside(graph)
+
+
+def every_line(graph: Graph) -> Iterator[Line]:
+    """The lines and repeats of a graph and of the bodies of its repeats."""
+    for equation in lines(graph):
+        yield line_of(equation)
+        for body in equation.bodies:
+            yield from every_line(body)
+
+
+def paths(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The path of each value, and its name in a constraint: `layers.h`, also for a value inside `layers`."""
+    for equation in lines(graph):
+        line, of = line_of(equation), repeat(equation)
+        yield line.path, str(line)
+        if of is not None:
+            yield from ((f"{line.path}.{name}", f"{line}.{name}") for name in of.results)
+            yield from paths(of.body)
+
+
+def regions(graph: Graph) -> Iterator[Region]:
+    """The `shard_map`s of the user's own in a graph and inside its repeats."""
+    for equation in graph.equations:
+        if isinstance(equation.form, Repeat):
+            if equation.form.region is not None:
+                yield equation.form.region
+            yield from regions(equation.bodies[0])
+
+
+def reached(graph: Graph, names: Iterable[str]) -> frozenset[int]:
+    """The values with these names, and the graph's own values that depend on them."""
+    wanted = set(names)
+    known = {value.number for value in graph.inputs if value.name in wanted}
+    known |= {graph.names[name] for name in wanted if name in graph.names}
+    for equation in graph.equations:
+        if not known.isdisjoint(dependencies(equation)):
+            known |= {value.number for value in equation.results}
+    return frozenset(known)

@@ -231,7 +231,7 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
             continue
         if collective.undone and operand in parts(term):
             continue
-        number = isinstance(operand, Const)
+        number = isinstance(operand, Const) and edits.section == "graph"
         for part in (
             [*around, *(taken if number else ())] if not collective.own or isinstance(operand, Name) else [term]
         ):

@@ -62,8 +62,9 @@ class Recognising:
 
     def covered(self, function: Executed) -> int:
         """The number of values of the reference that a function has."""
-        every = {id(part): part for several in function.values() for value in several for part in self._parts(value)}
-        codes = _united([_codes(part) for part in every.values()])
+        codes = _united(
+            [_codes(part) for values in function.values() for value in values for part in self._parts(value)]
+        )
         return sum(_share(wanted, codes) >= _SHARE for wanted in self._wanted)
 
     def has(self, value: PerDevice) -> bool | None:
@@ -75,7 +76,7 @@ class Recognising:
 
     def _parts(self, value: PerDevice) -> Iterator[np.ndarray]:
         """What the devices have of a value, and its sums over axes of the mesh if they have different parts."""
-        parts = [np.asarray(part) for part in {id(part): part for part in value}.values() if _is_numeric(part)]
+        parts = [np.asarray(part) for part in _distinct(value) if _is_numeric(part)]
         yield from parts
         if len(parts) < 2 or len(value) != self._mesh.size:
             return
@@ -95,10 +96,13 @@ def _is_numeric(part: object) -> bool:
     return getattr(getattr(part, "dtype", None), "kind", "") in ("f", "c")
 
 
+def _distinct(value: PerDevice) -> PerDevice:
+    """What devices have, once where all have the same object."""
+    return value[:1] if all(part is value[0] for part in value) else value
+
+
 def _codes_of(value: PerDevice) -> np.ndarray:
-    return _united(
-        [_codes(np.asarray(part)) for part in {id(part): part for part in value}.values() if _is_numeric(part)]
-    )
+    return _united([_codes(np.asarray(part)) for part in _distinct(value) if _is_numeric(part)])
 
 
 def _codes(array: np.ndarray) -> np.ndarray:

@@ -3,12 +3,14 @@
 Prints for each experiment how many mutants were noticed, refused and equivalent and which survived; and for a sample of
 those with wrong values, how many the diagnosis located at the right line, at another one, or not at all. `--dtypes`
 gives the floats of every array another dtype, or integers in their place; what JAX or NumPy refuses then is left out.
-`--compiled N` compiles N of each experiment's mutants, and prints what becomes of them with each value of `verify`.
+`--compiled N` makes only a few mutants of each experiment, compiles N of them, each once, and prints what becomes of
+them with each value of `verify`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import random
 import re
@@ -16,18 +18,21 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from benchmarks.fuzz import judge
+from benchmarks.right_programs import compiled_once, typed_once
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
-from runner.checks import diagnosis, oracles
+from runner.checks import diagnosis, oracles, slips
+from runner.checks import mutants as made
 from runner.checks.changed import ChangedGraphs
 from runner.checks.context import Context
+from runner.checks.edits import Edit, Edits
 from runner.checks.mutants import Mutant, broken, mutants
 from runner.checks.reference import interpret
 from runner.checks.reference.arithmetic import Arithmetic
@@ -69,19 +74,25 @@ def main() -> None:
         except InvalidExperiment as refusal:
             print(f"{name:40} {dtype:15} left out: {str(refusal).splitlines()[0]}", flush=True)
             continue
-        mutated = mutants(context)
+        if given.compiled and broken(experiment) != "per_device":
+            continue
+        with sampled(name + dtype, given.compiled):
+            mutated = mutants(context)
         here = Counter(mutant.outcome for mutant in mutated)
         outcomes += here
         print(f"{name:40} {dtype:15} {dict(here)}  {time.perf_counter() - start:.1f} s", flush=True)
         for mutant in mutated:
             if mutant.outcome == "survived":
                 print(f"    survived: {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}")
-        if given.compiled and broken(experiment) == "per_device":
+        if given.compiled:
             judged = [mutant for mutant in mutated if mutant.outcome in ("noticed", "equivalent")]
             for mutant in random.Random(name).sample(judged, min(given.compiled, len(judged))):
-                statuses = (mutant.outcome, *(compiled(experiment, mutant, verify) for verify in VERIFY))
+                with compiled_once(), typed_once():
+                    statuses = (mutant.outcome, *(compiled(experiment, mutant, verify) for verify in VERIFY))
                 verified[statuses] += 1
                 print(f"    {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}: {statuses}", flush=True)
+            judge.forget()
+            continue
         wrong = [mutant for mutant in mutated if "sections" in mutant.noticed]
         for mutant in random.Random(name).sample(wrong, min(given.diagnosed, len(wrong))):
             start = time.perf_counter()
@@ -96,6 +107,18 @@ def main() -> None:
     for statuses, count in sorted(verified.items()):
         print(f"{count} {statuses[0]} ones, compiled: {dict(zip(VERIFY, statuses[1:], strict=True))}")
     sys.exit(bool(outcomes["survived"]))
+
+
+@contextlib.contextmanager
+def sampled(seed: str, count: int | None) -> Iterator[None]:
+    """Let few mutants be made: about three for each of `count`, since some are refused; all if that is None."""
+
+    def few(edits: Edits) -> list[Edit]:
+        every = list(slips.changing(edits))
+        return every if count is None else random.Random(seed).sample(every, min(3 * count, len(every)))
+
+    with mock.patch.object(made, "changing", few):
+        yield
 
 
 def compiled(experiment: Experiment, mutant: Mutant, verify: str) -> str:

@@ -272,10 +272,10 @@ def test_a_segment_sum_with_a_sharded_result_is_a_psum_scatter() -> None:
 
 
 def test_an_existing_mean_is_reused() -> None:
-    lines = _lines(
-        "arrays: {a: {shape: [8, 4], spec: [x]}}\n"
-        "graph: {m: 'mean(a, axis=0)', out: 'var(a, axis=0) + m'}\noutputs: {out: []}"
-    )
+    arrays, outputs = "arrays: {a: {shape: [8, 4], spec: [x]}}\n", "outputs: {out: []}"
+    of_all = _lines(f"{arrays}graph: {{m: mean(a), out: var(a) + m}}\n{outputs}")
+    assert of_all["out"] == "pmean(mean((a - expand_dims(m, (0, 1))) ** 2), 'x') + m"
+    lines = _lines(f"{arrays}graph: {{m: 'mean(a, axis=0)', out: 'var(a, axis=0) + m'}}\n{outputs}")
     assert lines == {
         "m": "pmean(mean(a, axis=0), 'x')",
         "out": "pmean(mean((a - expand_dims(m, 0)) ** 2, axis=0), 'x') + m",

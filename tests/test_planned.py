@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 import runner
@@ -162,6 +164,25 @@ def test_a_function_without_products_is_planned_by_its_arrays(tmp_path: Path) ->
 
 
 @pytest.mark.in_turn
+def test_operands_without_arrays_have_no_layout(tmp_path: Path) -> None:
+    plan = runner.plan(
+        lambda by, x: by * x, (3, X), mesh=MESH, candidates=0, quiet=True, folder=tmp_path / "run"
+    )  # fmt: skip
+    assert plan.in_specs[0] is None
+    assert plan.in_specs[1] is not None
+
+
+def test_what_a_function_saves_is_planned_with_its_layouts(tmp_path: Path) -> None:
+    def gradient(x: Any) -> Any:
+        saving = jax.checkpoint(lambda x: jnp.sum(checkpoint_name(jnp.tanh(x @ x.T), "h") ** 2), policy=runner.AUTO)
+        return jax.grad(saving)(x)
+
+    plan = runner.plan(
+        gradient, (X,), mesh=MESH, candidates=0, quiet=True, remat="auto", folder=tmp_path / "run"
+    )  # fmt: skip
+    assert plan.saved == "everything"
+
+
 def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
     """Rows are sharded over data alone, and need no more than the sum of the loss."""
     keys = {"devices": 4, "candidates": 0, "lines": False, "quiet": True, "in_specs": (runner.AUTO, P("data"))}
@@ -170,6 +191,39 @@ def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
     assert dict(best.mesh) == {"data": 4, "model": 1}
     with pytest.raises(ValueError, match='mesh="auto" takes the number of devices: devices=64'):
         runner.plan(planned_step.loss, operands, mesh="auto")
+
+
+def _saved(policy: Any, memory: int, tmp_path: Path) -> Plan:
+    """Plan the gradient of scanned layers under a checkpoint; the value `outside` is computed before it."""
+
+    def layer(h: Any, w: Any) -> Any:
+        p = checkpoint_name(h @ w["up"], "up")
+        return h + checkpoint_name(jax.nn.gelu(p), "act") @ w["down"], None
+
+    def loss(weights: Any, x: Any) -> Any:
+        start = checkpoint_name(jnp.tanh(x), "outside")
+        return jnp.mean(jax.lax.scan(jax.checkpoint(layer, policy=policy), start, weights)[0] ** 2)
+
+    shapes = {"up": (4, 64, 256), "down": (4, 256, 64)}
+    weights = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    return runner.plan(
+        jax.grad(loss), (weights, X), mesh=MESH, in_specs=(P(), P("data")), hardware="v5e", memory=memory, remat="auto",
+        candidates=0, lines=False, quiet=True, folder=tmp_path / "run",
+    )  # fmt: skip
+
+
+def test_what_a_function_saves_is_chosen_from_the_names_under_its_checkpoint(tmp_path: Path) -> None:
+    plan = _saved(runner.AUTO, 3_000_000, tmp_path)
+    assert plan.saved is not None
+    assert plan.policy is not None
+    assert plan.policy.startswith("jax.checkpoint_policies.")
+    choices = json.loads((plan.folder / "plan.json").read_text(encoding="utf-8"))["choices"]
+    assert {name for each in choices if each["saved"] != "everything" for name in each["saved"]} <= {"up", "act"}
+
+
+def test_a_function_without_an_open_policy_has_nothing_to_choose(tmp_path: Path) -> None:
+    with pytest.raises(runner.InvalidPlan, match=r"to save .*up.* changes nothing: no checkpoint around is open"):
+        _saved(jax.checkpoint_policies.nothing_saveable, 3_000_000, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +235,8 @@ def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
         ({"hardware": "v9"}, "hardware"),
         ({"hold": {"up": P()}}, "hold['up']: no leaf that is AUTO has this path; there are params/down"),
         ({"hold": {"params/up": "model"}}, "hold['params/up']: 'model' is not a PartitionSpec"),
+        ({"hold": {3: P()}}, "hold[3]: a path of leaves is a text"),
+        ({"out_specs": 3}, "out_specs: a spec is a PartitionSpec, not 3"),
         ({"in_specs": ({"up": "auto", "side": P()}, P())}, "the operand has no ['side']"),
     ],
 )

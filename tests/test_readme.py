@@ -62,10 +62,14 @@ def test_the_function_in_the_readme_is_checked_as_it_says(tmp_path: Path) -> Non
     assert settled(BLOCKS[at + 1]) in settled(printed("python script.py", tmp_path))
 
 
-def test_the_step_in_the_readme_is_explained_as_it_says(tmp_path: Path) -> None:
-    at = next(i for i, block in enumerate(BLOCKS) if "runner.explain(" in block)
-    (tmp_path / "script.py").write_text(BLOCKS[at], encoding="utf-8")
-    assert settled(BLOCKS[at + 1]) in settled(printed("python script.py", tmp_path))
+@pytest.mark.parametrize("page", ["README.md", "docs/explain.md"])
+def test_the_first_step_of_a_page_is_explained_as_it_says(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```\w*\n(.*?)\n```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    at = next(i for i, block in enumerate(blocks) if "runner.explain(" in block)
+    (tmp_path / "step.py").write_text(blocks[at], encoding="utf-8")
+    shown = printed("python step.py", tmp_path)
+    assert settled(blocks[at + 1]) in settled(shown)
+    assert "Error" not in shown
 
 
 def test_a_file_in_the_readme_is_the_file() -> None:

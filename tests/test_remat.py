@@ -78,7 +78,7 @@ BY_NAME = jax.checkpoint_policies.save_only_these_names
 def test_what_is_computed_again_is_what_jax_computes_again(checkpoint: Any, policy: Any, again: list[str]) -> None:
     config = open_layouts.without(block())
     config["graph"]["layers"] = {**config["graph"]["layers"], "checkpoint": checkpoint}
-    whole = read({**config, "remat": None, "program": "auto"})
+    whole = read({**config, "program": "auto"})
     of = layable(whole, value_types(whole.alone("graph")), ())
     assert [each.called for each in of.operations if each.recomputed is not None] == again
     assert in_jax(policy) - in_jax(None) == again.count("matmul")
@@ -124,7 +124,7 @@ def planned(saved: Saved, memory: float | None) -> Planned:
     return Planned(plan(whole, value_types(whole.alone("graph")), Wanted("time", free, memory)))
 
 
-LIMITS = (None, 2.5e6, 1.8e6, 1.5e6, 1.2e6)
+LIMITS = (None, 2.8e6, 1.8e6, 1.5e6, 1.2e6)
 
 
 @pytest.mark.in_turn
@@ -202,15 +202,6 @@ def test_what_a_checkpoint_saves_has_to_be_said() -> None:
     )
     assert _message({**config, "remat": "all"})[0] == "remat"
     assert "nothing has the name 'down'" in _message({**config, "remat": ["down"]})[1]
-
-
-@pytest.mark.parametrize("saved", [["up"], [], "everything"])
-def test_a_choice_that_no_checkpoint_reads_is_refused(saved: Any) -> None:
-    plain = experiment({"x": 2}, {"I": 4}, {"A": (["I"], ["x"])}, {"C": "A * 2"}, {"C": ["x"]}, remat=saved)
-    assert _message(plain) == (
-        "remat",
-        "nothing reads it: write checkpoint: auto in a function or a repeat",
-    )
 
 
 def test_the_names_in_a_file_are_the_policy_of_its_checkpoints() -> None:

@@ -15,6 +15,7 @@ from runner.base import codec
 from runner.base.layout import Layout, Mesh, Spec
 from runner.compiled.evidence.model import Reason
 from runner.reports.record.model import Record
+from runner.reports.record.readable import readable
 from runner.reports.record.record import started
 from runner.reports.show import console, pictures, report
 from tests import evidence
@@ -582,3 +583,15 @@ def test_a_program_of_a_section_that_differs_does_not_read_as_passed() -> None:
     auto, vmap = ([cell.text for cell in row[1:4]] for row in table.rows)
     assert (auto, vmap) == (["passed", "–", "passed"], ["failed", "failed", "as written"])
     assert "passed" not in {cell.status for cell in table.rows[1]}
+
+
+def test_a_reason_of_a_call_names_the_array_and_one_of_a_file_its_key() -> None:
+    keys = ["arrays.p_w.spec", "arrays.p_w2.spec"]
+    why = Reason(text=f"the product sums over J, which {keys[0]} and {keys[1]} shard over x", by="operation", keys=keys)
+    places = {keys[0]: "the sharding of p['w']", keys[1]: "mine.yaml:3:4"}
+    programs = {"auto": evidence.program(evidence.collective(why=why))}
+    [program] = readable(evidence.record(programs, paths={"p_w": "p/w"}, places=places)).compiled.values()
+    assert program.collectives is not None
+    [entry] = program.collectives
+    assert entry.why is not None
+    assert entry.why.text == "the product sums over J, which p/w and arrays.p_w2.spec shard over x"

@@ -59,7 +59,7 @@ def test_an_out_sharding_of_the_users_own_line_is_the_reason(tmp_path: Path) -> 
         [why] = gathers(gathered.looked_up_whole, operands, tmp_path)
         assert gathers(gathered.looked_up_divided, operands, tmp_path) == []
     where = line("out_sharding=P(None, None)")
-    assert why == f"the out_sharding in {where} wants all of dimension 0, which arrays.ids.spec shards over a"
+    assert why == f"the out_sharding in {where} wants all of dimension 0, which ids shards over a"
 
 
 def test_a_constraint_in_the_users_function_is_the_reason(tmp_path: Path) -> None:
@@ -82,10 +82,9 @@ def test_top_k_needs_its_own_dimension_and_not_the_batch(tmp_path: Path) -> None
     given = {"mesh": mesh(AxisType.Auto), "in_specs": P("a", "b"), "out_specs": P("a")}
     own, batch = gathers(gathered.largest, (X,), tmp_path, **given)
     where = line("top_k(x, 3)")
-    assert own == f"{where} needs all of dimension 1 of x, which arrays.x.spec shards over b"
+    assert own == f"{where} needs all of dimension 1 of x, which x shards over b"
     assert batch == (
-        f"XLA gathers dimension 0 of x, which arrays.x.spec shards over a, for top_k in {where}, "
-        "which does not need it whole"
+        f"XLA gathers dimension 0 of x, which x shards over a, for top_k in {where}, which does not need it whole"
     )
 
 
@@ -99,7 +98,7 @@ def test_what_goes_along_a_sharded_dimension_is_the_reason_of_each_collective(tm
         f"the maximum in {line('log_softmax(logits, 0)')} takes the largest over a dimension of 8",
         f"the sum in {line('log_softmax(logits, 0)')} sums over a dimension of 8",
         f"the lookup in {line('take_along_axis(labels, jnp.zeros((1')} sums over a dimension of 8",
-        f"the reshape in {line('joined.T.reshape(-1)')} joins dimension 1, which arrays.joined.spec shards over a, to "
+        f"the reshape in {line('joined.T.reshape(-1)')} joins dimension 1, which joined shards over a, to "
         "dimension 0: a device's part is not in one piece there",
         f"what returns {line('parts.reshape(2, 4, 8)')} needs all of dimension 0 and dimension 1",
     ]

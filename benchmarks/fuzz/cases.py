@@ -23,10 +23,11 @@ from benchmarks.fuzz.shrink import texts, used_names
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Mesh
-from runner.experiment.model import Line, Node
+from runner.experiment.graphs import of_line
 from runner.experiment.reader import read
 from runner.graph.language.check import VisibleNames, canonical, check
 from runner.graph.language.syntax import SyntaxFault, parse
+from runner.graph.source import Line
 from runner.worker.walk import Walker
 from tests.harness import config
 from tests.samples import ARRAYS, SAMPLES
@@ -305,7 +306,7 @@ def _typed(draft: Draft, text: str, arrays: dict[str, dict[str, Any]]) -> Typed 
 
     def evaluate(*values: Any) -> Any:
         walker = Walker(_ANY, dict(zip(types, values, strict=True)))
-        walker.run([Node(Line("case"), expression)], "graph")
+        walker.run(of_line(Line("case"), expression.term, walker.values), "graph")
         return walker.values["case"]
 
     structs = [jax.ShapeDtypeStruct(t.shape, dtypes.dtype(t.dtype).numpy) for t in types.values()]

@@ -17,7 +17,6 @@ from runner.graph.term import Const
 Saved: TypeAlias = "tuple[str, ...] | Literal['everything']"
 """The names of the values that are saved, or everything."""
 
-NOTHING_READS_IT = "nothing reads it: write checkpoint: auto in a function or a repeat"
 _SECTIONS = ("functions", "both", *SECTIONS)
 
 
@@ -34,11 +33,9 @@ def saving(config: Mapping[str, Any], saved: Sequence[str]) -> dict[str, Any]:
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with the policy of `remat` in the place of each `checkpoint: auto`.
 
-    Raises `InvalidExperiment` where there is one, and `remat` does not say what it saves, or where there is none.
+    Raises `InvalidExperiment` where there is one, and `remat` does not say what it saves.
     """
     remat = config.get("remat")
-    if remat is not None and remat != AUTO and not config.get("imports") and not reads(config):
-        raise invalid(("remat",), NOTHING_READS_IT)
     return {**config, **{name: _resolved(config.get(name), remat, (name,)) for name in _SECTIONS}}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.base.words import quoted
-from runner.worker.primitives import named_axes
+from runner.worker.primitives.collectives import named_axes
 
 
 def fault(name: str, params: Mapping[str, Any], sizes: Mapping[str, int]) -> str | None:

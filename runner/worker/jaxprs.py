@@ -39,21 +39,20 @@ from runner.graph.term import NOTHING, Apply, Const, Group, Name, Term, within
 from runner.programs.derivation.terms import built, constant, indexed
 from runner.worker import addressed, calls
 from runner.worker.marks import marked, unmarked
-from runner.worker.primitives import (
-    LIBRARY,
-    ORDERS,
+from runner.worker.primitives.application import (
     REFERENCE,
     Application,
     Unread,
     as_array,
-    expression,
     literal,
     of_its_dtype,
     of_their_dtype,
-    over_axes,
-    transposed,
-    wrapped,
 )
+from runner.worker.primitives.collectives import over_axes
+from runner.worker.primitives.library import LIBRARY, ORDERS
+from runner.worker.primitives.random_bits import wrapped
+from runner.worker.primitives.reading import expression
+from runner.worker.primitives.shaping import transposed
 from runner.worker.setting import without
 from runner.worker.spelled import SourceOf, is_derivative, spelled
 from runner.worker.systems import system

@@ -41,6 +41,8 @@ def opened(in_specs: Any, operands: Sequence[Any]) -> OpenSpecs:
     jax: Any = sys.modules.get("jax")
     if not _has_auto(jax, in_specs):
         return OpenSpecs(in_specs)
+    if is_mapping(in_specs):
+        raise ValueError(f"in_specs is {in_specs!r}; give a PartitionSpec, or a tree of them, for each operand")
     chosen = jax.sharding.PartitionSpec(_CHOSEN)
 
     def mark(spec: Any) -> Any:
@@ -83,6 +85,9 @@ def outputs(out_specs: Any, name: str) -> dict[str, Any]:
     if out_specs is None or is_auto(out_specs):
         return {}
     pairs = jax.tree_util.tree_flatten_with_path(out_specs, is_leaf=_is_leaf)[0]
+    other = next((leaf for _, leaf in pairs if not (leaf is None or is_auto(leaf) or is_spec(leaf))), None)
+    if other is not None:
+        raise WrongSpecs("out_specs", f"a spec is a PartitionSpec, not {other!r}")
     fixed = {
         "/".join([name, *map(_part, path)]): written(spec)
         for path, spec in pairs
@@ -152,7 +157,11 @@ def experiment_of(
     keys = dict(called.keys)
     arrays, layouts = dict(keys["arrays"]), dict(keys.get("specs") or {})
     for at, specs in open_specs.layouts.items():
-        name = next(name for name, array in arrays.items() if array["tree"] == f"{MODULE}.operands[{at}]")
+        tree = f"{MODULE}.operands[{at}]"
+        name = next((name for name, array in arrays.items() if array["tree"] == tree), None)
+        if name is None:
+            # An operand without arrays has no layout.
+            continue
         arrays[name] = {"tree": arrays[name]["tree"]}
         layouts |= dict(zip(paths(name, operands[at]), specs, strict=True))
     if planned_outputs:
@@ -179,6 +188,8 @@ def _held(
     if not is_mapping(hold):
         raise WrongSpecs("hold", f"{hold!r} is no mapping of paths to specs, {{'params/**/embed': P('model')}}")
     for name, spec in hold.items():
+        if not isinstance(name, str):
+            raise WrongSpecs(f"hold[{name!r}]", "a path of leaves is a text, such as 'params/**/embed'")
         if not is_spec(spec):
             raise WrongSpecs(f"hold[{name!r}]", f"{spec!r} is not a PartitionSpec")
         if name.partition("/")[0] in keys["outputs"] or any(fits(name, path) for path in layouts):
@@ -187,7 +198,8 @@ def _held(
             inside[f"**/{name}"] = written(spec)
         else:
             known = sorted(path for path, layout in layouts.items() if layout == WRITTEN)[:_NAMED]
-            message = f"no leaf that is AUTO has this path; there are {listed(known)}, and operations: dot_general.1"
+            there = [*([listed(known)] if known else []), "operations: dot_general.1"]
+            message = f"no leaf that is AUTO has this path; there are {', and '.join(there)}"
             raise WrongSpecs(f"hold[{name!r}]", message)
     return leaves, inside
 

@@ -117,7 +117,7 @@ def text(definition: Mapping[str, Any], planning: Planning, compiled: Compiled |
     }
     nested: dict[str, Mapping[str, Any]] = {key: given[key] for key in _NESTED if key in given}
     given |= {key: _changed(value, defaults[key]) for key, value in nested.items()}
-    given["arrays"] = {name: schema.given(array) for name, array in given["arrays"].items()}
+    given["arrays"] = {name: schema.given(array) for name, array in given.get("arrays", {}).items()}
     plan = planning.plan
     head = [
         "# @package _global_",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.syntax import parse
-from runner.graph.term import Apply, Const, Group, Name, Term
+from runner.graph.term import Apply, Const, Group, Name, Term, mapped, names
 
 Lines = tuple[tuple[tuple[str, Term], ...], Term]
 """The named lines of a definition, and its result."""
@@ -23,7 +24,23 @@ def read(definition: str) -> Lines:
     """Parse a definition."""
     *named, last = definition.split("; ")
     lines = tuple(line.partition(" = ")[::2] for line in named)
-    return tuple((name, parse(text).term) for name, text in lines), parse(last).term
+    return tuple((name, _bound(parse(text).term)) for name, text in lines), _bound(parse(last).term)
+
+
+@functools.cache
+def names_read(definition: str) -> tuple[str, ...]:
+    """The names that a definition reads, as often as it does."""
+    lines, last = read(definition)
+    return tuple(name for term in (*(term for _, term in lines), last) for name in names(term))
+
+
+def _bound(term: Term) -> Term:
+    """A term whose calls have by name only what cannot be given by position."""
+    term = mapped(term, _bound)
+    if not isinstance(term, Apply) or not term.named:
+        return term
+    bound = OPERATIONS[term.operation].signature.bind(*term.operands, **dict(term.named))
+    return replace(term, operands=bound.args, named=tuple(bound.kwargs.items()))
 
 
 def compiled(
@@ -63,10 +80,6 @@ def _part(term: Term, function_of: Callable[[Apply], Callable[..., Any]]) -> Cal
             return lambda values: otherwise(values) if values[name] is None or values[name] is False else then(values)
         case Apply(operands=operands, named=named):
             function = function_of(term)
-            if named:
-                # Bound once, not at each call.
-                bound = OPERATIONS[term.operation].signature.bind(*operands, **dict(named))
-                operands, named = bound.args, tuple(bound.kwargs.items())
             parts = [_part(operand, function_of) for operand in operands]
             more = [(name, _part(operand, function_of)) for name, operand in named]
             return lambda values: function(*(part(values) for part in parts), **{n: part(values) for n, part in more})

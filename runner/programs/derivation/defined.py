@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.base.untyped import is_sequence
-from runner.graph.language.definitions import compiled, read
+from runner.graph.language.definitions import compiled, names_read, read
 from runner.graph.language.operations import OPERATIONS, Operation
 from runner.graph.language.operators import BY_NAME
-from runner.graph.term import Apply, Name, Term, names
+from runner.graph.term import Apply, Name, Term
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize
 from runner.programs.derivation.completing import reduced
 from runner.programs.derivation.reductions import ALONG
@@ -57,10 +57,9 @@ class _Following:
 
     def defined(self, row: Operation, given: Mapping[str, Any]) -> _Part:
         """The result of an operation that others define, of arguments by name."""
-        lines, last = read(row.definition)
-        texts = [name for term in (*(term for _, term in lines), last) for name in names(term)]
+        texts = names_read(row.definition)
         defaults = {name: each.default for name, each in row.signature.parameters.items()}
-        unread = {*defaults} - {*texts} | {name for name, _ in lines}
+        unread = {*defaults} - {*texts} | {name for name, _ in read(row.definition)[0]}
         if any(name in unread and value != defaults[name] for name, value in given.items()):
             raise NotStatic
 
@@ -86,8 +85,7 @@ class _Following:
                 return BY_NAME[call.operation].python(*operands)
             if row.elementwise:
                 return self._elementwise(call, operands)
-            given = row.signature.bind(*operands, **named).arguments
-            x = next(iter(given.values()))
+            x, given = operands[0], dict(zip(row.signature.parameters, operands, strict=False)) | named
             if row.key == "squeeze":
                 axes = self._axes(x, given["axis"])
                 squeezed = _Part(_applied(row, x, given), _without(x.dimensions, axes))
@@ -136,20 +134,26 @@ class _Following:
 
     def _completed(self, site: Site, row: Operation, x: _Part, given: Mapping[str, Any], over: tuple[str, ...]) -> Term:
         """The reduction over the devices too, or the name of an earlier line that has it, perhaps without keepdims."""
-        assert row.reduction is not None
-        derivative = "stopped" if x.stopped else site.derivative
-        whole, narrow = (
-            reduced(_applied(row, x, {**given, "keepdims": keeps}), row.reduction, over, derivative)[0]
-            for keeps in (given.get("keepdims"), False)
-        )
-        lines = site.layouts.names
-        line, squeezed = lines.written(whole), lines.written(narrow)
+        derivative, axes = "stopped" if x.stopped else site.derivative, self._axes(x, given.get("axis"))
+        lines, kind = site.layouts.names, row.reduction
+        assert kind is not None
+
+        def over_devices(keeps: Any) -> Term:
+            return reduced(_applied(row, x, {**given, "keepdims": keeps}), kind, over, derivative)[0]
+
+        whole = over_devices(given.get("keepdims"))
+        line = lines.written(whole)
+        squeezed = lines.written(over_devices(False)) if line is None and given.get("keepdims") else None
         if line is None and squeezed is None:
             self.completed.add(whole)
             return whole
         sent = next(site.rule.sendings(site.mesh, site.assignment, site.layouts.prices))
         site.layouts.unspend(sent, lines.home(whole))
-        return Name(line) if line else built("expand_dims({x}, {d})", x=Name(str(squeezed)), d=given["axis"])
+        return (
+            Name(line)
+            if line
+            else built("expand_dims({x}, {d})", x=Name(str(squeezed)), d=axes[0] if len(axes) == 1 else axes)
+        )
 
 
 def _applied(row: Operation, x: _Part, given: Mapping[str, Any]) -> Apply:

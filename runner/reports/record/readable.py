@@ -5,13 +5,14 @@ For readers. Code that looks up lines, such as the drawing of the graph, takes t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from runner.compiled.estimate.model import Estimate, bottleneck
 from runner.compiled.evidence import words
-from runner.compiled.evidence.model import CompilerWarning, Profile
+from runner.compiled.evidence.model import CompilerWarning, Profile, Reason
 from runner.compiled.why.least import joined, parts
 from runner.experiment.program import Program
 from runner.graph.sharding.propagation import Planned
@@ -57,8 +58,12 @@ def readable(record: Record) -> Record:
     names = names_of(record)
     if not record.paths and not any(names.values()):
         return record
+    # Keys of a call from Python have no place in a file: a reason names the array, as the tables do.
+    given = {
+        key: _array(key, record.paths) or place for key, place in record.places.items() if not _IN_FILE.search(place)
+    }
     programs = {
-        name: readable_program(program, names.get(lines_of(name, names), record.paths))
+        name: _with_arguments(readable_program(program, names.get(lines_of(name, names), record.paths)), given)
         if isinstance(program, CompiledProgram)
         else program
         for name, program in record.programs.items()
@@ -72,6 +77,31 @@ def readable(record: Record) -> Record:
         pictures=record.pictures and _pictures(record.pictures, record.paths),
         show=record.show if isinstance(record.show, str) else _all(record.show, record.paths),
     )
+
+
+_IN_FILE = re.compile(r":\d+:\d+$")
+
+
+def _array(key: str, paths: Names) -> str:
+    """Return the readers' name of the array whose layout a key has, `p/w` for `arrays.p_w.spec`; none for others."""
+    section, _, rest = key.partition(".")
+    name = rest.removesuffix(".spec")
+    return paths.get(name, name) if section == "arrays" else ""
+
+
+def _with_arguments(program: CompiledProgram, given: Names) -> CompiledProgram:
+    """Return a program whose reasons name the arrays of a call, `p/w`, for keys, `arrays.p_w.spec`."""
+    if not given or program.collectives is None:
+        return program
+    key = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(given, key=len, reverse=True)))})(?![\w.])")
+
+    def of_call(why: Reason) -> Reason:
+        return replace(why, text=key.sub(lambda name: given[name[0]], why.text), keys=_all(why.keys, given))
+
+    collectives = [
+        entry if entry.why is None else replace(entry, why=of_call(entry.why)) for entry in program.collectives
+    ]
+    return replace(program, collectives=collectives)
 
 
 def readable_program(program: CompiledProgram, names: Names) -> CompiledProgram:

@@ -133,18 +133,6 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
         return dtypes.where(np.isnan(apart), x1 + x2, np.maximum(x1, x2) + np.log1p(np.exp(-np.abs(apart))))
 
 
-@promoted
-def fmax(x: Any, y: Any) -> Any:
-    """`jnp.fmax`: for two zeros, returns the second."""
-    return dtypes.where((x > y) | (y != y), x, y)
-
-
-@promoted
-def fmin(x: Any, y: Any) -> Any:
-    """`jnp.fmin`: for two zeros, returns the second."""
-    return dtypes.where((x < y) | (y != y), x, y)
-
-
 def nan_to_num(x: Any, *, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """`jnp.nan_to_num`: an infinity becomes the largest number of float32, the default dtype."""
     largest = float(np.finfo(np.float32).max)
@@ -373,7 +361,7 @@ def sinc(x: Any) -> Any:
     return unsettled(dtypes.where(np.isinf(x), 0.0, np.sinc(x)), np.isinf(x), np.nan)
 
 
-_expit, _logit = special("expit"), special("logit")
+_expit = special("expit")
 
 
 def logistic(x: Any) -> Any:
@@ -384,23 +372,10 @@ def logistic(x: Any) -> Any:
         return 1 / (1 + np.exp(-x))
 
 
-def logit(x: Any) -> Any:
-    """`jax.scipy.special.logit`; SciPy's takes real numbers only."""
-    if not np.iscomplexobj(x):
-        return _logit(x)
-    with np.errstate(all="ignore"):
-        return np.log(x / (1 - x))
-
-
 def rsqrt(x: Any) -> Any:
     """`jax.lax.rsqrt`."""
     with np.errstate(all="ignore"):
         return 1.0 / np.sqrt(floating(x))
-
-
-def angle(z: Any, deg: bool = False) -> Any:
-    """`jnp.angle`: NaN gives NaN."""
-    return dtypes.where(np.isnan(array(z)), np.nan, np.angle(floating(z), deg))
 
 
 def real(val: Any, /) -> Any:

@@ -1,0 +1,1 @@
+"""Functions as people write them, right and with small mistakes."""

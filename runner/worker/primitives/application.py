@@ -1,0 +1,181 @@
+"""Describes one application of a primitive, registers the readers of primitives, and writes numbers in their dtypes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from runner.graph.language.operations import CONSTANTS
+from runner.graph.term import Apply, Const, Name, Term
+from runner.programs.derivation.terms import Part, built, constant
+from runner.worker import calls
+
+
+def filled(template: str, **parts: Part) -> Term:
+    """Fill a template; parameters of JAX may be NumPy integers."""
+    return built(template, **{name: plain(part) for name, part in parts.items()})
+
+
+def plain(part: Any) -> Any:
+    """A parameter of JAX with Python integers in place of NumPy's."""
+    match part:
+        case np.integer():
+            return int(cast("int", part))
+        case tuple():
+            return tuple(map(plain, cast("tuple[Any, ...]", part)))
+        case list():
+            return list(map(plain, cast("list[Any]", part)))
+        case _:
+            return part
+
+
+REFERENCE = "name a reference for it, or for a jitted function that calls it"
+
+
+class Unread(Exception):
+    """The language cannot express a primitive, or a use of one; the text says which and why."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """One application of a primitive.
+
+    - `operands`: the terms of its operands; `inputs`, `outputs`: their abstract values, with `shape` and `dtype`.
+    - `named`: gives a term a name, so that it can be read more than once; `meant`: the term that a name stands for.
+    """
+
+    name: str
+    params: Mapping[str, Any]
+    operands: tuple[Term, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    named: Callable[[Term, str], Term]
+    meant: Callable[[Term], Term]
+
+    @property
+    def x(self) -> Term:
+        """The first operand."""
+        return self.operands[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the first operand."""
+        return tuple(self.inputs[0].shape)
+
+    @property
+    def rank(self) -> int:
+        """The rank of the first operand."""
+        return len(self.inputs[0].shape)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the first operand."""
+        return str(self.inputs[0].dtype)
+
+    @property
+    def result(self) -> str:
+        """The dtype of the first result."""
+        return str(self.outputs[0].dtype)
+
+    def made(self, template: str, **parts: Part) -> Term:
+        """Fill a template with the operands as `x`, `y`, `z`: `made("sum({x}, axis={axis})", axis=(0,))`."""
+        return filled(template, **dict(zip("xyz", self.operands, strict=False)), **parts)
+
+
+Read = Callable[[Application], Term]
+"""Gives the expression of a primitive; with several results, an expression of them all."""
+
+
+READERS: dict[str, Read] = {}
+"""The readers, by primitive."""
+
+
+def reads(*names: str) -> Callable[[Read], Read]:
+    """Register a function for primitives of these names."""
+
+    def register(read: Read) -> Read:
+        READERS.update(dict.fromkeys(names, read))
+        return read
+
+    return register
+
+
+def as_array(term: Term, aval: Any) -> Term:
+    """The term with a number as an array of the dtype of `aval`; other terms unchanged."""
+    if isinstance(term, Const):
+        return built("asarray({x}, {t})", x=term, t=str(aval.dtype))
+    return of_its_dtype(term, aval)
+
+
+def of_its_dtype(term: Term, aval: Any) -> Term:
+    """The term with a number as an array if JAX gives the number another dtype than that of `aval`."""
+    usual = str(aval.dtype) in (_USUAL_WITH_X64 if calls.x64() else _USUAL)
+    return term if usual or not _is_number(term) else built("asarray({x}, {t})", x=term, t=str(aval.dtype))
+
+
+def of_their_dtype(operands: Sequence[Term], inputs: Sequence[Any], output: Any) -> tuple[Term, ...]:
+    """Operands of which at least one that has the dtype of the output is an array of it, if any has this dtype."""
+    alike = [aval.dtype == output.dtype for aval in inputs]
+    if not all(_is_number(term) for term, is_alike in zip(operands, alike, strict=True) if is_alike):
+        return tuple(operands)
+    given = zip(operands, inputs, alike, strict=True)
+    return tuple(of_its_dtype(term, aval) if is_alike else term for term, aval, is_alike in given)
+
+
+def _is_number(term: Term) -> bool:
+    match term:
+        case Const(value=bool() | int() | float() | complex()):
+            return True
+        case Name(name=name):
+            return name in CONSTANTS
+        case Apply(operation="negative" | "subtract", operands=operands, spelled="operator"):
+            return all(map(_is_number, operands))
+        case _:
+            return False
+
+
+_USUAL = ("bool", "int32", "float32", "complex64")
+_USUAL_WITH_X64 = ("bool", "int64", "float64", "complex128")
+"""The dtypes that Python numbers have, without and with `jax_enable_x64`."""
+
+
+def literal(value: Any, dtype: str) -> Term:
+    """The term of a number in a jaxpr, with the digits that its dtype has."""
+    if dtype == "bool":
+        return Const(bool(value))
+    kind = numpy_dtype(dtype)
+    if dtype in _NARROW_INTEGERS:
+        # Python numbers are not promoted to these dtypes.
+        return filled("asarray({n}, {t})", n=int(value), t=dtype)
+    if np.issubdtype(kind, np.integer):
+        # Without x64 a Python integer is an int32.
+        wide = int(value) >= 2**31 and dtype.startswith("u")
+        return filled("asarray({n}, {t})", n=int(value), t=dtype) if wide else constant(int(value))
+    if np.issubdtype(kind, np.complexfloating):
+        return constant(complex(value))
+    number = float(str(np.asarray(value).astype(kind)[()]))
+    if math.isnan(number):
+        return filled("inf - inf")
+    if math.isinf(number):
+        return filled("inf" if number > 0 else "-inf")
+    return constant(number)
+
+
+_NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of a name; float32 for the floats that NumPy lacks."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(np.float32)
+
+
+def axes_part(axes: Sequence[int]) -> Part:
+    """The argument `axis` for these dimensions."""
+    return axes[0] if len(axes) == 1 else tuple(axes)

@@ -129,9 +129,9 @@ def timing(compile_s: float = 0.05, run_s: float = 0.0002) -> Timing:
     return Timing(place_s=0.001, compile_s=compile_s, run_s=runs)
 
 
-def memory(arguments: int = 64, outputs: int = 64, temps: int = 64, peak: int | None = None) -> Memory:
+def memory(arguments: int = 64, outputs: int = 64, temps: int = 64) -> Memory:
     """Return a program's memory on each device."""
-    return Memory.of(arguments, outputs, temps, 0, peak)
+    return Memory.of(arguments, outputs, temps, 0, None)
 
 
 def program(*collectives: Collective, **more: Any) -> CompiledProgram:

@@ -25,7 +25,7 @@ def point(number: int, a: str, b: str, size: int, program: str) -> Record:
     made = evidence.program(
         *(evidence.collective(bytes_in=bytes_in) for _ in range(SPECS.index(b))),
         cost=Cost(flops=2.0 * size**2),
-        memory=evidence.memory(peak=4 * size * (6 - SPECS.index(a))),
+        memory=evidence.memory(4 * size * (6 - SPECS.index(a)), 0, 0),
         timing=evidence.timing(0.05, 1e-5 * (1 + number % 7) + 1e-9 * size),
     )
     return evidence.record({program: made}, overrides=overrides)

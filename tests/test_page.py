@@ -493,7 +493,7 @@ def swept_points(*overridden: tuple[str, ...]) -> measured.MeasuredSweep:
     """Return a sweep whose k-th point has this override, and sends 100 (k + 1) bytes."""
     made = [
         evidence.program(
-            evidence.collective("collective-permute", bytes_sent=100 * (k + 1)), memory=evidence.memory(peak=9)
+            evidence.collective("collective-permute", bytes_sent=100 * (k + 1)), memory=evidence.memory(9, 0, 0)
         )
         for k in range(len(overridden))
     ]
@@ -574,9 +574,9 @@ def measured_points(*of: tuple[str, dict[str, Any]]) -> measured.MeasuredSweep:
 def test_the_answer_ignores_times_of_simulated_devices() -> None:
     slow, quick = (evidence.timing(1.0, seconds) for seconds in (2.0, 1e-6))
     points = measured_points(
-        ("auto", {"bytes_sent": 10, "timing": slow, "memory": evidence.memory(peak=8)}),
-        ("auto", {"bytes_sent": 90, "timing": quick, "memory": evidence.memory(peak=8)}),
-        ("vmap", {"bytes_sent": 0, "timing": quick, "memory": evidence.memory(peak=1)}),
+        ("auto", {"bytes_sent": 10, "timing": slow, "memory": evidence.memory(8, 0, 0)}),
+        ("auto", {"bytes_sent": 90, "timing": quick, "memory": evidence.memory(8, 0, 0)}),
+        ("vmap", {"bytes_sent": 0, "timing": quick, "memory": evidence.memory(1, 0, 0)}),
     )
     text = Page(sweep.page("mine", points)).text
     assert (

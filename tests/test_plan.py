@@ -1090,6 +1090,14 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
     assert {split["line"].split(" ")[0] for split in written["plan"]["splits"]} <= {"model.py:9", "model.py:10"}
 
 
+def planning_of(config: Any, graph: Experiment, keys: tuple[Any, ...], types: Any, plan_: LayoutPlan) -> Planning:
+    """Return a plan with what it is a plan of."""
+    return Planning(
+        experiment=graph, graph=graph, definition=open_layouts.without(config), left_open=frozenset(), keys=keys,
+        types=types, request=open_layouts.read_plan(config), plan=plan_,
+    )  # fmt: skip
+
+
 def test_a_candidate_is_verified_at_sizes_that_its_layouts_divide() -> None:
     """The columns of w1 and the rows of w2 are in eight parts, so the hidden width is raised from 6 to 8."""
     config = mlp(3, {"a": 2, "b": 4}, x=[], verify_dims={"B": 2, "D": 5, "F": 6})
@@ -1097,9 +1105,7 @@ def test_a_candidate_is_verified_at_sizes_that_its_layouts_divide() -> None:
     assert layouts(best_plan) == {"w1": [None, ["a", "b"]], "w2": [["a", "b"], None]}
     keys = tuple(open_layouts.keys(config))
     types = value_types(graph.alone("graph"))
-    planning = Planning(
-        graph, graph, open_layouts.without(config), frozenset(), keys, types, open_layouts.read_plan(config), best_plan
-    )
+    planning = planning_of(config, graph, keys, types, best_plan)
     assert filled(planning, best_plan.best)["verify_dims"] == {"B": 2, "D": 5, "F": 8}
 
 
@@ -1210,10 +1216,10 @@ def test_the_limit_of_the_model_moves_by_what_the_compiler_needs(
     limit = round((unlimited.held + unlimited.needed) / 2)
     config |= {"plan": {"memory": limit, "candidates": 1}}
     graph, types = read_graph(config), value_types(read_graph(config).alone("graph"))
-    request, plan_ = open_layouts.read_plan(config), planned(config)
+    plan_ = planned(config)
     assert plan_.best.needed <= limit < unlimited.needed
     keys = tuple(open_layouts.keys(config))
-    planning = Planning(graph, graph, open_layouts.without(config), frozenset(), keys, types, request, plan_)
+    planning = planning_of(config, graph, keys, types, plan_)
 
     def compiled(_planning: Planning, candidate: Candidate, own: Path, *_: Any) -> Tried:
         needed = int(candidate.held + ratio * (candidate.needed - candidate.held))
@@ -1242,8 +1248,8 @@ def test_a_plan_that_does_not_compile_is_made_again_only_if_it_needs_too_much_me
     config = mlp(8, {"model": 4}, x=[]) | {"outputs": {"y": ["model", None]}}
     config |= {"plan": {"memory": round(planned(config).best.needed), "candidates": 1}}
     graph, types = read_graph(config), value_types(read_graph(config).alone("graph"))
-    keys, request, plan_ = tuple(open_layouts.keys(config)), open_layouts.read_plan(config), planned(config)
-    planning = Planning(graph, graph, open_layouts.without(config), frozenset(), keys, types, request, plan_)
+    keys, plan_ = tuple(open_layouts.keys(config)), planned(config)
+    planning = planning_of(config, graph, keys, types, plan_)
 
     def compiled(_planning: Planning, candidate: Candidate, own: Path, *_: Any) -> Tried:
         program = Compiled(program="auto", status="passed", bytes_sent=int(candidate.sent), memory_bytes=1000)
@@ -1263,8 +1269,8 @@ def _ranked(
 ) -> Ranked:
     """Rank a plan of `config`; `sent`: what a device sends as compiled, by program and whether a weight is sharded."""
     graph, types = read_graph(config), value_types(read_graph(config).alone("graph"))
-    keys, request, plan_ = tuple(open_layouts.keys(config)), open_layouts.read_plan(config), planned(config)
-    planning = Planning(graph, graph, open_layouts.without(config), frozenset(), keys, types, request, plan_)
+    keys, plan_ = tuple(open_layouts.keys(config)), planned(config)
+    planning = planning_of(config, graph, keys, types, plan_)
 
     def compiled(_planning: Planning, candidate: Candidate, own: Path, *_: Any, programs: Any = (), **__: Any) -> Tried:
         sharded = any(any(spec) for spec in candidate.layouts.values())

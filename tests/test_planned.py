@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,39 @@ def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
     assert dict(best.mesh) == {"data": 4, "model": 1}
     with pytest.raises(ValueError, match='mesh="auto" takes the number of devices: devices=64'):
         runner.plan(planned_step.loss, operands, mesh="auto")
+
+
+def _saved(policy: Any, memory: int, tmp_path: Path) -> Plan:
+    """Plan the gradient of scanned layers under a checkpoint; the value `outside` is computed before it."""
+
+    def layer(h: Any, w: Any) -> Any:
+        p = checkpoint_name(h @ w["up"], "up")
+        return h + checkpoint_name(jax.nn.gelu(p), "act") @ w["down"], None
+
+    def loss(weights: Any, x: Any) -> Any:
+        start = checkpoint_name(jnp.tanh(x), "outside")
+        return jnp.mean(jax.lax.scan(jax.checkpoint(layer, policy=policy), start, weights)[0] ** 2)
+
+    shapes = {"up": (4, 64, 256), "down": (4, 256, 64)}
+    weights = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    return runner.plan(
+        jax.grad(loss), (weights, X), mesh=MESH, in_specs=(P(), P("data")), hardware="v5e", memory=memory, remat="auto",
+        candidates=0, lines=False, quiet=True, folder=tmp_path / "run",
+    )  # fmt: skip
+
+
+def test_what_a_function_saves_is_chosen_from_the_names_under_its_checkpoint(tmp_path: Path) -> None:
+    plan = _saved(runner.AUTO, 3_000_000, tmp_path)
+    assert plan.saved is not None
+    assert plan.policy is not None
+    assert plan.policy.startswith("jax.checkpoint_policies.")
+    choices = json.loads((plan.folder / "plan.json").read_text(encoding="utf-8"))["choices"]
+    assert {name for each in choices if each["saved"] != "everything" for name in each["saved"]} <= {"up", "act"}
+
+
+def test_a_function_without_an_open_policy_has_nothing_to_choose(tmp_path: Path) -> None:
+    with pytest.raises(runner.InvalidPlan, match=r"to save .*up.* changes nothing: no checkpoint around is open"):
+        _saved(jax.checkpoint_policies.nothing_saveable, 3_000_000, tmp_path)
 
 
 @pytest.mark.parametrize(

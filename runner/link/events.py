@@ -45,8 +45,9 @@ class Memory:
     """Bytes per device; null if the backend does not report them.
 
     - `alias_bytes`: the outputs that reuse the memory of an argument.
-    - `peak_bytes`: the most that is in use at one time, if the compiler reports it.
-    - `needed_bytes`: what a device needs: the peak, else arguments + outputs + temporaries - aliased.
+    - `peak_bytes`: the most that is alive at one time, if the compiler reports it; on TPUs with what lies in on-chip
+      memory.
+    - `needed_bytes`: what a device needs of its main memory: arguments + outputs + temporaries - aliased.
     """
 
     argument_bytes: int | None
@@ -69,7 +70,7 @@ class Memory:
             temp_bytes=known[2],
             peak_bytes=there,
             alias_bytes=max(aliased, 0),
-            needed_bytes=together if there is None else there,
+            needed_bytes=together,
         )
 
 

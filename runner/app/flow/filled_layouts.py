@@ -15,6 +15,7 @@ from runner.base import codec
 from runner.base.chosen import EVERYTHING
 from runner.base.faults import InvalidExperiment, Key, invalid, key_text
 from runner.base.layout import Parts, Typed
+from runner.base.words import listed
 from runner.experiment import data, open_layouts, remat
 from runner.experiment.config import schema
 from runner.experiment.imported import TREES
@@ -32,6 +33,7 @@ from runner.programs.derivation.scopes import NotDerived
 from runner.programs.planning import clock
 from runner.programs.planning.costs import costs_the_same
 from runner.programs.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
+from runner.programs.planning.reading import layable
 from runner.reports.record import writing
 from runner.reports.record.folders import PLAN
 
@@ -51,15 +53,13 @@ class OfShape:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Planning:
-    """An experiment with layouts to find, the requirements, and the plan.
+@dataclass(frozen=True, kw_only=True)
+class _Open:
+    """An experiment with layouts to find, and the requirements.
 
     - `definition`: its source, replicated where a layout is to be found; what it imports is not read.
     - `left_open`: the patterns of `specs` and `constraints` that say `auto`; `keys`: the layouts to find.
     - `graph`: the experiment as its graph alone; `types`: the types of the graph's values.
-    - `shapes`: the results for each mesh shape, the best first, if the shape is to be found; `choices`: those for each
-      choice of what is saved for the backward pass, if that is to be found, and `chosen`: makes that choice again.
     """
 
     experiment: Experiment
@@ -69,6 +69,16 @@ class Planning:
     keys: tuple[Key, ...]
     types: Parts
     request: PlanRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning(_Open):
+    """An experiment with layouts to find, and the plan.
+
+    - `shapes`: the results for each mesh shape, the best first, if the shape is to be found; `choices`: those for each
+      choice of what is saved for the backward pass, if that is to be found, and `chosen`: makes that choice again.
+    """
+
     plan: LayoutPlan
     shapes: tuple[OfShape, ...] = ()
     choices: tuple[OfSaved, ...] = ()
@@ -195,9 +205,14 @@ def _saving(
 
     if not config.get("imports") and not remat.reads(config):
         raise invalid(("remat",), "nothing reads it: write checkpoint: auto in a function or a repeat")
-    names = remat.names(of(()).graph.computed("graph"))
-    if not names:
+    given = remat.names(of(()).graph.computed("graph"))
+    if not given:
         raise invalid(("remat",), "no value has a name to save it by: give it one, checkpoint_name(x, 'hidden')")
+    all_again = _computed(of(()))
+    names = tuple(name for name in given if _computed(of((name,))) < all_again)
+    if not names and _computed(of(EVERYTHING)) >= all_again:
+        where = "checkpoint: auto in a file, policy=runner.AUTO in Python"
+        raise invalid(("remat",), f"to save {listed(given)} changes nothing: no checkpoint around is open ({where})")
     many = saving.number_of_choices(names)
 
     def chosen(memory: float | None) -> Planning:
@@ -215,21 +230,14 @@ def _saving(
     return chosen(memory)
 
 
+def _computed(read: _Open) -> int:
+    """How many operations run, those that the backward pass computes again counted twice."""
+    operations = layable(read.graph, read.types, tuple(map(key_text, read.keys))).operations
+    return len(operations) + sum(operation.recomputed is not None for operation in operations)
+
+
 _CHOICES = 8
 """The share of the time for a plan that each choice of what is saved gets is one of so many."""
-
-
-@dataclass(frozen=True)
-class _Open:
-    """What is read of a configuration, without a plan: the fields of `Planning`."""
-
-    experiment: Experiment
-    graph: Experiment
-    definition: Mapping[str, Any]
-    left_open: frozenset[str]
-    keys: tuple[Key, ...]
-    types: Parts
-    request: PlanRequest
 
 
 def _read(
@@ -248,7 +256,15 @@ def _read(
     keys = tuple(open_layouts.of_traced(config, experiment.imports.paths, inside))
     _require_possible(experiment, _key(keys), saving=config.get("remat") is not None)
     graph, types = typed(experiment, folder, sources, workers)
-    return _Open(experiment, graph, definition, left_open, keys, types, request)
+    return _Open(
+        experiment=experiment,
+        graph=graph,
+        definition=definition,
+        left_open=left_open,
+        keys=keys,
+        types=types,
+        request=request,
+    )
 
 
 def _key(keys: Sequence[Key]) -> Key:
@@ -263,9 +279,7 @@ def _solved(read: _Open, memory: float | None, seconds: float) -> Planning:
         solution = plan(read.graph, read.types, wanted)
     except NotDerived as error:
         raise invalid(_key(read.keys), f"the graph cannot be planned: {error}") from None
-    return Planning(
-        read.experiment, read.graph, read.definition, read.left_open, read.keys, read.types, read.request, solution
-    )
+    return Planning(**vars(read), plan=solution)
 
 
 def typed(

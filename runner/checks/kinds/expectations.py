@@ -76,8 +76,7 @@ def _memory(expected: Expectations, compiled: CompiledProgram, experiment: Exper
         "aliased": memory.alias_bytes or None,
     }  # fmt: skip
     sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items() if size is not None)
-    peak = "" if memory.peak_bytes is None else " at its peak"
-    reason = f"each device needs {used} bytes of memory{peak} ({bytes_text(used)}), more than {limit}: {sizes}"
+    reason = f"each device needs {used} bytes of memory ({bytes_text(used)}), more than {limit}: {sizes}"
     return LimitVerdict(status="failed", reason=reason, found=used, allowed=limit)
 
 

@@ -73,6 +73,7 @@ class Meanings:
         self._steps = list(_steps(layable))
         self._contractions = list(self._products())
         self._arrays_of: dict[int, frozenset[int]] = {}
+        self._kept: frozenset[int] | None = None
         self._data: set[int] = set()
         """The operands of products with weights that are data."""
         self._attended = dict(self._attentions())
@@ -201,7 +202,7 @@ class Meanings:
         for mine, other, side in ((first, second, 0), (second, first, 1)):
             if other and other <= learned and not mine <= learned:
                 return (product.second if side else product.first), product.free[side]
-        if first & data and second & data:
+        if (first & data and second & data) or (product.contracted and product.contracted <= self._kept_by(learned)):
             return None
         if second & data:
             return product.second, product.free[1]
@@ -212,6 +213,18 @@ class Meanings:
         turned = not learned and bool(product.free[1] - contracted) and product.free[0] <= contracted
         turned = turned and bool(product.free[0])
         return (product.second, product.free[1]) if turned else (product.first, product.free[0])
+
+    def _kept_by(self, learned: set[int]) -> frozenset[int]:
+        """The groups of data that products with learned arrays keep, and that none of them sums over."""
+        if self._kept is None:
+            kept, summed = set[int](), set[int]()
+            for product in self._contractions:
+                first, second = (self._sources(at) <= learned for at in (product.first, product.second))
+                if first != second:
+                    kept |= product.free[0 if second else 1]
+                    summed |= product.contracted
+            self._kept = frozenset(kept - summed)
+        return self._kept
 
     def _sources(self, tensor: int) -> frozenset[int]:
         """The arrays that a tensor is computed from."""
@@ -376,11 +389,12 @@ class Meanings:
 
     def _sequences(self) -> Iterator[int]:
         """Yield the groups that attention or a scan runs over."""
-        for group, (_, asked) in self._attended.items():
+        for group, (attended, asked) in self._attended.items():
             # The gradient of a softmax over a vocabulary is multiplied with weights.
             if group not in self._of_weights:
                 yield group
-                yield from (asked.free[0] | asked.free[1]) if asked is not None else ()
+                # Queries that are weights have no batch, so that it is free in the scores.
+                yield from (asked.free[0] | asked.free[1]) - attended.carried if asked is not None else ()
         for number, operation in enumerate(self._layable.operations):
             read = {operand.tensor for operand in operation.operands}
             if operation.called in _SCANS and not read & self._selected:
@@ -454,7 +468,7 @@ class Meanings:
         for product in self._contractions:
             for mine, other, free, _ in product.sides:
                 if other in self.roots and mine not in self.roots:
-                    yield from free - beside - self._of_weights
+                    yield from free - beside - summed - self._of_weights
         for number, operation in enumerate(self._layable.operations):
             if operation.called == _ATTENTION and (group := self.groups.of_factor(number, 0)) is not None:
                 yield group

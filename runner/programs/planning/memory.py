@@ -36,9 +36,11 @@ class _Buffer:
 class Memory:
     """The bytes that a device needs, as a function of the choices of tensors and operations."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, platform: str = "cpu") -> None:
         self._tables, self._layable = tables, tables.layable
-        self._steps = _Schedule(tables.layable)
+        self._fuses = platform == "tpu"
+        """Whether the compiler computes the operands of products, and softmax, inside of products."""
+        self._steps = _Schedule(tables.layable, fuses=self._fuses)
         self._shared: dict[Hashable, Table] = {}
 
     def needed(self, choice: Choice) -> float:
@@ -86,7 +88,7 @@ class Memory:
 
     @cached_property
     def _buffers(self) -> tuple[_Buffer, ...]:
-        return (*self._held(), *self._between(), *self._copied(), *self._differentiated())
+        return (*self._held(), *self._between(), *self._stacked(), *self._copied(), *self._differentiated())
 
     def _held(self) -> Iterator[_Buffer]:
         """Yield arrays and outputs, which stay in memory."""
@@ -115,7 +117,7 @@ class Memory:
             kept, many = forward + 1, operation.steps
             if operation.recomputed is not None:
                 kept, many = steps.backward(operation.recomputed), 1
-            if operation.differentiated and row is not None and row.exponential:
+            if operation.differentiated and row is not None and row.exponential and not self._fuses:
                 for at in (operand.tensor for operand in operation.operands if tensors[operand.tensor].differentiated):
                     yield _Buffer((at,), self._of_tensor(at, 1), forward, forward)
                     yield _Buffer((at,), self._of_tensor(at, many), kept, back)
@@ -123,10 +125,33 @@ class Memory:
                 continue
             variable = self._tables.variable(number)
             shares = np.array([operation.inside / way.shards for way in self._tables.ways[number]])
-            yield _Buffer((variable,), Table(2 * shares), forward, forward)
+            # Softmax is computed inside of both products, and its cotangent has the width of the result.
+            alive = 1.0 if self._fuses else 2.0
+            last = min(1.0, tensors[operation.results[0]].itemsize / 4) if self._fuses else 2.0
+            yield _Buffer((variable,), Table(alive * shares), forward, forward)
             if operation.differentiated:
-                yield _Buffer((variable,), Table(2 * shares * many), kept, back)
-                yield _Buffer((variable,), Table(2 * shares), back, back)
+                yield _Buffer((variable,), Table(alive * shares * many), kept, back)
+                yield _Buffer((variable,), Table(last * shares), back, back)
+
+    def _stacked(self) -> Iterator[_Buffer]:
+        """Yield what loops keep of operations that are fused elsewhere: JAX stacks it for the backward pass."""
+        steps, kept = self._steps, dict[int, tuple[int, int]]()
+        for number, operation in enumerate(self._layable.operations):
+            again = operation.recomputed is not None
+            if operation.steps == 1 or not operation.differentiated or (is_linear(operation) and not again):
+                continue
+            forward, back, many = steps.forward(number), steps.backward(number), operation.steps
+            read = [operand.tensor for operand in operation.operands]
+            for at in read:
+                tensor = self._layable.tensors[at]
+                if tensor.steps == many and not tensor.copies and at not in steps.stored and at not in steps.recomputed:
+                    first, last = kept.get(at, (forward, back))
+                    kept[at] = min(first, forward), max(last, back)
+            more = KEPT.get(operation.called, 1) - 1
+            if more and read and not again:
+                yield _Buffer((read[0],), self._of_tensor(read[0], more * many), forward, back)
+        for at, (first, last) in kept.items():
+            yield _Buffer((at,), self._of_tensor(at, self._layable.tensors[at].steps), first, last)
 
     def _copied(self) -> Iterator[_Buffer]:
         """Yield the copies of operands that are resharded for an operation, and results before they are completed."""
@@ -167,7 +192,7 @@ class Memory:
             back = steps.backward(number)
             for result in operation.results:
                 if result in steps.stored and tensors[result].differentiated:
-                    yield _Buffer((result,), self._of_tensor(result, 1), back - 1, back)
+                    yield _Buffer((result,), self._of_tensor(result, 1), min(back - 1, steps.cotangent(result)), back)
             for place, operand in enumerate(operation.operands):
                 tensor = tensors[operand.tensor]
                 if not tensor.differentiated:
@@ -266,6 +291,13 @@ class Memory:
         return costs
 
 
+KEPT = {
+    "celu": 3, "elu": 3, "gelu": 5, "hard_swish": 3, "hard_tanh": 2, "log_sigmoid": 2, "mish": 5, "selu": 3, "silu": 3,
+    "soft_sign": 4, "softplus": 2, "squareplus": 2, "swish": 3, "tanh": 2,
+}  # fmt: skip
+"""How many values of the size of its operand JAX keeps of an operation for its backward pass, where it is not one."""
+
+
 class _Schedule:
     """The steps of a graph's operations, and which of its values are in memory when.
 
@@ -276,8 +308,8 @@ class _Schedule:
     - `gradients`: for each array with a gradient, the last step that reads this.
     """
 
-    def __init__(self, layable: Layable) -> None:
-        self._layable, many = layable, len(layable.operations)
+    def __init__(self, layable: Layable, *, fuses: bool) -> None:
+        self._layable, many, self._fuses = layable, len(layable.operations), fuses
         self._forward = layable.forward if layable.forward is not None else many
         self._differentiated = any(operation.differentiated for operation in layable.operations)
         self.turn = self._forward
@@ -312,11 +344,18 @@ class _Schedule:
         """The step of an operation's backward pass."""
         return 1 + self._forward + max(self._forward - 1 - number, 0)
 
+    def cotangent(self, at: int) -> int:
+        """The step of the backward pass that begins to compute the cotangent of a tensor: that of its last reader."""
+        return max(self.backward(max(self.until_turn.get(at, 1) - 1, 0)), self.turn + 1)
+
     def _stored(self) -> Iterator[int]:
+        fused = {at for operation in self._layable.operations if not operation.work.flops for at in operation.results}
         for operation in self._layable.operations:
             if operation.work.flops:
-                yield from (at for at in operation.results if not self._layable.tensors[at].copies)
-                yield from (each.tensor for each in operation.operands if not self._layable.tensors[each.tensor].copies)
+                read = [
+                    operand.tensor for operand in operation.operands if not (self._fuses and operand.tensor in fused)
+                ]
+                yield from (at for at in (*operation.results, *read) if not self._layable.tensors[at].copies)
 
     def _read(self) -> dict[int, tuple[int, int]]:
         """The first and the last step that reads the copy of each tensor.
@@ -362,7 +401,9 @@ class _Schedule:
             last = self.forward(number)
             for at in operation.results:
                 if at not in self.stored:
-                    last = max(last, until.get(at, last), until.get(passed.get(at, -1), last))
+                    further = max(until.get(at, last), until.get(passed.get(at, -1), last))
+                    stacked = operation.steps > 1 and operation.recomputed is None
+                    last = max(last, min(further, self.turn) if stacked else further)
             if backward and operation.differentiated and not is_linear(operation):
                 last = max(last, self.backward(number))
             for operand in operation.operands:

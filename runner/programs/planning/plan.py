@@ -172,11 +172,15 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
     They are those of the hardware's compiler, or of the target's if no hardware is named.
     """
     if least != "time":
-        compiled_for = experiment.hardware or experiment.target
-        return Bytes(least, scattered=SCATTERED[compiled_for.platform])
+        return Bytes(least, scattered=SCATTERED[_platform(experiment)])
     if experiment.hardware is None:
         raise NoPlan("plan.least=time needs hardware: choose it, hardware=v5p, or write plan.least=bytes")
     return EstimatedSeconds(experiment.hardware, experiment.mesh, experiment.precision)
+
+
+def _platform(experiment: Experiment) -> str:
+    """The platform whose compiler the model follows."""
+    return (experiment.hardware or experiment.target).platform
 
 
 _SEARCHED = 0.9
@@ -201,7 +205,7 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     networks = {least: each.network for least, each in of.items()}
     clock.count(_BUILT * sum(network.distinct for network in networks.values()), len(graph.operations))
     tables, network = of[wanted.least], networks[wanted.least]
-    memory = Memory(tables)
+    memory = Memory(tables, _platform(experiment))
     solver = Solver(network.pairs, [len(costs) for costs in network.alone], graph.free.values())
     now = clock.now()
     until = max(began + _SEARCHED * wanted.seconds, now + _RESERVED * wanted.seconds)

@@ -114,7 +114,6 @@ class Row:
     - `status`: the worse of the statuses of the program and its run; `error`: why it did not pass.
     - `keys`: the point's overrides of the keys that vary; `same_as`: the point that represents it because a symmetry of
       the mesh maps one to the other; `collectives`: how often each kind runs, None if unknown.
-    - `memory_is`: whether its memory is the `peak` that the compiler reports, or the `sum` of the known parts.
     - `bytes_sent_min`: the least bytes sent over all branches; the measure is the most.
     - `hardware`, `compiled_for`: what the estimate is for, and what the programs were compiled for.
     - `accuracy`: the largest error of an output in units of the measured rounding.
@@ -130,7 +129,6 @@ class Row:
     error: str | None = None
     same_as: int | None = None
     bytes_sent_min: int | None = None
-    memory_is: Literal["peak", "sum"] | None = None
     hardware: str | None = None
     compiled_for: str | None = None
     accuracy: float | None = None
@@ -173,7 +171,6 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
                     for key, measure in MEASURES.items()
                 },
                 bytes_sent_min=program.bytes_sent_min,
-                memory_is=_memory_is(program),
                 hardware=program.estimate.hardware if program.estimate else None,
                 compiled_for=program.estimate.compiled_for if program.estimate else None,
                 accuracy=_accuracy(program),
@@ -214,12 +211,6 @@ def estimated(rows: Iterable[Row]) -> list[str]:
 def _accuracy(program: CompiledProgram) -> float | None:
     value = program.checks.value
     return value.accuracy if isinstance(value, ValueVerdict) else None
-
-
-def _memory_is(program: CompiledProgram) -> Literal["peak", "sum"] | None:
-    if program.memory is None or program.memory.needed_bytes is None:
-        return None
-    return "sum" if program.memory.peak_bytes is None else "peak"
 
 
 def counts(program: CompiledProgram) -> dict[str, int | Range] | None:
@@ -313,7 +304,7 @@ def objective(rows: Sequence[Row], name: str) -> float | None:
 def columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns of the flat files: identifying columns, swept keys, collectives by kind, measures."""
     keys = list(rows[0].keys) if rows else []
-    own = ["accuracy", "bytes_sent_min", "memory_is", "hardware", "compiled_for", "same_as", "error", "folder"]
+    own = ["accuracy", "bytes_sent_min", "hardware", "compiled_for", "same_as", "error", "folder"]
     return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
 
 
@@ -335,7 +326,6 @@ def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
     own: dict[str, Any] = {
         "accuracy": row.accuracy,
         "bytes_sent_min": row.bytes_sent_min,
-        "memory_is": row.memory_is,
         "hardware": row.hardware,
         "compiled_for": row.compiled_for,
         "same_as": row.same_as,

@@ -179,18 +179,10 @@ def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: T
     say(f"{len(statuses)} point{'s' if len(statuses) != 1 else ''}: {counted}; {shown(folder)}")
 
 
-SUM = "arguments + outputs + temporaries - aliased"
-"""The memory of a device if the compiler reports no peak."""
-
-
 def memory(rows: Sequence[Row]) -> list[str]:
-    """Say how the memory of the rows was measured."""
-    kinds = {row.memory_is for row in rows if row.memory_is is not None}
-    if kinds == {"peak"}:
-        return ["memory is the peak, as the compiler reports it"]
-    if kinds == {"sum"}:
-        return [f"memory is {SUM}: the compiler reports no peak"]
-    return [f"memory is the peak where the compiler reports it, else {SUM}"] if kinds else []
+    """Say what the memory of the rows is."""
+    known = any(row.measures.get("memory_bytes") is not None for row in rows)
+    return ["memory is arguments + outputs + temporaries - aliased"] if known else []
 
 
 def _left_out(by_best: int, by_where: int) -> list[str]:

@@ -210,7 +210,7 @@ def _saving(
         raise invalid(("remat",), "no value has a name to save it by: give it one, checkpoint_name(x, 'hidden')")
     all_again = _computed(of(()))
     names = tuple(name for name in given if _computed(of((name,))) < all_again)
-    if not names:
+    if not names and _computed(of(EVERYTHING)) >= all_again:
         where = "checkpoint: auto in a file, policy=runner.AUTO in Python"
         raise invalid(("remat",), f"to save {listed(given)} changes nothing: no checkpoint around is open ({where})")
     many = saving.number_of_choices(names)

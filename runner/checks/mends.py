@@ -343,7 +343,9 @@ def _operands_back(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Ite
                 index = Name(site.index or "")
                 yield _put_back(edits, site, part, operator(operation, part, index), "term", index, 2.5)
             for size in _sizes(edits, site):
-                yield _put_back(edits, site, part, operator("multiply", part, size), "scale", size, 2.5)
+                # It is likelier to be missing where the index is given than where it is read.
+                rank = 3.5 if isinstance(part, Name) else 2.5
+                yield _put_back(edits, site, part, operator("multiply", part, size), "scale", size, rank)
 
 
 def _counts_devices(term: Term) -> bool:

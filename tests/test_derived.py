@@ -189,8 +189,8 @@ def test_what_reaches_over_the_edge_of_a_block_gets_it_from_the_neighbour() -> N
 def test_what_is_padded_and_sliced_exchanges_edges() -> None:
     arrays = "arrays: {u: {shape: [8, 4], spec: [x]}}\n"
     assert _lines(arrays + "graph: {p: 'pad(u, ((1, 1), (0, 0)))', out: 'p[:-2] + p[2:]'}\noutputs: {out: [x]}") == {
-        "p_before": "ppermute(u[-1:], 'x', perm=[[0, 1]])",
-        "p_after": "ppermute(u[:1], 'x', perm=[[1, 0]])",
+        "p_before": "ppermute(u[-1:], 'x', perm=((0, 1),))",
+        "p_after": "ppermute(u[:1], 'x', perm=((1, 0),))",
         "p": "concatenate([p_before, u, p_after], axis=0)",
         "out": "p[:-2] + p[2:]",
     }
@@ -201,8 +201,8 @@ def test_a_convolution_over_sharded_space_exchanges_edges() -> None:
         "arrays: {u: {shape: [2, 3, 8], spec: [null, null, x]}, k: {shape: [4, 3, 3], spec: [y]}}\n"
         "graph: {out: \"conv(u, k, (1,), 'SAME')\"}\noutputs: {out: [null, y, x]}"
     ) == {
-        "out_before": "ppermute(u[:, :, -1:], 'x', perm=[[0, 1]])",
-        "out_after": "ppermute(u[:, :, :1], 'x', perm=[[1, 0]])",
+        "out_before": "ppermute(u[:, :, -1:], 'x', perm=((0, 1),))",
+        "out_after": "ppermute(u[:, :, :1], 'x', perm=((1, 0),))",
         "out": "conv(concatenate([out_before, u, out_after], axis=2), k, (1,), [(0, 0)])",
     }
 

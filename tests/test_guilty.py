@@ -16,17 +16,19 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner.checks import diagnosis
+from runner.base.layout import Mesh
+from runner.checks import alignment, diagnosis
 from runner.checks.changed import ChangedGraphs
 from runner.checks.edits import Edits
 from runner.checks.oversights import overlooking
-from runner.checks.reference import arithmetic
+from runner.checks.recognised import Evidence, Recognising
+from runner.checks.reference import PerDevice, arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
 from runner.experiment.changing import Unlisted
 from runner.graph.language.passing import passed_on
 from runner.graph.model import walk
-from runner.graph.source import Frame
+from runner.graph.source import Frame, Line
 from runner.graph.term import Name
 from tests.test_diagnosis import context
 
@@ -206,6 +208,17 @@ def dropped(x, key):
 def gated(x, w, v):
     gate = jax.nn.relu(x @ w)
     return gate * (x @ v)
+
+
+def mixed(x, w):
+    scores = jnp.where(jnp.triu(jnp.ones((6, 6), bool)), x @ x.T, -1e9)
+    even, odd = w[1::2], w[::2]
+    return jax.nn.softmax(scores, axis=-1) @ (even - 2.0 * odd)
+
+
+def right(x, w):
+    scores = jnp.exp(jnp.where(jnp.arange(6)[:, None] >= jnp.arange(6), x @ x.T, -jnp.inf))
+    return scores / scores.sum(1, keepdims=True) @ (w[::2] - 2.0 * w[1::2])
 """
 
 
@@ -252,7 +265,7 @@ def test_a_value_that_nothing_reads_is_what_was_meant(module: Any) -> None:
 
 def test_two_lines_that_may_be_at_fault_are_both_named(module: Any) -> None:
     diagnosed = named(
-        module.reduced, (normal(0, 8, 4), normal(1, 8)), lambda x, w: 0.0625 * x.sum(-1) @ w, mesh={"d": 2},
+        module.reduced, (normal(0, 8, 4), normal(1, 8)), lambda x, w: x @ jnp.full(4, 0.0625) @ w, mesh={"d": 2},
         in_specs=(P("d"), P("d")),
     )  # fmt: skip
     assert "guilty_functions.py:28 return 0.25 * even @ w: " in diagnosed
@@ -286,6 +299,80 @@ def test_another_of_several_values_is_meant(module: Any) -> None:
     )
     assert "guilty_functions.py:38 return x * jax.random.bernoulli" in diagnosed
     assert re.search(r"is used where (value 1 of )?\S.* is meant: with ", diagnosed)
+
+
+@pytest.mark.parametrize(
+    ("mended", "line", "says"),
+    [
+        (("w[1::2], w[::2]", "w[::2], w[1::2]"), 47, "keeps the other half"),
+        (("triu", "tril"), 48, "even, odd = w[1::2], w[::2] gives two values in each other's place"),
+        (("triu", "tril", "w[1::2], w[::2]", "w[::2], w[1::2]", "axis=-1", "axis=-2"), 49, "along 1 instead of 0"),
+    ],
+)
+def test_a_mistake_in_what_one_line_of_python_says_is_mended_in_all_its_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: tuple[str, ...], line: int, says: str
+) -> None:
+    text, name = HELPER, f"guilty_{line}"
+    for old, new in zip(mended[::2], mended[1::2], strict=True):
+        text = text.replace(old, new)
+    (tmp_path / f"{name}.py").write_text(text, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(name)
+    operands = (normal(0, 6, 4), normal(1, 12, 3))
+    diagnosed = named(module.mixed, operands, module.right, mesh={"d": 2}, in_specs=(P("d"), P()))
+    assert re.search(rf"{name}\.py:{line} .*{re.escape(says)}", diagnosed), diagnosed
+    # What reads two values may as well exchange them.
+    assert set(re.findall(rf"{name}\.py:(\d+)", diagnosed)) <= {str(line), "49"}, diagnosed
+
+
+def held(line: str, *values: Any) -> dict[Line, list[PerDevice]]:
+    return {Line(line): [[np.asarray(value) for value in values]]}
+
+
+def test_a_value_is_recognised_in_blocks_in_any_order_and_as_a_sum_over_devices() -> None:
+    whole, mesh = normal(0, 8, 4).astype(np.float64), Mesh(("d",), (2,))
+    recognising = Recognising({**held("whole", whole), **held("sum", whole[:4] + whole[4:])}, {}, mesh)
+    assert recognising.has([whole[:4], whole[4:]])
+    assert recognising.has([whole[::-1].T])
+    assert not recognising.has([whole + 1e-3])
+    assert recognising.has([np.zeros(3), np.ones(3)]) is None
+    parts = [whole[:4] + 0.5, whole[4:] - 0.5]
+    assert recognising.has(parts), "the devices' sum"
+    assert not recognising.has([parts[0], parts[1] + 0.25])
+
+
+def test_an_edit_that_loses_a_value_of_the_reference_is_no_mend_of_its_line() -> None:
+    x = normal(0, 8)
+    recognising = Recognising(held("x", x), held("line", x), Mesh(("d",), (1,)))
+    assert recognising.evidence(held("line", x * 0.3), [Line("line")]).lost
+    assert not recognising.evidence(held("line", x * 0.3), [Line("other")]).lost
+    assert recognising.evidence(held("line", x), [Line("line")]) == Evidence(1, lost=False)
+
+
+def test_masks_are_not_scaled_when_an_edit_is_tried_on_other_arrays() -> None:
+    given = context("A @ B", unrolled(3), TEXT)
+    mask = np.tile(np.eye(8, 16, dtype=np.float32), (1, 1))
+    arrays = diagnosis.moved(given.experiment, {"A": mask, "B": normal(1, 16, 8)}, 1)
+    assert np.array_equal(arrays["A"], mask)
+    assert not np.allclose(arrays["B"], normal(1, 16, 8))
+
+
+def test_scalars_of_other_sizes_are_other_values() -> None:
+    graph = context("A @ B", unrolled(3), TEXT).experiment.computed("graph")
+    (equation,) = alignment.lines(graph)
+    number = equation.results[0].number
+    tried: list[int] = []
+
+    def parting(value: float) -> object:
+        function = {number: [np.float64(value)]}
+        return alignment.parted(
+            graph, function, {7: [np.float64(2.5)]}, lambda _: None, lambda _, at: bool(tried.append(at))
+        )
+
+    parting(2.5)
+    assert tried == []
+    parting(5.0)
+    assert tried == [7]
 
 
 def test_a_function_that_no_edit_mends_is_aligned_with_its_reference(module: Any) -> None:

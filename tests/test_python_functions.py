@@ -667,6 +667,12 @@ def test_what_a_line_gives_a_jitted_function_that_donates_it_is_donated(folder: 
     assert "donate_argnums=(0, 1)" in (tmp_path / "once" / "program_auto.py").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("call", ["mine.stepped(x=x, params=params)", "mine.stepped(params, x=x)"])
+def test_a_keyword_argument_of_a_line_is_donated(call: str, folder: Path) -> None:
+    imports = {"imports": {"mine": str(folder / "python_model.py")}, "graph": {"new": call}}
+    assert list(traced(folder, STEP | imports)[KEY]["donated"]) == [UP, DOWN]
+
+
 @pytest.mark.parametrize(
     "reader",
     [

@@ -28,7 +28,7 @@ from runner.link.workers import Workers
 from runner.reports.record.model import CompiledProgram
 from runner.reports.record.verdicts import ValueVerdict
 
-FAMILIES = ("rings", "attention", "training", "jitted", "global_view", "shards", "layers")
+FAMILIES = ("rings", "attention", "training", "jitted", "global_view", "shards", "layers", "blocks", "models")
 
 
 def imported(text: str, family: str, folder: Path, number: int) -> Any:
@@ -47,7 +47,7 @@ def diagnosis(record: Record) -> list[str]:
 
 def lines(texts: list[str], file: str) -> list[int]:
     """The numbers of the lines of a file that a diagnosis names as guilty."""
-    named = [re.sub(r"^in NumPy too.*|.*begin to differ.*", "", text) for text in texts]
+    named = [re.sub(r"^in NumPy too.*|.*begin to differ.*|^devices exchange values in.*", "", text) for text in texts]
     return [int(number) for text in named for number in re.findall(rf"{re.escape(file)}:(\d+)", text)]
 
 

@@ -6,6 +6,7 @@ reference once a value of the reference stands in its place: other algorithms ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,22 +18,27 @@ from runner.graph.model import Equation, Graph, Repeat
 _CLOSE = 1e-6
 """How far values that are the same may be apart, relative to the largest element: literals have 24 bits."""
 
+_SCALE = 1e-4
+"""How far the largest elements of such values may be apart, relative to them."""
+
 
 def parted(
     graph: Graph,
     function: Mapping[int, PerDevice],
     reference: Mapping[int, PerDevice],
+    recognised: Callable[[PerDevice], bool | None],
     mends: Callable[[int, int], bool],
 ) -> tuple[Equation, int] | None:
     """Return the first equation of a function that parts from its reference, and the number of the value of the
     reference that it should have; None if there is none.
 
-    `function` and `reference` have the values of both on the same arrays, by number. `mends` says whether the function
+    `function` and `reference` have the values of both on the same arrays, by number. `recognised` says whether the
+    elements of a value are in the reference, None if nothing tells them from others. `mends` says whether the function
     equals its reference with the second value in the place of the first.
     """
     meant = {key: number for number, value in reference.items() if (key := _key(value)) is not None}
     shared = {value.number for value in graph.inputs}
-    shared |= {number for number, value in function.items() if _key(value) in meant}
+    shared |= {number for number, value in function.items() if _key(value) in meant or recognised(value)}
     for equation in lines(graph):
         number = equation.results[0].number
         shape = _shape(function.get(number))
@@ -67,4 +73,5 @@ def _key(value: PerDevice) -> object:
     largest = float(np.abs(flat).max(initial=0.0, where=np.isfinite(flat)))
     with np.errstate(all="ignore"):
         rounded = np.round(flat / (largest * _CLOSE or 1.0)) + 0.0
-    return (flat.size, rounded.tobytes())
+        size = round(math.log(largest) / _SCALE) if largest else 0
+    return (flat.size, size, rounded.tobytes())

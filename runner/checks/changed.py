@@ -64,6 +64,12 @@ class ChangedGraphs:
             if any(value.number in live for value in equation.results)
         }
 
+    @property
+    def exchanging(self) -> set[Line | None]:
+        """The lines in which devices exchange values."""
+        rows = ((equation, OPERATIONS.get(equation.operation)) for equation in walk(self.graph))
+        return {single_line(equation) for equation, row in rows if row is not None and row.communicates}
+
 
 def _live(graph: Graph, wanted: Collection[int]) -> set[int]:
     """The values of a graph on which the `wanted` ones depend, those of bodies included."""

@@ -30,15 +30,18 @@ from runner.checks.kinds import sections
 from runner.checks.mends import inserting
 from runner.checks.numbers import computed
 from runner.checks.oversights import overlooking
+from runner.checks.recognised import Recognising
 from runner.checks.reference import PerDevice, interpret
 from runner.checks.reference.arithmetic import Arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
+from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import expressions
 from runner.graph.model import Graph
 from runner.graph.source import Line
+from runner.graph.term import Apply, within
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
@@ -98,7 +101,7 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
         with contextlib.suppress(Exhausted):
             if (parting := trial.parting()) is not None:
                 return [who, f"{none}, but {parting}", *trial.differences()]
-    return [who, f"the line could not be found: {none}", *trial.differences()]
+    return [who, f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
 
 
 def diagnose(context: Context, refused: Refused | None = None) -> list[str]:
@@ -121,6 +124,18 @@ def diagnose(context: Context, refused: Refused | None = None) -> list[str]:
     if search.mends:
         return [search.mends[0].mend, *(f"or {other.mend}" for other in search.mends[1:]), *factors]
     return [search.nothing("per_device", "it equal the graph"), *([] if factors else trial.differences()), *factors]
+
+
+@dataclass(frozen=True)
+class _Mend:
+    """An edit that mends the program.
+
+    - `score`: the lower, the likelier; `unlike`: the part of it that the values of the reference say.
+    """
+
+    score: float
+    edit: Edit
+    unlike: float
 
 
 @dataclass(frozen=True)
@@ -153,17 +168,19 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
     own = suspect.section == "graph"
     # The lines of a function have other names than those of its reference.
     bonus, beside = (0.0, _BESIDE_IN_PYTHON) if own else (_LIKE + _ALIKE, _BESIDE)
-    mends: list[tuple[float, Edit]] = []
-    refused_edits: list[tuple[float, Edit]] = []
-    lowest, within, anywhere = math.inf, "", ""
+    mends: list[_Mend] = []
+    refused_mends: list[_Mend] = []
+    lowest, ended, anywhere = math.inf, "", ""
     try:
         for edit in _proposed(suspect, context.experiment):
             likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
             if not likely and not anywhere:
                 break
-            if not (likely or also) or not trial.mends(edit):
+            if not (likely or also) or not trial.mends(edit) or _vanishes(edit):
                 continue
-            score = _score(edit, graph) + trial.pointless(edit)
+            unlike = trial.unlike(edit) if own else 0.0
+            # What else may mend the program does not depend on what the values say for this edit.
+            score = _score(edit, graph) + trial.pointless(edit) + max(0.0, unlike)
             if math.isinf(score) or (score >= lowest + beside and not also):
                 continue
             reason = None if refused is None else _refusal(trial, refused, edit)
@@ -171,18 +188,24 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
             if reason is None or (own and not reason):
                 if score < lowest:
                     anywhere = edit.kind if edit.kind in _ANYWHERE else ""
-                mends.append((score, edit))
+                mends.append(_Mend(score + min(0.0, unlike), edit, unlike))
                 lowest = min(lowest, score)
             elif reason and (own or edit.frame is not None):
                 message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
-                refused_edits.append((score, replace(edit, message=partial(str, message))))
+                refused_edit = replace(edit, message=partial(str, message))
+                refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, unlike))
     except Exhausted:
-        within = f" within {context.experiment.diagnose:.2g} s"
-    likeliest = _likeliest(mends, beside, own=own) or _likeliest(refused_edits, beside, own=own)
-    if len(likeliest) > 1 and any(edit.kind == "constant" for edit in likeliest):
-        # A number may be left out anywhere between two lines, so none of them is at fault.
-        return _Search([], len(likeliest), within)
-    return _Search(likeliest if len(likeliest) <= _NAMED else [], len(likeliest), within)
+        ended = f" within {context.experiment.diagnose:.2g} s"
+    likeliest = _likeliest(mends, beside, own=own) or _likeliest(refused_mends, beside, own=own)
+    if len(likeliest) > 1 and any(mend.edit.kind == "constant" for mend in likeliest):
+        # A number may be left out anywhere between two lines: only the reference's values say where.
+        least = min(mend.unlike for mend in likeliest)
+        alike = [mend for mend in likeliest if least < 0.0 and mend.unlike <= least + _RECOGNISED]
+        if not alike:
+            return _Search([], len(likeliest), ended)
+        likeliest = alike
+    named = [mend.edit for mend in likeliest] if len(likeliest) <= _NAMED else []
+    return _Search(named, len(likeliest), ended)
 
 
 _ANYWHERE = ("put back", "constant", "number")
@@ -191,6 +214,19 @@ _ANYWHERE = ("put back", "constant", "number")
 They put in a term or a factor, or another number.
 """
 
+
+def _vanishes(edit: Edit) -> bool:
+    """Whether an edit makes a part that is 0 or 1 or its operand whatever the operand is: `x - x`, `maximum(x, x)`."""
+    return any(
+        isinstance(part, Apply) and part.operation in _OF_TWO and len(set(part.operands)) == 1
+        for edited in edit.changed.edited
+        for part in within(edited.term)
+    )
+
+
+_OF_TWO = ("subtract", "divide", "maximum", "minimum", "floor_divide", "remainder")
+
+
 _BESIDE = 0.75
 """By how much the rank of an edit of another line may be above the lowest for it to be as likely."""
 
@@ -198,14 +234,14 @@ _BESIDE_IN_PYTHON = 1.25
 """The same for a function, whose lines are not compared with those of its reference."""
 
 
-def _likeliest(edits: Sequence[tuple[float, Edit]], beside: float, *, own: bool) -> list[Edit]:
-    """The edits with the lowest ranks, one of each line; in a function also those of a kind that may stand anywhere."""
-    ordered = sorted(edits, key=lambda ranked: ranked[0])
-    of_lines: dict[str, Edit] = {}
-    for score, edit in ordered:
-        kind = ordered[0][1].kind
-        if score < ordered[0][0] + beside or (own and kind in _ANYWHERE and edit.kind == kind):
-            of_lines.setdefault(edit.place, edit)
+def _likeliest(mends: Sequence[_Mend], beside: float, *, own: bool) -> list[_Mend]:
+    """The edits with the lowest scores, one of each line; in a function all of a kind that may stand anywhere."""
+    ordered = sorted(mends, key=lambda mend: mend.score)
+    of_lines: dict[str, _Mend] = {}
+    for mend in ordered:
+        kind = ordered[0].edit.kind
+        if mend.score < ordered[0].score + beside or (own and kind in _ANYWHERE and mend.edit.kind == kind):
+            of_lines.setdefault(mend.edit.place, mend)
     return [*of_lines.values()]
 
 
@@ -219,7 +255,7 @@ def _proposed(suspect: Suspect, reference: Experiment) -> list[Edit]:
     # A mistake in a line of indices is less likely, and a collective around one may mend the result by accident.
     counting = indices(suspect.experiment, suspect.section)
     put_back = (edit for edit in inserting(edits) if not _around_index(edit, counting))
-    proposed = [*changing(edits), *overlooking(edits), *computed(edits), *put_back]
+    proposed = [*changing(edits), *overlooking(edits), *computed(edits), *together(edits), *put_back]
     ranked = [
         replace(edit, rank=edit.rank + _INDICES * (edit.line in counting and edit.kind != "offset"))
         for edit in proposed
@@ -274,6 +310,12 @@ A softmax is the same whatever it is shifted by.
 
 _SPECULATIVE = 3.75
 """The rank from which on an edit is unlikely."""
+
+_RECOGNISED = 0.5
+"""The bonus in rank of an edit of a function for each value of its reference that the function has by it."""
+
+_AT_MOST = 4
+"""The largest number of values that count."""
 
 _INDICES = 0.5
 """The penalty in rank of an edit of a line that depends on no array, but of one that adds a device's offset to it."""
@@ -401,6 +443,28 @@ class Trial:
         unlikely = edit.rank >= _SPECULATIVE and len(lines) > _MOST_IDLE
         return math.inf if unlikely else gone.penalty
 
+    def unlike(self, edit: Edit) -> float:
+        """The penalty in rank of an edit of a function that makes its values less like those of its reference.
+
+        It is infinite if the reference has what the line gave, and not what it gives: then the mistake is elsewhere.
+        """
+        evidence = self._recognising.evidence(
+            self._cases[0].suspect.executed_in(self._changed.of(edit)),
+            edit.changed.lines,
+        )
+        gained = evidence.covered - self._covered
+        return math.inf if evidence.lost else -_RECOGNISED * max(-_AT_MOST, min(gained, _AT_MOST))
+
+    @cached_property
+    def _covered(self) -> int:
+        return self._recognising.covered(self._cases[0].suspect.executed)
+
+    @cached_property
+    def _recognising(self) -> Recognising:
+        case, experiment = self._cases[0], self._context.experiment
+        reference = self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic)
+        return Recognising(reference.executed, case.suspect.executed, experiment.mesh)
+
     def _stays_idle(self, edit: Edit) -> bool:
         """Whether a whole line that exchanges blocks, or that puts them in their places, has no effect once edited.
 
@@ -487,6 +551,13 @@ class Trial:
         )  # fmt: skip
         return [text for text in shown if text is not None]
 
+    def exchanges(self) -> list[str]:
+        """A sentence on the line in which devices exchange what the wrong results are made of, if there is only one."""
+        frames = self.suspect.experiment.given_frames[self.suspect.section]
+        lines = self._changed.exchanging & self._wrong_lines
+        places = {str(frames[str(line)]) for line in lines if str(line) in frames}
+        return [f"devices exchange values in one line only, {places.pop()}"] if len(places) == 1 else []
+
     def parting(self) -> str | None:
         """A sentence on the line at which a function parts from its reference; None where no value of the reference
         in a line's place mends the function.
@@ -499,7 +570,7 @@ class Trial:
             return self._mends_with(number, [values[other] for values in meant])
 
         suspect = self._cases[0].suspect
-        parting = alignment.parted(suspect.graph, suspect.every(), meant[0], mends)
+        parting = alignment.parted(suspect.graph, suspect.every(), meant[0], self._recognising.has, mends)
         frames = self.suspect.experiment.given_frames[self.suspect.section]
         frame = None if parting is None else frames.get(str(parting[0].source.line))
         if parting is None or frame is None:
@@ -583,12 +654,15 @@ def _arithmetic(context: Context, *, casts: bool) -> dict[Section, Arithmetic]:
 
 
 def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
-    """Return the arrays with every float scaled by its own random number between one half and three halves."""
+    """Return the arrays with every float scaled by its own random number between one half and three halves.
+
+    Arrays of zeros and ones stay: they are masks.
+    """
     rng = np.random.default_rng(seed)
     changed: dict[str, np.ndarray] = {}
     for array in experiment.given:
         value = arrays[array.name]
-        if not dtypes.dtype(array.dtype).exact:
+        if not dtypes.dtype(array.dtype).exact and not np.isin(value, (0, 1)).all():
             factor = rng.uniform(0.5, 1.5, value.shape)
             wide = np.complex128 if dtypes.dtype(array.dtype).kind == "complex" else np.float64
             value = (value.astype(wide) * factor).astype(value.dtype)

@@ -14,10 +14,11 @@ from typing import TypeGuard
 
 from runner.base.words import quoted
 from runner.checks.edits import Edit, Edits, EditSite, form, is_collective, is_reduced, is_reduction, named_by
-from runner.checks.oversights import is_mask
+from runner.checks.oversights import is_mask, is_unary
 from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.parts import argument, at_index, axes_of, called, operator, parts, place_of
+from runner.graph.language.passing import given_as_it_is
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
@@ -216,6 +217,7 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
     term = site.term
     there = set(names(term))
     around = [part for part in parts(term) if part is term or is_reduction(part) or _meant(part) or _adds(part)]
+    taken = [operand for part in parts(term) if is_unary(part) or _is_binary(part) for operand in _given_to(part)]
     operands: dict[tuple[str, str], tuple[_Added, Term]] = {}
     for collective in added:
         commutes = OPERATIONS[collective.operation].commutes
@@ -229,7 +231,10 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
             continue
         if collective.undone and operand in parts(term):
             continue
-        for part in around if not collective.own or isinstance(operand, Name) else [term]:
+        number = isinstance(operand, Const) and edits.section == "graph"
+        for part in (
+            [*around, *(taken if number else ())] if not collective.own or isinstance(operand, Name) else [term]
+        ):
             rank = (
                 (1.0 if collective.what == "scale" else 1.2)
                 + (0.0 if part is term else 0.5)
@@ -251,6 +256,14 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
     yield from _addends_scaled(edits, site, added, visible)
     for name in unread.at(site):
         yield _put_back(edits, site, term, operator("add", Name(name), term), "term", Name(name), 0.8)
+        for part in parts(term):
+            for factor in (Name(name), Apply("expand_dims", (Name(name), Const(-1)))):
+                yield _put_back(edits, site, part, operator("multiply", part, factor), "scale", factor, 1.5)
+
+
+def _given_to(part: Apply) -> Iterator[Term]:
+    """What a function of one array takes, and the values that an operator takes."""
+    return (operand for operand in part.operands if len(part.operands) == 1 or isinstance(operand, Name))
 
 
 def _adds(term: Term) -> bool:
@@ -272,17 +285,32 @@ def _addends_scaled(edits: Edits, site: EditSite, added: Sequence[_Added], visib
     if not sums:
         return
     products = [scaled for scaled in added if scaled.operation == "multiply"]
-    names = {
-        text(scaled.right): scaled.right
+    factors = (
+        side
         for scaled in products
-        if isinstance(scaled.right, Name) and scaled.right.name in visible
-    }
+        for operand in (scaled.left, scaled.right)
+        for side in (operand, *_reshaped(operand))
+    )
+    names = {factor.name: factor for factor in factors if isinstance(factor, Name) and factor.name in visible}
     numbers = {text(scaled.left): scaled.left for scaled in products if isinstance(scaled.left, Const)}
-    for addend in (addend for total in sums for addend in children(total) if isinstance(addend, Name)):
+    for addend in dict.fromkeys(term for total in sums for part in children(total) for term in _factors(part)):
         for factor in names.values():
-            yield _put_back(edits, site, addend, operator("multiply", addend, factor), "scale", factor, 2.5)
-        for number in numbers.values():
+            if factor != addend:
+                new = operator("multiply", addend, factor)
+                yield _put_back(edits, site, addend, new, "scale", factor, 2.5)
+        for number in numbers.values() if isinstance(addend, Name) else ():
             yield _put_back(edits, site, addend, operator("multiply", number, addend), "scale", number, 3.0)
+
+
+def _factors(addend: Term) -> Iterator[Term]:
+    """The values that are multiplied in a term of a sum: `b` and `u` of `b * u[:, None]`."""
+    if isinstance(addend, Name):
+        yield addend
+    elif isinstance(addend, Apply) and addend.operation == "multiply":
+        for operand in addend.operands:
+            yield from _factors(operand)
+    else:
+        yield from _reshaped(addend)
 
 
 def _is_binary(term: Term) -> TypeGuard[Apply]:
@@ -310,7 +338,7 @@ def _operands_back(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Ite
             if text(collective.right) == shown:
                 new = operator(collective.operation, collective.left, part)
                 yield _put_back(edits, site, part, new, collective.what, collective.left, rank)
-        if _counts_devices(part):
+        if _counts_devices(named_by(part, site)):
             for operation in ("add", "subtract") if site.index is not None else ():
                 index = Name(site.index or "")
                 yield _put_back(edits, site, part, operator(operation, part, index), "term", index, 2.5)
@@ -489,7 +517,9 @@ def _masks(site: EditSite, name: str) -> bool:
 def _mistaken(site: EditSite, part: Term, new: Term) -> str:
     """The message that a value is used in the place of another."""
     meant, replaced = site.text(new), site.text(swapped(site.term, part, new))
-    return f"{site.named}: {site.text(part)} is used where {meant} is meant: with {replaced} it equals the graph"
+    giving = None if site.frame is None else given_as_it_is(site.frame, site.text(part))
+    more = "" if giving is None else f"; or {giving} gives it the wrong value"
+    return f"{site.named}: {site.text(part)} is used where {meant} is meant: with {replaced} it equals the graph{more}"
 
 
 def _is_product(term: Term) -> bool:

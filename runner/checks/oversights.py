@@ -11,12 +11,25 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
-from runner.checks.edits import Edit, Edits, EditSite, gives_several, named_by
+from runner.checks.edits import Edit, Edits, EditSite, form, gives_several, named_by
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.parts import at_index, called, operator, parts, plus, with_argument
-from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, mapped, within
+from runner.graph.term import (
+    NOTHING,
+    Apply,
+    Const,
+    Group,
+    Name,
+    Slice,
+    Term,
+    children,
+    mapped,
+    names,
+    substituted,
+    within,
+)
 
 _LITERALS = 20
 """The largest number of different literals of the reference that are tried in the place of others."""
@@ -45,6 +58,8 @@ def overlooking(edits: Edits) -> Iterator[Edit]:
             yield from _exchanges(proposal)
             yield from _around_sums(proposal)
             yield from _masks(proposal, reference)
+        for part, value in _activated(site.term):
+            yield from _other_activations(_Proposal(edits, site, part), value, reference)
 
 
 @dataclass(frozen=True)
@@ -55,14 +70,21 @@ class _Reference:
     unary: tuple[str, ...]
     masks: bool = False
     """Whether it compares something."""
+    activations: tuple[Term, ...] = ()
+    """Its expressions of one value, which is `_VALUE` in them, as that of `gelu` is."""
 
     @classmethod
     def of(cls, edits: Edits) -> _Reference:
         every = [part for site in Edits(edits.reference, "graph").sites for part in within(site.term)]
         literals = dict.fromkeys(part for part in every if isinstance(part, Const) and _is_number(part))
-        unary = dict.fromkeys(part.operation for part in every if _is_unary(part) and isinstance(part, Apply))
+        unary = dict.fromkeys(part.operation for part in every if is_unary(part))
         computed = dict.fromkeys(Const(value) for part in every if (value := _folded(part)) is not None)
-        return cls(tuple({**literals, **computed})[:_LITERALS], tuple(unary), any(map(is_mask, every)))
+        activations = dict.fromkeys(
+            substituted(part, lambda _: _VALUE) for site in Edits(edits.reference, "graph").sites
+            for part in _activations(site.term)
+        )  # fmt: skip
+        masks = any(map(is_mask, every))
+        return cls(tuple({**literals, **computed})[:_LITERALS], tuple(unary), masks, tuple(activations))
 
 
 @dataclass(frozen=True)
@@ -91,6 +113,27 @@ class _Proposal:
         frame = frames.pop() if len(frames) == 1 else None
         several = frame is not None and frame != self.site.frame and gives_several(frame)
         return f"; or {frame} gives them in the other order" if several else ""
+
+
+_VALUE = Name("_")
+
+_LONGEST = 40
+"""The largest number of parts of an expression of one value."""
+
+
+def _activations(term: Term) -> Iterator[Apply]:
+    """The largest parts of a term that compute each element from that of one value, by more than a product."""
+    if len(set(names(term))) == 1 and isinstance(term, Apply):
+        every = [*within(term)]
+        plain = all(isinstance(part, Name | Const) or part.spelled == "operator" or is_unary(part) or _is_clipped(part)
+                    or not names(part)
+                    for part in every if isinstance(part, Name | Const | Apply))  # fmt: skip
+        bent = any(isinstance(part, Apply) and (is_unary(part) or _is_clipped(part)) for part in every)
+        if plain and bent and len(every) <= _LONGEST:
+            yield term
+            return
+    for part in children(term):
+        yield from _activations(part)
 
 
 def _divided(x: float, y: float) -> float:
@@ -129,7 +172,7 @@ def _is_number(term: Const) -> bool:
     return isinstance(term.value, int | float) and not isinstance(term.value, bool)
 
 
-def _is_unary(term: Term) -> bool:
+def is_unary(term: Term) -> TypeGuard[Apply]:
     """Whether a part computes each element from one array: `tanh(x)`."""
     row = called(term)
     plain = isinstance(term, Apply) and len(term.operands) == 1 and not term.named and term.spelled == "call"
@@ -261,7 +304,7 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
     term = part.term
     if not isinstance(term, Apply):
         return
-    if _is_unary(term):
+    if is_unary(term):
         for name in reference.unary:
             if name != term.operation:
                 yield part.edit(term, Apply(name, term.operands), "operation", f"is where {name} is meant", 4.0)
@@ -272,16 +315,35 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
                 new = Apply(name, term.operands, term.named)
                 likely = {name, term.operation} == {"sum", "mean"}
                 yield part.edit(term, new, "operation", f"is where a {name} is meant", 3.25 if likely else 4.0)
-    if part.term is part.site.term or term.spelled == "operator":
-        for name in reference.unary:
-            if not _is_unary(term):
-                yield part.edit(term, Apply(name, (term,)), "operation", f"is without {name}", 4.75)
+    taken = [operand for operand in term.operands if isinstance(operand, Name)] if term.spelled == "operator" else []
+    whole = [term] if part.term is part.site.term or term.spelled == "operator" else []
+    for name in reference.unary:
+        for bare in (*whole, *taken) if not is_unary(term) else ():
+            yield part.edit(bare, Apply(name, (bare,)), "operation", f"is without {name}", 4.75)
     if term.spelled == "operator" and len(term.operands) == 2:
         for name in _CONFUSED.get(term.operation, ()):
             yield part.edit(term, operator(name, *term.operands), "operation", "is another operation", 4.0)
         yield from _distributed(part, term)
     if term.operation == "power" and len(term.operands) == 2:
         yield part.edit(term, term.operands[0], "operation", "is one power too many", 4.0)
+
+
+def _activated(term: Term) -> Iterator[tuple[Apply, Term]]:
+    """The parts of a term that compute each element from that of one value, with that value."""
+    for part in _activations(term):
+        yield part, next(each for each in within(part) if isinstance(each, Name))
+    for part in parts(term):
+        if isinstance(part, Apply) and (is_unary(part) or _is_clipped(part)) and not isinstance(part.operands[0], Name):
+            yield part, part.operands[0]
+
+
+def _other_activations(part: _Proposal, value: Term, reference: _Reference) -> Iterator[Edit]:
+    """Another function of one value: a `gelu` for a `relu`, of which JAX makes several operations."""
+    term = part.term
+    for activation in reference.activations:
+        new = substituted(activation, lambda _: value)
+        if new != term and form(activation) != form(term):
+            yield part.edit(term, new, "operation", "is another function than the reference has", 4.25)
 
 
 def _distributed(part: _Proposal, term: Apply) -> Iterator[Edit]:
@@ -393,11 +455,11 @@ def _around_sums(part: _Proposal) -> Iterator[Edit]:
     if term.operation in ("add", "subtract") and term.spelled == "operator" and len(term.operands) == 2:
         for at, side in enumerate(term.operands):
             line = named_by(side, part.site)
-            if isinstance(line, Apply) and (_is_unary(line) or _is_clipped(line)):
+            if isinstance(line, Apply) and (is_unary(line) or _is_clipped(line)):
                 operands = [line.operands[0] if number == at else each for number, each in enumerate(term.operands)]
                 new = replace(line, operands=(operator(term.operation, *operands), *line.operands[1:]))
                 yield part.edit(term, new, "order", f"is outside of {line.operation}", 3.5)
-    if _is_unary(term):
+    if is_unary(term):
         inner = named_by(term.operands[0], part.site)
         if isinstance(inner, Apply) and inner.operation in ("add", "subtract") and inner.spelled == "operator":
             for at, side in enumerate(inner.operands):
@@ -410,7 +472,7 @@ def _around_sums(part: _Proposal) -> Iterator[Edit]:
 
 def _is_clipped(term: Apply) -> bool:
     """Whether a part is one array clipped by a number: `relu(x)`."""
-    return term.operation in ("maximum", "minimum") and isinstance(term.operands[1], Const)
+    return term.operation in ("maximum", "minimum") and not names(term.operands[1])
 
 
 def _exchanged(labels: str) -> Iterator[str]:
@@ -432,7 +494,13 @@ def _masks(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
         for side in term.operands if row.name != "einsum" else ():
             yield part.edit(side, Apply("tril", (side,)), "mask", "is not masked", 4.75)
     match term:
-        case Apply(operation="where", operands=(_, x, y)):
+        case Apply(operation="where", operands=(condition, x, y)):
+            if is_mask(condition) and isinstance(condition, Apply):
+                left, right = condition.operands[:2]
+                for by in (1, 0, -1):
+                    turned = replace(condition, operands=(plus(left, by) if by else left, right))
+                    new = Apply("where", (turned, y, x))
+                    yield part.edit(term, new, "mask", "keeps the other half", 3.5)
             yield part.edit(term, x, "mask", "masks what should be whole", 4.5)
             yield part.edit(term, y, "mask", "keeps what should be masked", 5.0)
         case Apply(operands=(x, *_), spelled="call") if _sums(term):

@@ -173,18 +173,21 @@ def _too_many(part: _Part, name: str, axes: Term) -> str:
 
 
 def _other_reductions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
+    summed = is_reduced(part.site, call.operands[0])
     for other_row in OPERATIONS.values():
         if other_row.reduces and other_row.name != operation.name:
             new = replace(call, operation=other_row.name)
             does = {row.over.does for row in (operation, other_row) if row.over is not None}
             meaning = f"{part.shown} is a {operation.name} where a {other_row.name} is meant: with {other_row.name}"
-            likely = does == {"sum", "mean"}
-            yield part.edit(
-                new,
-                "kind",
-                meaning,
-                (0.8 if other_row.over and other_row.over.does == "mean" else 0.7) if likely else 2.5,
-            )
+            likely, means = does == {"sum", "mean"}, other_row.over is not None and other_row.over.does == "mean"
+            if likely and means and summed:
+                # The mean of what is the same on all devices is that.
+                meaning = (
+                    f"{part.shown} is one {operation.name} too many, of what is the same on all devices: without it,"
+                )
+                yield part.edit(new, "kind", meaning, 0.6)
+                continue
+            yield part.edit(new, "kind", meaning, (0.8 if means else 0.7) if likely else 2.5)
 
 
 def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:

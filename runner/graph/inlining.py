@@ -35,9 +35,13 @@ def inlined(graph: Graph) -> Graph:
     All branches and the lines that select one branch's values replace a choice. A value has the name that its line has
     in the section, and the number that it has in the function; equations that stay as they are are the same objects.
     """
-    if not any(isinstance(equation.form, CalledFunction | Branches) for equation in walk(graph)):
-        return graph
-    return of_equations(graph.inputs, itertools.chain.from_iterable(_Inliner().units(graph)))
+    if graph.without_calls:
+        return graph.without_calls[0]
+    if any(isinstance(equation.form, CalledFunction | Branches) for equation in walk(graph)):
+        equations = itertools.chain.from_iterable(_Inliner().units(graph))
+        graph.without_calls.append(of_equations(graph.inputs, equations))
+        return graph.without_calls[0]
+    return graph
 
 
 def of_equations(inputs: Iterable[Value], equations: Iterable[Equation]) -> Graph:
@@ -105,15 +109,19 @@ class _Inliner:
 
     def _inside(self, equation: Equation) -> Equation:
         """A line, a part of one or a repeat, in the names and numbers of the section."""
-        form, results = equation.form, equation.results
+        form, source, results = equation.form, equation.source, equation.results
         if isinstance(form, Repeat):
             results = tuple(replace(value, name=f"{form.line.name}.{_own(value)}") for value in results)
-        elif equation.source.whole and equation.source.line.first is None:
-            results = (Value(results[0].number, equation.source.line.name),)
-        bodies = tuple(map(self._body, equation.bodies))
-        if results == equation.results and all(map(operator.is_, bodies, equation.bodies)):
+            bodies = tuple(map(self._body, equation.bodies))
+            if results != equation.results or not all(map(operator.is_, bodies, equation.bodies)):
+                equation = replace(equation, results=results, bodies=bodies)
             return renumbered(equation, self.number)
-        return renumbered(replace(equation, results=results, bodies=bodies), self.number)
+        if source.whole and source.line.first is None and results[0].name != source.line.name:
+            results = (Value(results[0].number, source.line.name),)
+            equation = Equation(
+                equation.operation, equation.operands, results, source, equation.named, equation.spelled, form
+            )
+        return equation if self.same.keys().isdisjoint(equation.reads) else renumbered(equation, self.number)
 
     def _body(self, graph: Graph) -> Graph:
         equations = tuple(itertools.chain.from_iterable(self.units(graph)))

@@ -207,6 +207,8 @@ class Graph:
     outputs: tuple[int, ...] = ()
     names: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
     """The numbers of the values by the names that lines and repeats give them: `C`, `ring.acc`."""
+    without_calls: list[Graph] = field(default_factory=list["Graph"], init=False, repr=False, compare=False)
+    """The same without calls (`runner/graph/inlining.py`), once it was made."""
 
     def __bool__(self) -> bool:
         """Whether it has equations: a section that a file does not have has none."""

@@ -68,7 +68,7 @@ from runner.worker.trees import (
     types_text,
 )
 from runner.worker.user_modules import Standing, UserModules
-from runner.worker.versions import donated_numbers
+from runner.worker.versions import donated_parameters
 from runner.worker.walk import REFUSALS
 
 _OF_FUNCTIONS = ("of", "result", "checkpoint")
@@ -1040,9 +1040,10 @@ class _FunctionReader:
         for name in rest:
             function = getattr(function, name, None)
         part = python_source.expression(call.text)
-        operands = part.inside if part.kind == "call" else ()
-        given = (operands[number] for number in donated_numbers(function) if number < len(operands))
-        return [operand.text for operand in given if operand.kind == "name"]
+        numbers, names = donated_parameters(function)
+        given = [operand for number, operand in enumerate(part.inside) if part.kind == "call" and number in numbers]
+        given += [operand for name, operand in part.named if name in names]
+        return [name for operand in given for name in _names_in(operand)]
 
     def _known(self, call: PythonCall, space: Mapping[str, Any], key: Key) -> None:
         """Refuse names that are not defined."""
@@ -1154,6 +1155,14 @@ class _FunctionReader:
         if not isinstance(show, list):
             return [*self.trees[show].leaves] if show in self.trees else show
         return self._leaves(cast("list[str]", show))
+
+
+def _names_in(operand: python_source.PythonPart) -> Iterator[str]:
+    """The names whose values an operand passes on: itself, or those of a tuple or a list."""
+    if operand.kind == "name":
+        yield operand.text
+    for part in operand.inside if operand.kind == "sequence" else ():
+        yield from _names_in(part)
 
 
 def _calling(functions: Mapping[str, DefinedFunction], imports: Collection[str]) -> dict[str, DefinedFunction]:

@@ -256,10 +256,10 @@ def user_places(source: Any) -> list[tuple[str, int]]:
     return [(frame.file_name, frame.start_line) for frame in frames]
 
 
-def donated_numbers(function: Any) -> tuple[int, ...]:
-    """The positions of the arguments that a jitted function donates, which JAX publishes of a lowered one alone."""
+def donated_parameters(function: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The positions and names of the arguments that a jitted function donates, which JAX publishes of a lowered one."""
     info = getattr(function, "_jit_info", None)
-    return () if info is None else tuple(info.donate_argnums)
+    return ((), ()) if info is None else (tuple(info.donate_argnums), tuple(info.donate_argnames))
 
 
 def forget_frames() -> None:

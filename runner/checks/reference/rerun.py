@@ -21,7 +21,10 @@ from runner.experiment.model import Array, Experiment, Section
 from runner.graph.language.counterparts.promotion import x64
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph, Region, Repeat
-from runner.graph.source import Source
+from runner.graph.source import Line, Source
+
+_RECORDED = 64
+"""The largest number of values of a line that are recorded: those of the first steps of a loop."""
 
 _ELEMENTS = 50_000_000
 """The largest number of elements that are kept; what is computed after them is computed again each time."""
@@ -79,8 +82,15 @@ class _Remembering(Interpreter):
     spent: Work = field(default_factory=Work)
     given: Mapping[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     """Values of lines, by number, that stand in the place of what the lines compute."""
+    recording: bool = False
+    executed: dict[Line, list[PerDevice]] = field(default_factory=dict[Line, list[PerDevice]])
+    """The first values of lines and of their parts, in the order of running, if they are recorded."""
     joined: list[PerDevice] = field(default_factory=list[PerDevice])
     """What the devices had where the results of a region were joined, in the order of running."""
+
+    def named(self, names: Mapping[str, int]) -> dict[str, PerDevice]:
+        """The values with these numbers, by these names."""
+        return {name: self.values[number] for name, number in names.items()}
 
     def run(self, graph: Graph, kept: frozenset[int]) -> None:
         for equation in graph.equations:
@@ -126,6 +136,8 @@ class _Remembering(Interpreter):
 
         read = (self.values[number] for number in equation.reads)
         value = self.values[result.number] = self._once(("line", self.mesh.size), (equation, *read), compute)
+        if self.recording and len(executed := self.executed.setdefault(equation.source.line, [])) < _RECORDED:
+            executed.append(value)
         if equation.source.whole:
             # A line may give a tuple, which has no shape.
             shape = getattr(value[0], "shape", ())
@@ -206,7 +218,8 @@ class Rerun:
             array.name: self._block(array, arithmetic.held(arrays[array.name], experiment.x64, array.dtype))
             for array in experiment.given
         }
-        self.values, self._joined = self._run(self.graph, self.graph.names, copies=False)
+        ran = self._run(self.graph, copies=False, recording=True)
+        self.values, self._joined, self.executed = ran.named(self.graph.names), ran.joined, ran.executed
         self._kept.filling = False
 
     def _block(self, array: Array, whole: np.ndarray) -> PerDevice:
@@ -219,43 +232,49 @@ class Rerun:
 
         Raises what `interpret` raises, and `OverflowError` for a value that is much larger than any of the section's.
         """
-        return self._run(graph, {name: graph.names[name] for name in keep}, copies=True)[0]
+        return self._run(graph, copies=True).named({name: graph.names[name] for name in keep})
+
+    def executed_in(self, graph: Graph) -> dict[Line, list[PerDevice]]:
+        """The first values of the lines of such a graph and of their parts, in the order of running. Raises as
+        `changed`.
+        """
+        return self._run(graph, copies=True, recording=True).executed
 
     def with_value(self, number: int, value: PerDevice, keep: Iterable[str]) -> dict[str, PerDevice]:
         """The values of these names if an equation gave another value. Raises what `interpret` raises."""
-        names = {name: self.graph.names[name] for name in keep}
-        return self._run(self.graph, names, copies=True, given={number: value})[0]
+        ran = self._run(self.graph, copies=True, given={number: value})
+        return ran.named({name: self.graph.names[name] for name in keep})
 
     def every(self) -> dict[int, PerDevice]:
         """The values of all equations outside of repeats and regions, by number."""
-        numbers = (result.number for equation in self.graph.equations for result in equation.results)
-        values = self._run(self.graph, {str(number): number for number in numbers}, copies=False)[0]
-        return {int(number): value for number, value in values.items()}
+        values = self._run(self.graph, copies=False).values
+        return {result.number: values[result.number] for each in self.graph.equations for result in each.results}
 
     def unmoved(self, graph: Graph, keep: Iterable[str]) -> bool:
         """Whether these names have the values of the unchanged section, and each device does what it joins in a region.
 
         What specs promise to be copies may differ, as in a wrong section. Raises what `interpret` raises.
         """
-        values, joined = self._run(graph, {name: graph.names[name] for name in keep}, copies=False)
+        ran = self._run(graph, copies=False)
+        values = ran.named({name: graph.names[name] for name in keep})
         before = [*self._joined, *(self.values[name] for name in values)]
-        after = [*joined, *values.values()]
+        after = [*ran.joined, *values.values()]
         return len(before) == len(after) and all(map(_same, before, after))
 
     def _run(
-        self, graph: Graph, names: Mapping[str, int], *, copies: bool, given: Mapping[int, PerDevice] | None = None
-    ) -> tuple[dict[str, PerDevice], list[PerDevice]]:
-        """The values of these names, and what devices joined."""
+        self, graph: Graph, *, copies: bool, given: Mapping[int, PerDevice] | None = None, recording: bool = False
+    ) -> _Remembering:
+        """Interpret a graph."""
         experiment = self._experiment
         interpreter = _Remembering(
             self._mesh, experiment.mesh, experiment.dims, experiment.x64, self._arithmetic, self._script(),
             None if self._kept.filling else self._most, copies=copies, kept=self._kept,
-            shaped=self._shaped, given=given or {}, spent=self.work,
+            shaped=self._shaped, given=given or {}, spent=self.work, recording=recording,
         )  # fmt: skip
         interpreter.values = {value.number: self._inputs[value.name] for value in graph.inputs}
         with np.errstate(all="ignore"), x64(experiment.x64):
             interpreter.run(graph, frozenset())
-        return {name: interpreter.values[number] for name, number in names.items()}, interpreter.joined
+        return interpreter
 
 
 _CLOSE = 1e-9

@@ -28,11 +28,14 @@ class Need:
     keys: tuple[str, ...]
 
 
+_REGION = "manual_computation"
+"""The operation of a `shard_map`, whose `in_specs` say how its operands lie."""
+
 _WORDS = {
     "dot_general": "product", "dot": "product", "convolution": "convolution", "gather": "lookup", "scatter": "update",
     "dynamic_slice": "slice", "dynamic_update_slice": "update", "reduce_window": "window", "fft": "transform",
     "concatenate": "concatenation", "broadcast_in_dim": "broadcast", "select_and_scatter": "window",
-    "reshard": "derivative of the reshard", "manual_computation": "shard_map", "while": "loop", "case": "choice",
+    "reshard": "derivative of the reshard", _REGION: "shard_map", "while": "loop", "case": "choice",
 }  # fmt: skip
 _REDUCTIONS = {"sum": "sum", "max": "maximum", "min": "minimum", "prod": "product"}
 
@@ -330,6 +333,9 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     returned, of = planned.operation in NOBODY and asking is None, known.named(planned.of)
     needing = word(planned.operation) if there is None or there.name != planned.operation else _computing(there)
     who = f"{needing} in {_at(planned, known)} needs"
+    if planned.operation == _REGION and not planned.gradient:
+        place = f" in {_at(planned, known)}" if planned.line in known.places else ""
+        who = f"in_specs of the shard_map{place} want"
     if asking is None and planned.stated_by is not None:
         who, returned = f"{planned.stated_by} wants", False
     elif asking:

@@ -94,7 +94,7 @@ class _Inserted:
         if match.planned:
             needs_of = [self._need(collective, compiled) for collective in match.planned]
             if not match.left:
-                return reason_of(needs_of, planned=True)
+                return reason_of(needs_of, planned=True, merged=bool(compiled.parts))
             needs_of += [need for part in match.left if (need := self._unplanned(part, compiled)) is not None]
             return reason_of(needs_of, planned=False, more=f"; {self._beside(match.left)} no sum that Shardy plans")
         instead = self._matching.instead(compiled, lines)

@@ -270,11 +270,11 @@ def _by_line(plan: Planned, experiment: Experiment) -> Planned:
     )
 
 
-def reason_of(needs_of: Sequence[Need], *, planned: bool, more: str = "") -> Reason:
-    """The reason made of needs."""
+def reason_of(needs_of: Sequence[Need], *, planned: bool, more: str = "", merged: bool = False) -> Reason:
+    """The reason made of needs; `merged` is whether the compiler made one collective of theirs."""
     texts = list(dict.fromkeys(need.text for need in needs_of))
     return Reason(
-        text="; ".join(texts) + more,
+        text=("; merged with it, " if merged else "; ").join(texts) + more,
         by="operation",
         operation=needs_of[0].operation,
         line=needs_of[0].line,

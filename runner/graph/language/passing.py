@@ -27,6 +27,14 @@ def passed_on(frame: Frame) -> Frame | None:
     return None if passing is None else frame_of(frame.file, passing.lineno)
 
 
+def given_as_it_is(frame: Frame, name: str) -> Frame | None:
+    """The statement of the function of a line that gives a name the value of another one as it is: `top = new`."""
+    function = function_at(frame.file, frame.line)
+    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)] if function else []
+    giving = (node for node in statements if name in assigned(node) and _passed(node) and node.lineno != frame.line)
+    return next((frame_of(frame.file, node.lineno) for node in giving), None)
+
+
 def end_of(node: ast.stmt) -> int:
     """The last line of a statement."""
     return node.end_lineno or node.lineno

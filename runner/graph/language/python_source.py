@@ -34,6 +34,7 @@ class PythonPart:
     - `value`: the value of a `literal`.
     - `inside`: the elements of a sequence, the positional arguments of a call, a value and its index for an `item`, the
       operands of the others.
+    - `named`: the keyword arguments of a call.
     - `words`: the operators of a `comparison`, the class of that of `arithmetic`; for a `call` its function, then the
       names of its keyword arguments.
     """
@@ -45,6 +46,7 @@ class PythonPart:
     value: object = None
     inside: tuple[PythonPart, ...] = ()
     words: tuple[str, ...] = ()
+    named: tuple[tuple[str, PythonPart], ...] = ()
 
 
 def expression(text: str) -> PythonPart:
@@ -72,7 +74,9 @@ def _part(node: ast.expr) -> PythonPart:
             return PythonPart("sequence", text, inside=tuple(map(_part, elements)))
         case ast.Call(func=function, args=arguments, keywords=keywords):
             names = (keyword.arg or "**" for keyword in keywords)
-            return PythonPart("call", text, inside=tuple(map(_part, arguments)), words=(ast.unparse(function), *names))
+            named = tuple((keyword.arg, _part(keyword.value)) for keyword in keywords if keyword.arg)
+            words = (ast.unparse(function), *names)
+            return PythonPart("call", text, inside=tuple(map(_part, arguments)), words=words, named=named)
         case ast.BoolOp(op=word, values=values):
             return PythonPart("and" if isinstance(word, ast.And) else "or", text, inside=tuple(map(_part, values)))
         case ast.UnaryOp(op=ast.Not(), operand=operand):

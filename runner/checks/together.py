@@ -1,0 +1,106 @@
+"""The edits of all equations that one line of Python became: another axis, and two values in each other's place.
+
+`softmax(x, axis=-2)` is a maximum, a sum and two reshapes along that axis; `a, b = x[::2], x[1::2]` gives two values.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from runner.checks.edits import Edit, Edits, EditSite, gives_several
+from runner.graph.language.parts import called
+from runner.graph.source import Frame, Line
+from runner.graph.term import Apply, Const, Group, Term, mapped, within
+
+_AXES = range(4)
+"""The axes that are tried."""
+
+_VALUES = 4
+"""The largest number of values of a line of which two are exchanged."""
+
+
+def together(edits: Edits) -> Iterator[Edit]:
+    """The edits of whole lines of Python."""
+    lines: dict[Frame, dict[Line, EditSite]] = {}
+    for site in (each for group in edits.sites for each in (group, *group.copies)):
+        if site.frame is not None:
+            lines.setdefault(site.frame, {})[site.places[0].line] = site
+    for frame, sites in lines.items():
+        yield from _along_another_axis(edits, frame, [*sites.values()])
+        if gives_several(frame):
+            yield from _exchanged(edits, frame, [*sites.values()])
+
+
+def _along_another_axis(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
+    axes = {axis for site in sites for part in within(site.term) if (axis := _reduced(part)) is not None}
+    if len(axes) != 1:
+        return
+    (now,) = axes
+    for axis in _AXES:
+        changed = [(site, new) for site in sites if (new := _turned(site.term, now, axis)) != site.term]
+        if axis != now:
+            message = f"{frame}: it works along the wrong dimension: along {axis} instead of {now} it equals the graph"
+            yield edits.of_terms(changed, frame, "dimension", partial(str, message), 4.0)
+
+
+def _reduced(part: Term) -> int | None:
+    """The axis that a part reduces or accumulates along; None for other parts."""
+    row = called(part)
+    if not isinstance(part, Apply) or row is None or row.over is not None or row.contraction is not None:
+        return None
+    axis = dict(part.named).get("axis")
+    value = axis.value if isinstance(axis, Const) else None
+    return value if row.name in _ALONG and isinstance(value, int) and not isinstance(value, bool) else None
+
+
+_ALONG = ("sum", "mean", "max", "min", "prod", "cumsum", "cumprod", "argmax", "argmin")
+
+
+def _turned(term: Term, now: int, axis: int) -> Term:
+    """A term that works along another axis: what keeps a reduced dimension keeps it there."""
+
+    def turned(part: Term) -> Term:
+        new = mapped(part, turned)
+        if not isinstance(new, Apply):
+            return new
+        if _reduced(new) == now:
+            named = tuple((name, Const(axis) if name == "axis" else value) for name, value in new.named)
+            return Apply(new.operation, new.operands, named, new.spelled)
+        match new:
+            case Apply(operation="reshape" | "broadcast_to", operands=(inner, Group(items=items) as shape)) if _reduces(
+                part, now
+            ):
+                sizes = [*items]
+                if max(now, axis) < len(sizes) and sizes[now] == Const(1):
+                    sizes[now], sizes[axis] = sizes[axis], sizes[now]
+                    return Apply("reshape", (inner, Group(tuple(sizes), shape.kind)))
+                return new
+            case Apply(spelled="operator") if any(_reduced(operand) == now for operand in _operands(part)):
+                kept = tuple(
+                    Apply("expand_dims", (operand, Const(axis))) if _reduced(old) == now else operand
+                    for old, operand in zip(_operands(part), new.operands, strict=True)
+                )
+                return Apply(new.operation, kept, new.named, new.spelled)
+            case _:
+                return new
+
+    return turned(term)
+
+
+def _operands(part: Term) -> tuple[Term, ...]:
+    return part.operands if isinstance(part, Apply) else ()
+
+
+def _reduces(part: Term, axis: int) -> bool:
+    return any(_reduced(inner) == axis for inner in within(part))
+
+
+def _exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
+    """Two of the values that a line gives, each in the other's place."""
+    for first, second in itertools.combinations(sites[:_VALUES], 2):
+        if first.path[:-1] == second.path[:-1] and first.term != second.term:
+            message = f"{frame} gives two values in each other's place: exchanged, it equals the graph"
+            terms = [(first, second.term), (second, first.term)]
+            yield edits.of_terms(terms, frame, "exchange", partial(str, message), 3.5)

@@ -354,7 +354,7 @@ def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> It
         with written(Way.SHARD_MAP, ran, infer(ran), where) as module:
             for seed in range(seeds):
                 # JAX's result for the `shard_map` is compared with `per_device` alone.
-                context = _context(replace(right, seed=seed, graph=()), types, where)
+                context = _context(replace(right.alone("per_device"), seed=seed), types, where)
                 yield value.check(context, execute(context, Way.SHARD_MAP, module, functions, where))
 
 

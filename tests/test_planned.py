@@ -222,8 +222,8 @@ def test_what_a_function_saves_is_chosen_from_the_names_under_its_checkpoint(tmp
 
 
 def test_a_function_without_an_open_policy_has_nothing_to_choose(tmp_path: Path) -> None:
-    with pytest.raises(runner.InvalidPlan, match=r"to save .*up.* changes nothing: no checkpoint around is open"):
-        _saved(jax.checkpoint_policies.nothing_saveable, 3_000_000, tmp_path)
+    plan = _saved(jax.checkpoint_policies.nothing_saveable, 3_000_000, tmp_path)
+    assert "changes nothing: is a checkpoint around open" in " ".join(str(plan).split())
 
 
 @pytest.mark.parametrize(

@@ -210,9 +210,9 @@ def _saving(
         raise invalid(("remat",), "no value has a name to save it by: give it one, checkpoint_name(x, 'hidden')")
     all_again = _computed(of(()))
     names = tuple(name for name in given if _computed(of((name,))) < all_again)
-    if not names and _computed(of(EVERYTHING)) >= all_again:
-        where = "checkpoint: auto in a file, policy=runner.AUTO in Python"
-        raise invalid(("remat",), f"to save {listed(given)} changes nothing: no checkpoint around is open ({where})")
+    where = "checkpoint: auto in a file, policy=runner.AUTO in Python"
+    idle = f"to save {listed(given)} changes nothing: is a checkpoint around open ({where})?"
+    notes, names = () if names else (idle,), names or given
     many = saving.number_of_choices(names)
 
     def chosen(memory: float | None) -> Planning:
@@ -221,7 +221,7 @@ def _saving(
             return _solved(of(saved), memory, share).saving(saved)
 
         _, best, choices = saving.best(names, plan_of)
-        plan_ = best.plan
+        plan_ = replace(best.plan, unknown=(*best.plan.unknown, *notes))
         if len(choices) < many and not remat.are_few(names):
             note = f"{len(choices)} of {many:,} choices of what is saved were planned, names added one by one"
             plan_ = replace(plan_, unknown=(*plan_.unknown, note))

@@ -132,6 +132,18 @@ def polyval(p: Any, x: Any) -> Any:
     return total
 
 
+def of_matrices_too(attention: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention whose operands may be matrices, of heads and width: one query and one key for each head, as in JAX."""
+
+    def computed(query: Any, key: Any, value: Any, *others: Any, **named: Any) -> Any:
+        if np.ndim(query) > 2:
+            return attention(query, key, value, *others, **named)
+        several = (np.expand_dims(operand, 0) for operand in (query, key, value))
+        return np.reshape(attention(*several, *others, **named), np.shape(query))
+
+    return computed
+
+
 # Linear algebra. JAX gives NaN where LAPACK gives up; NumPy raises.
 
 

@@ -35,6 +35,16 @@ def _attention(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
     return 2 * math.prod(shapes["query"]) * shapes["key"][-3]
 
 
+def _attention_row(lines: str) -> Operation:
+    """The row of attention, whose definition is of operands with at least a dimension for the length."""
+    name, arguments = "dot_product_attention", "query, key, value, bias=None, mask=None, *, scale=None, is_causal=False"
+    counterpart = algebra.of_matrices_too(defined(lines, arguments))
+    return array(
+        name, arguments, counterpart, f"jax.nn.{name}",
+        definition=lines, wide=2, in_float32=True, multiply_adds=_attention,
+    )  # fmt: skip
+
+
 _along, _axis = "x, axis=-1, where=None", "a, axis=None, *, keepdims=False"
 _moments = "a, axis=None, dtype=None, *, ddof=0, keepdims=False, where=None, mean=None, correction=None"
 _kept = (
@@ -132,7 +142,7 @@ ROWS = (
     definition("trace", "a, offset=0, axis1=0, axis2=1, dtype=None",
         "sum(diagonal(a, offset, axis1, axis2), -1, dtype)", on_arrays="method"),
     # A query that may attend to nothing averages over everything: its scores are large and negative, not infinite.
-    definition("dot_product_attention", "query, key, value, bias=None, mask=None, *, scale=None, is_causal=False",
+    _attention_row(
         "low = -2.3819763e38; groups = shape(query)[-2] // shape(key)[-2]; "
         "factor = given(scale, scale, shape(query)[-1] ** -0.5); "
         "scores = factor * einsum('...tnh,...snh->...nts', query, repeat(key, groups, -2)); "
@@ -140,8 +150,7 @@ ROWS = (
         "before = tril(ones((shape(query)[-3], shape(key)[-3]), 'bool')); "
         "causal = given(is_causal, where(before, masked, low), masked); "
         "exp = exp(causal - max(causal, -1, keepdims=True)); "
-        "einsum('...nts,...snh->...tnh', exp / sum(exp, -1, keepdims=True), repeat(value, groups, -2))",
-        "jax.nn.dot_product_attention", wide=2, in_float32=True, multiply_adds=_attention),
+        "einsum('...nts,...snh->...tnh', exp / sum(exp, -1, keepdims=True), repeat(value, groups, -2))"),
     # Arrays.
     definition("zeros_like", f"a, {_like}", "full_like(a, 0, dtype, shape)"),
     definition("ones_like", f"a, {_like}", "full_like(a, 1, dtype, shape)"),

@@ -58,7 +58,7 @@ def with_inputs(graph: Graph, names: Collection[str]) -> Graph:
     return graph if len(inputs) == len(graph.inputs) else of_equations(inputs, graph.equations)
 
 
-def _statements(graph: Graph) -> Iterator[tuple[Equation, ...]]:
+def statements(graph: Graph) -> Iterator[tuple[Equation, ...]]:
     """The equations of each line of a graph, of each repeat with its initial values, and each call and choice."""
     statement: list[Equation] = []
     for equation in graph.equations:
@@ -80,7 +80,7 @@ class _Inliner:
 
     def units(self, graph: Graph) -> Iterator[tuple[Equation, ...]]:
         """The lines and repeats of a graph and of the calls in it; all those of a choice together."""
-        return itertools.chain.from_iterable(map(self.of_statement, _statements(graph)))
+        return itertools.chain.from_iterable(map(self.of_statement, statements(graph)))
 
     def of_statement(self, statement: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
         """The units of a line, a repeat, a call or a choice."""
@@ -228,7 +228,7 @@ class _Division:
     def __init__(self, graph: Graph, later: Collection[str]) -> None:
         self._graph, self._later = graph, later
         self._inliner = _Inliner()
-        self._statements = list(_statements(graph))
+        self._statements = list(statements(graph))
         self._units = [
             _Unit(position, equations)
             for position, statement in enumerate(self._statements)

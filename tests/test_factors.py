@@ -7,7 +7,6 @@ from the arguments to the result these form groups of dimensions, which must equ
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -266,10 +265,10 @@ DIAGONAL = "einsum('ii->i', S)"
 
 def _case(text: str) -> Experiment | None:
     """Return the experiment of one expression, with the arrays that it reads; None if it reads none."""
-    experiment = harness.experiment(f'{EVERY[text]}\ngraph:\n  out: "{text}"\noutputs: {{out: []}}', program="auto")
     read = {part.name for part in within(parse(text).term) if isinstance(part, Name)}
-    arrays = tuple(array for array in experiment.arrays if array.name in read)
-    return replace(experiment, arrays=arrays) if arrays else None
+    arrays = {name: entry for name, entry in harness.loaded(EVERY[text])["arrays"].items() if name in read}
+    given = {"arrays": arrays, "graph": {"out": text}, "outputs": {"out": []}}
+    return harness.experiment(given, program="auto") if arrays else None
 
 
 @pytest.mark.sample(12)

@@ -172,7 +172,7 @@ def test_every_point_of_a_sweep_is_expected_to_be_refused(tmp_path: Path) -> Non
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert [recorded(tmp_path / "run" / str(i))["status"] for i in range(3)] == ["passed", "failed", "failed"]
     assert "3 points: 1 passed, 2 failed" in ran.stdout
-    first = next(line for line in ran.stdout.splitlines() if line.startswith("0 "))
+    first = next(line for line in ran.stdout.splitlines() if "passed: point 0:" in line)
     assert "the mesh axis 'x' is used twice" in first
 
 

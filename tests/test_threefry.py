@@ -89,7 +89,7 @@ def test_uniform_between_arrays_of_bounds():
 
 
 @settings(few, max_examples=15)
-@given(seeds, st.sampled_from([(), (2, 3), (1000,)]), dtypes, st.sampled_from(["normal", "exponential", "gumbel"]))
+@given(seeds, st.sampled_from([(), (2, 3), (1000,)]), dtypes, st.sampled_from(["normal", "gumbel"]))
 def test_values_computed_from_uniform_ones(seed, shape, dtype, name):
     ours, theirs = draw(name, seed, shape, dtype)
     tolerance = 4 * float(ml_dtypes.finfo(dtype).eps)

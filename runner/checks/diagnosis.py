@@ -656,13 +656,13 @@ def _arithmetic(context: Context, *, casts: bool) -> dict[Section, Arithmetic]:
 def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
     """Return the arrays with every float scaled by its own random number between one half and three halves.
 
-    Arrays of zeros and ones stay: they are masks.
+    Arrays of zeros and ones, of both, stay: they are masks.
     """
     rng = np.random.default_rng(seed)
     changed: dict[str, np.ndarray] = {}
     for array in experiment.given:
         value = arrays[array.name]
-        if not dtypes.dtype(array.dtype).exact and not np.isin(value, (0, 1)).all():
+        if not dtypes.dtype(array.dtype).exact and {*np.unique(value)} != {0, 1}:
             factor = rng.uniform(0.5, 1.5, value.shape)
             wide = np.complex128 if dtypes.dtype(array.dtype).kind == "complex" else np.float64
             value = (value.astype(wide) * factor).astype(value.dtype)

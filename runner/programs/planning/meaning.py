@@ -463,12 +463,16 @@ class Meanings:
         """Yield the groups that are free in every product with a weight, and in no other product."""
         inner = [each for each in self._contractions if (each.first in self.roots) == (each.second in self.roots)]
         summed = frozenset[int]().union(*(each.contracted for each in inner))
+        windows = frozenset(self._windows(1))
+        # The gradient of a weight sums over its batch; what other products of data sum over is none.
+        data = (each for each in inner if not (each.free[0] | each.free[1]) - windows <= self._of_weights)
+        mixed = frozenset[int]().union(*(each.contracted for each in data))
         # Positions of queries stand beside those of keys, which another product sums over.
         beside = {group for each in inner for _, _, mine, other in each.sides if other & summed for group in mine}
         for product in self._contractions:
             for mine, other, free, _ in product.sides:
                 if other in self.roots and mine not in self.roots:
-                    yield from free - beside - summed - self._of_weights
+                    yield from free - beside - mixed - self._of_weights
         for number, operation in enumerate(self._layable.operations):
             if operation.called == _ATTENTION and (group := self.groups.of_factor(number, 0)) is not None:
                 yield group

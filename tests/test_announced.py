@@ -73,6 +73,7 @@ def imported(*lines: str) -> set[str]:
     return modules("runner.worker", str(os.getpid()), lines=lines)
 
 
+@pytest.mark.in_turn
 def test_a_worker_imports_jax_only_for_a_valid_announcement() -> None:
     invalid = json.dumps({ANNOUNCED: definition("arrays.A.spec=[null,w]")})
     valid = json.dumps({ANNOUNCED: definition("program=shard_map")})

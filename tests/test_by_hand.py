@@ -140,6 +140,7 @@ BY_HAND = {
 }  # fmt: skip
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BY_HAND)
 def test_a_handwritten_gradient_is_compared_with_jaxs(name: str, tmp_path: Path) -> None:

@@ -264,6 +264,7 @@ def test_an_exception_of_a_function_is_reported_with_its_line(tmp_path: Path) ->
     assert error.endswith("missing 1 required positional argument: 'y'")
 
 
+@pytest.mark.in_turn
 def test_a_function_that_ends_the_process_is_named(tmp_path: Path) -> None:
     def leaves(x: Any) -> Any:
         os._exit(3)

@@ -123,6 +123,7 @@ def size_of(mesh, axes, groups):
 # Reductions.
 
 
+@pytest.mark.in_turn
 @settings(few, max_examples=60)
 @given(st.data(), places(), st.sampled_from(["psum", "pmean", "pmax", "pmin"]))
 def test_reductions_agree_with_jax(data, place, name):
@@ -206,6 +207,7 @@ def test_no_axes_reduce_nothing():
 # Movement.
 
 
+@pytest.mark.in_turn
 @settings(few, max_examples=50)
 @given(st.data(), places(), st.booleans())
 def test_psum_scatter_agrees_with_jax(data, place, tiled):
@@ -223,6 +225,7 @@ def test_psum_scatter_agrees_with_jax(data, place, tiled):
     assert all(np.array_equal(a, b) for a, b in zip(ours, same, strict=True))
 
 
+@pytest.mark.in_turn
 @settings(few, max_examples=50)
 @given(st.data(), places(), st.booleans())
 def test_all_gather_agrees_with_jax(data, place, tiled):

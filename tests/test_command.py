@@ -86,6 +86,7 @@ WARNINGS = {
 }
 
 
+@pytest.mark.in_turn
 @SAME_WORKER
 def test_experiments_pass_in_every_program_that_they_support(runs: dict[str, Path]) -> None:
     pass_everywhere(runs, SAMPLE)
@@ -356,6 +357,7 @@ def test_a_users_own_files_are_found(tmp_path: Path, how: str, load: str) -> Non
     assert "A user's own file." in listed.stdout
 
 
+@pytest.mark.in_turn
 def test_a_worker_that_crashes_is_status_3_with_its_last_output(tmp_path: Path) -> None:
     # XLA ends the process for a flag that it does not know.
     result = run_whole("+experiment=case3_allreduce", f"hydra.run.dir={tmp_path}", XLA_FLAGS="--xla_no_such_flag=1")

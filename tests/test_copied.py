@@ -35,6 +35,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return script(tmp_path_factory.mktemp("copies"))
 
 
+@pytest.mark.in_turn
 def test_a_script_without_devices_is_copied(report: dict[str, Any]) -> None:
     assert report["workers"] == ["the worker is a copy of this process, which has imported JAX"] * 6
     assert report["last"] == "the worker is a new process, since JAX has devices here"

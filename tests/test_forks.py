@@ -81,6 +81,7 @@ def test_a_run_ends_while_processes_that_a_module_forked_would_go_on(tmp_path: P
     assert not left(mark)
 
 
+@pytest.mark.in_turn
 def test_a_worker_that_dies_is_reported_while_its_children_hold_its_pipes(tmp_path: Path) -> None:
     mark = written(tmp_path, "os.abort()")
     done = run_whole("forks.yaml", "hydra.run.dir=out", folder=tmp_path, **{_MARK: mark})
@@ -167,6 +168,7 @@ def test_after_it(sharded):
 """
 
 
+@pytest.mark.in_turn
 def test_a_worker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(CHECKS, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]

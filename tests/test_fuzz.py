@@ -64,6 +64,7 @@ def test_a_case_is_a_function_of_its_seed_and_number() -> None:
     assert cases.case(3, 0) != cases.case(4, 0)
 
 
+@pytest.mark.in_turn
 def test_cases_are_experiments_of_all_kinds() -> None:
     drawn = [cases.case(0, number) for number in range(50)]
     experiments = [read(config) for config, _ in drawn]
@@ -226,6 +227,7 @@ def test_a_random_graph_is_derived_and_right(number: int) -> None:
     assert verdict["sent"] >= 0
 
 
+@pytest.mark.in_turn
 def test_a_graph_that_is_derived_wrongly_is_found_and_shrunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WAYS, "sum", (Way(partial(reduced, kind="max")),))
     monkeypatch.setattr(derived, "drawn", lambda *_: cases.complete(FOUR_LINES))

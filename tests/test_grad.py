@@ -176,6 +176,7 @@ grad: {of: loss, wrt: [w2, b1, w1]}
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_a_network_with_a_cross_entropy(dtype, tmp_path):
@@ -212,6 +213,7 @@ grad: {of: loss, wrt: [w, h]}
 """
 
 
+@pytest.mark.in_turn
 def test_gradients_through_an_unrolled_loop_pass_in_every_program(tmp_path):
     outcome = harness.run(LOOP.replace("UNROLL", "true"), tmp_path)
     assert list(outcome.runs) == PROGRAMS
@@ -343,6 +345,7 @@ def test_every_operation_that_jax_computes_in_float32_is_float64_in_the_oracle()
     assert [row.name for row in narrow if walker.function_of(row) is function(row.jax)] == []
 
 
+@pytest.mark.in_turn
 def test_differences_hold_stop_gradient_values_fixed(tmp_path):
     outcome = harness.run(SOFTMAX, tmp_path)
     assert list(outcome.runs) == PROGRAMS
@@ -425,6 +428,7 @@ def test_a_gradient_inside_of_shard_map_without_check_vma_is_caught(tmp_path, mo
     assert (outputs["grad.w"].status, outputs["grad.w"].wrong) == ("failed", 48)
 
 
+@pytest.mark.in_turn
 def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
     text = """
     arrays:
@@ -511,6 +515,7 @@ def test_differences_reject_a_gradient_with_permuted_elements(order):
     assert "do not confirm the oracle's grad.w:" in fault
 
 
+@pytest.mark.in_turn
 def test_errors_that_cancel_in_one_direction_are_seen_in_another():
     def off_in(i, j):
         def edit(gradients):
@@ -772,6 +777,7 @@ def test_an_integer_has_no_gradient():
 # The programs.
 
 
+@pytest.mark.in_turn
 def test_every_program_runs_alone_and_prints_the_gradients(tmp_path):
     outcome = least_squares("contracting", tmp_path)
     for program, text in outcome.sources.items():

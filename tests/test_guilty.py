@@ -398,6 +398,7 @@ def test_a_search_ends_within_an_edit_whose_values_are_large_or_whose_loops_are_
     assert work.done <= work.most + 4, "no more than an equation on each device"
 
 
+@pytest.mark.in_turn
 def test_a_loop_of_python_that_reads_its_line_several_times_is_not_written_out_step_by_step() -> None:
     def function(x: Any) -> Any:
         for _ in range(40): x = jnp.sin(x) - x * 0.5; x = jnp.cos(x) - x * 0.25  # fmt: skip  # noqa: E701, E702

@@ -103,6 +103,7 @@ def entries(record: Record, program: str, kind: str) -> set[tuple[Any, ...]]:
 # The programs.
 
 
+@pytest.mark.in_turn
 def test_a_program_calls_the_users_function_and_imports_it(ran: tuple[Record, Path]) -> None:
     source = (ran[1] / "program_auto.py").read_text()
     assert (
@@ -113,6 +114,7 @@ def test_a_program_calls_the_users_function_and_imports_it(ran: tuple[Record, Pa
     assert configured < imports < source.index("def inputs()")
 
 
+@pytest.mark.in_turn
 def test_a_program_runs_by_itself(ran: tuple[Record, Path]) -> None:
     done = subprocess.run([sys.executable, ran[1] / "program_auto.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -281,6 +283,7 @@ def test_explicit_says_which_line_of_the_users_its_types_refuse(tmp_path: Path) 
     )
 
 
+@pytest.mark.in_turn
 def test_explicit_repairs_what_is_outside_of_the_users_function(tmp_path: Path) -> None:
     text = (
         TEXT.replace("[null, data, model]", "[]").replace("[null, model, data]", "[]").replace("[data, model]}", "[]}")

@@ -91,6 +91,7 @@ def test_the_devices_here_are_measured(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(written["flops"][dtype] > 0 for dtype in ("float32", "bfloat16"))
 
 
+@pytest.mark.in_turn
 def test_one_device_has_products_and_memory_and_no_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["one", "--config-dir", str(tmp_path), "--devices", "1", "--runs", "1"]) == 0
     printed = capsys.readouterr().out

@@ -110,6 +110,7 @@ def pages(ran_with_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["run", "sweep"])
 def test_a_page_is_well_formed_and_its_references_exist(pages: dict[str, str], kind: str) -> None:
     page = Page(pages[kind])

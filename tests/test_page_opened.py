@@ -201,6 +201,7 @@ def test_the_data_is_in_the_page(chromium: Browser, of_run: Path) -> None:
     assert embedded == json.loads((of_run.parent / "result.json").read_text("utf-8"))
 
 
+@pytest.mark.in_turn
 def test_the_bars_of_two_plans_need_no_more_than_800_pixels(chromium: Browser, of_plans: Path) -> None:
     chromium.call("Emulation.setDeviceMetricsOverride", width=800, height=900, deviceScaleFactor=1, mobile=False)
     chromium.open(of_plans)

@@ -33,6 +33,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     )
 
 
+@pytest.mark.in_turn
 def test_the_specs_are_trees_of_partition_specs(plan: Plan) -> None:
     assert plan.in_specs == ({"up": P(None, "model"), "down": P("model")}, P("data"))
     assert plan.status == "passed"

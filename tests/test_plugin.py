@@ -638,6 +638,7 @@ def test_the_folder_of_the_goldens_can_be_chosen(project: Project) -> None:
     assert not project.goldens.exists()
 
 
+@pytest.mark.in_turn
 def test_run_folders_of_passed_items_are_removed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = project.folder / "scratch"
     scratch.mkdir()
@@ -648,6 +649,7 @@ def test_run_folders_of_passed_items_are_removed(project: Project, monkeypatch: 
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.in_turn
 def test_the_next_session_removes_files_of_a_killed_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = project.folder / "scratch"
     scratch.mkdir()

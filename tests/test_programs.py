@@ -72,6 +72,7 @@ def test_explicit_types_every_operation_in_other_layouts(pack, specs):
         assert harness.infer(experiment).unsupported == {}
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("program", ["auto", "constraint"])
 @pytest.mark.parametrize("pack", packs(expressions(RUNNING, first=1)), ids=lambda pack: pack[0])

@@ -297,6 +297,7 @@ OWN: dict[str, Any] = LAYERS | {
 }
 
 
+@pytest.mark.in_turn
 def test_functions_of_the_experiment_call_python_with_trees_and_static_arguments(folder: Path, tmp_path: Path) -> None:
     record = ran(folder, OWN, tmp_path)
     assert {"auto", "derived", "shard_map"} <= record.programs.keys()

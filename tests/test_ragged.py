@@ -173,6 +173,7 @@ def test_the_lines_are_compared_with_the_graph_if_xla_lacks_the_collective(tmp_p
     assert "jax.vmap has no ragged_all_to_all over the axis that it maps" in left["vmap"]
 
 
+@pytest.mark.in_turn
 def test_offsets_the_wrong_way_round_are_diagnosed(tmp_path_factory):
     folder = tmp_path_factory.mktemp
     text = """

@@ -52,6 +52,7 @@ def test_segments_are_rounded_after_each_step(name: str, dtype: str) -> None:
     assert (row.rounding > 0) == (name in ("sum", "prod"))
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_a_scan_computes_what_numpy_does(section: str) -> None:
     np.testing.assert_allclose(values["layers.gs"][0], steps[:, :rows], rtol=1e-12)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("unrolled", [False, True])
 def test_it_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
@@ -106,6 +107,7 @@ def test_it_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
     assert not any(compiled.keeping_all for compiled in outcome.record.compiled.values())
 
 
+@pytest.mark.in_turn
 def test_recomputed_operations_are_counted(tmp_path: Path) -> None:
     text = changed("checkpoint: dots_saveable", "checkpoint: true")
     outcome = run(changed("      checkpoint: {save_only_these_names: [product]}\n", "", text), tmp_path, program="vmap")
@@ -127,6 +129,7 @@ def test_a_collective_in_a_scan_counts_as_often_as_it_runs(tmp_path: Path) -> No
     assert executions.by_kind((c.kind, c.count, c.branches) for c in collectives)["all-gather"] == 1 + 3 + 3
 
 
+@pytest.mark.in_turn
 def test_a_mistake_in_the_order_of_slices_is_noticed(tmp_path: Path) -> None:
     """A `per_device` that takes the slices in reverse order differs from the graph."""
     text = changed("over: {v: w}", 'over: {v: {graph: w, per_device: "w[::-1]"}}')

@@ -26,6 +26,7 @@ def test_a_run_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.in_turn
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 def test_libtpu_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()

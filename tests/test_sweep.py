@@ -157,6 +157,7 @@ def test_a_point_whose_file_has_changed_is_run_again(folder: Path) -> None:
     assert recorded(folder / "out" / "0")["config_folders"] == [str((folder / "conf").resolve())]
 
 
+@pytest.mark.in_turn
 def test_one_process_serves_points_of_any_number_of_devices(folder: Path) -> None:
     for name, mesh in (("a", "x2_y2"), ("b", "x4_y2"), ("c", "x1_y1"), ("d", "x4_y2")):
         write(folder, name, mesh)

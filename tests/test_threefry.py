@@ -66,6 +66,7 @@ def test_keys_of_a_split_are_indexed_like_jaxs():
     np.testing.assert_array_equal(threefry.bits(ours[0], (4,)), jax.random.bits(first, (4,)))
 
 
+@pytest.mark.in_turn
 @few
 @given(seeds, shapes, st.sampled_from(["uint8", "uint16", "uint32"]))
 def test_bits_draws_what_jax_draws(seed, shape, dtype):
@@ -74,6 +75,7 @@ def test_bits_draws_what_jax_draws(seed, shape, dtype):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.in_turn
 @settings(few, max_examples=15)
 @given(seeds, shapes, dtypes, st.sampled_from(BOUNDS))
 def test_uniform_draws_what_jax_draws(seed, shape, dtype, bounds):
@@ -88,6 +90,7 @@ def test_uniform_between_arrays_of_bounds():
     np.testing.assert_array_equal(ours, jax.random.uniform(jax.random.key(1), (2, 3), "float32", low, high))
 
 
+@pytest.mark.in_turn
 @settings(few, max_examples=15)
 @given(seeds, st.sampled_from([(), (2, 3), (1000,)]), dtypes, st.sampled_from(["normal", "gumbel"]))
 def test_values_computed_from_uniform_ones(seed, shape, dtype, name):
@@ -185,6 +188,7 @@ def test_the_tails_of_normal_are_as_exact_as_its_middle(seed):
     np.testing.assert_allclose(ours, theirs, rtol=4 * float(np.finfo(np.float32).eps))
 
 
+@pytest.mark.in_turn
 @settings(few, max_examples=15)
 @given(
     seeds,

@@ -299,6 +299,7 @@ outputs: {C: [x]}
     assert not (tmp_path / "program_trace.py").exists()
 
 
+@pytest.mark.in_turn
 def test_the_steps_of_loops_with_too_many_of_them_are_left_out(tmp_path: Path) -> None:
     run_record = ran(
         """

@@ -214,10 +214,12 @@ def users(functions: Mapping[str, set[str]]) -> set[str]:
     }
 
 
+@pytest.mark.in_turn
 def test_text_is_parsed_only_where_a_user_wrote_it() -> None:
     assert users(PARSES) == PARSING
 
 
+@pytest.mark.in_turn
 def test_terms_are_printed_only_for_programs_files_and_persons() -> None:
     assert users(PRINTS) == PRINTING
 

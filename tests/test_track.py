@@ -193,6 +193,7 @@ def test_a_name_that_no_folder_can_have_does_not_lead_tensorboard_elsewhere(tmp_
 
 
 # Its libraries warn about each other.
+@pytest.mark.in_turn
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_has_a_failed_run_with_parameters_metrics_and_verdict(tmp_path: Path) -> None:
     needed("sqlalchemy", "mlflow")

@@ -45,6 +45,7 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_step_of_training_in_every_program(tmp_path: Path, check_vma: bool) -> None:
@@ -76,6 +77,7 @@ grad: {of: loss, wrt: [w]}
 """
 
 
+@pytest.mark.in_turn
 def test_a_function_may_have_lines_on_both_sides_of_a_gradient(tmp_path: Path) -> None:
     outcome = harness.run(SPLIT, tmp_path)
     assert outcome.failures() == []
@@ -91,6 +93,7 @@ def test_a_function_may_have_lines_on_both_sides_of_a_gradient(tmp_path: Path) -
     assert "def step(" not in outcome.sources["shard_map"]
 
 
+@pytest.mark.in_turn
 def test_a_gradient_is_read_in_its_outputs_layout(tmp_path: Path) -> None:
     """The moments and the update are sharded over all devices, and the weight's shards are gathered."""
     text = GOOD.replace(
@@ -116,6 +119,7 @@ def test_without_a_graph_the_gradient_comes_from_differences(tmp_path: Path) -> 
     assert set(outcome.runs) == {"shard_map", "vmap"}
 
 
+@pytest.mark.in_turn
 def test_in_bfloat16_with_masters_in_float32(tmp_path: Path) -> None:
     text = changed(
         "y: {graph: tanh(a @ w1) @ w2, per_device: \"psum(tanh(a @ w1) @ w2, 'y')\"}",
@@ -161,6 +165,7 @@ def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_trace_shows_the_lines_that_read_gradients(tmp_path: Path, check_vma: bool) -> None:
     outcome = harness.run(GOOD, tmp_path, check_vma=check_vma, trace=True, program="shard_map")

@@ -32,6 +32,7 @@ def test_the_wheel_holds_the_configuration(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "conf/"))]
 
 
+@pytest.mark.in_turn
 def test_the_source_distribution_holds_the_studies(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT]
     subprocess.run(command, check=True, capture_output=True)

@@ -145,6 +145,14 @@ def test_a_valid_experiment_runs_and_fails_the_expectation(tmp_path: Path) -> No
     assert "failed: invalid failed, 1 of 1 programs passed" in printed
 
 
+def test_a_run_that_ends_with_an_error_is_not_called_accepted() -> None:
+    verdict = refused.check("the mesh axis 'x' is used twice", None, "the process ended with status 1\nImportError")
+    assert verdict.status == "failed"
+    assert verdict.reason is not None
+    assert verdict.reason.endswith("but the run ended with an error")
+    assert verdict.details == ["the process ended with status 1", "ImportError"]
+
+
 def test_without_the_expectation_it_is_invalid(tmp_path: Path) -> None:
     status, printed, record = run(tmp_path, FORBIDDEN, "expect.invalid=null")
     assert (status, record["status"], record["checks"]) == (2, "invalid", {})

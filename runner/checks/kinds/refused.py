@@ -8,13 +8,15 @@ from runner.reports.record.verdicts import RefusalVerdict
 
 
 def check(expected: str, fault: Fault | None, message: str | None) -> RefusalVerdict:
-    """The verdict on an experiment in which `fault` was found; `message` is what the user reads.
+    """The verdict on an experiment in which `fault` was found.
 
+    `message` is what the user reads of that, or of what ended the run.
     `expected` is a part of the message, or of the key and the message: `outputs.C[1]: the mesh axis 'x' is used twice`.
     """
     if fault is None:
-        reason = f"{_wanted(expected)}, but nothing refuses it"
-        return RefusalVerdict(status="failed", reason=reason, expected=expected, refused=None)
+        ended = "the run ended with an error" if message else "nothing refuses it"
+        reason, details = f"{_wanted(expected)}, but {ended}", (message or "").splitlines()
+        return RefusalVerdict(status="failed", reason=reason, details=details, expected=expected, refused=None)
     if _words(expected) in _words(f"{key_text(fault.key)}: {fault.message}"):
         return RefusalVerdict(status="passed", expected=expected, refused=message)
     reason = f"{_wanted(expected)}, but refused with another message"

@@ -55,8 +55,8 @@ def run(case: Case, folder: Path, workers: Workers) -> Record:
     in_specs = None if case.jitted and case.in_specs is None else case.in_specs
     with case.context():
         return checked(
-            case.whole(), case.operands, mesh=None if case.setting else case.mesh, in_specs=in_specs,
-            reference=case.reference, out_specs=None, program=case.program, folder=folder, workers=workers, show="none",
+            case.whole(), case.operands, folder, workers, mesh=None if case.setting else case.mesh, in_specs=in_specs,
+            reference=case.reference, out_specs=None, program=case.program, show="none",
         )  # fmt: skip
 
 

@@ -78,8 +78,8 @@ def _record(call: Call, folder: Path) -> tuple[Record, float]:
     try:
         with call.context():
             record = checked(
-                call.function, call.operands, in_specs=call.specs, out_specs=None, reference=call.reference,
-                folder=folder, workers=workers, show="none", timeout=_TIMEOUT, **arguments,
+                call.function, call.operands, folder, workers, in_specs=call.specs, out_specs=None,
+                reference=call.reference, show="none", timeout=_TIMEOUT, **arguments,
             )  # fmt: skip
         return record, time.process_time() - start + _of_workers()
     finally:

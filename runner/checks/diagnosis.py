@@ -169,6 +169,7 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
     # The lines of a function have other names than those of its reference.
     bonus, beside = (0.0, _BESIDE_IN_PYTHON) if own else (_LIKE + _ALIKE, _BESIDE)
     mends: list[_Mend] = []
+    doubtful: list[_Mend] = []
     refused_mends: list[_Mend] = []
     lowest, ended, anywhere = math.inf, "", ""
     try:
@@ -180,7 +181,10 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
                 continue
             unlike = trial.unlike(edit) if own else 0.0
             # What else may mend the program does not depend on what the values say for this edit.
-            score = _score(edit, graph) + trial.pointless(edit) + max(0.0, unlike)
+            lost = math.isinf(unlike)
+            if lost and edit.kind in _NUMBERS:
+                continue
+            score = _score(edit, graph) + trial.pointless(edit) + (0.0 if lost else max(0.0, unlike))
             if math.isinf(score) or (score >= lowest + beside and not also):
                 continue
             reason = None if refused is None else _refusal(trial, refused, edit)
@@ -188,12 +192,12 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
             if reason is None or (own and not reason):
                 if score < lowest:
                     anywhere = edit.kind if edit.kind in _ANYWHERE else ""
-                mends.append(_Mend(score + min(0.0, unlike), edit, unlike))
+                (doubtful if lost else mends).append(_Mend(score + min(0.0, unlike), edit, unlike))
                 lowest = min(lowest, score)
             elif reason and (own or edit.frame is not None):
                 message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
                 refused_edit = replace(edit, message=partial(str, message))
-                refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, unlike))
+                refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, 0.0 if lost else unlike))
     except Exhausted:
         ended = f" within {context.experiment.diagnose:.2g} s"
     likeliest = _likeliest(mends, beside, own=own) or _likeliest(refused_mends, beside, own=own)
@@ -204,6 +208,10 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
         if not alike:
             return _Search([], len(likeliest), ended)
         likeliest = alike
+    # The reference may go another way: what it says against an edit does not make the others likelier.
+    places = {mend.edit.place for mend in likeliest}
+    also_likely = (mend for mend in doubtful if mend.score < lowest + beside and mend.edit.place not in places)
+    likeliest += [*{mend.edit.place: mend for mend in also_likely}.values()] if likeliest else []
     named = [mend.edit for mend in likeliest] if len(likeliest) <= _NAMED else []
     return _Search(named, len(likeliest), ended)
 
@@ -225,6 +233,10 @@ def _vanishes(edit: Edit) -> bool:
 
 
 _OF_TWO = ("subtract", "divide", "maximum", "minimum", "floor_divide", "remainder")
+
+
+_NUMBERS = ("constant", "number")
+"""The kinds of edits of a literal, which may stand in many lines: there the reference's values alone say which."""
 
 
 _BESIDE = 0.75
@@ -446,7 +458,7 @@ class Trial:
     def unlike(self, edit: Edit) -> float:
         """The penalty in rank of an edit of a function that makes its values less like those of its reference.
 
-        It is infinite if the reference has what the line gave, and not what it gives: then the mistake is elsewhere.
+        It is infinite if the reference has what the line gave, and not what it gives: the mistake may be elsewhere.
         """
         evidence = self._recognising.evidence(
             self._cases[0].suspect.executed_in(self._changed.of(edit)),

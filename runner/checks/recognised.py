@@ -71,8 +71,21 @@ class Recognising:
         """Whether the reference has a value, or a sum of it over devices; None if nothing tells it from others."""
         # Where a value has zeros, as that of a relu, its other elements may be those of what it is made of.
         every = ((part, _codes(part)) for part in self._parts(value))
-        shares = [_share(codes, self._reference) for part, codes in every if codes.size > _SHARE * part.size]
-        return max(shares) >= _SHARE if shares else None
+        telling = [codes for part, codes in every if codes.size > _SHARE * part.size]
+        return any(map(self._is_known, telling)) if telling else None
+
+    def _is_known(self, codes: np.ndarray) -> bool:
+        """Whether elements are those of a value of the reference, or of some of its values in a stack.
+
+        A choice between elements of several values, as a `where` makes it, is another value.
+        """
+        if _share(codes, self._reference) < _SHARE:
+            return False
+        if any(_share(codes, wanted) >= _SHARE for wanted in self._wanted):
+            return True
+        elements = np.unique(codes)
+        inside = [wanted for wanted in self._wanted if _share(wanted, elements) >= _SHARE]
+        return _share(codes, _united(inside)) >= _SHARE
 
     def _parts(self, value: PerDevice) -> Iterator[np.ndarray]:
         """What the devices have of a value, and its sums over axes of the mesh if they have different parts."""

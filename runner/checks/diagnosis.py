@@ -205,7 +205,7 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
         # A number may be left out anywhere between two lines: only the reference's values say where.
         least = min(mend.unlike for mend in likeliest)
         alike = [mend for mend in likeliest if least < 0.0 and mend.unlike <= least + _RECOGNISED]
-        if not alike:
+        if not 0 < len(alike) <= _NAMED_OF_NUMBERS:
             return _Search([], len(likeliest), ended)
         likeliest = alike
     # The reference may go another way: what it says against an edit does not make the others likelier.
@@ -259,6 +259,9 @@ def _likeliest(mends: Sequence[_Mend], beside: float, *, own: bool) -> list[_Men
 
 _NAMED = 3
 """The largest number of lines that are named; where edits of more of them mend the program, any may be innocent."""
+
+_NAMED_OF_NUMBERS = 2
+"""The same for edits that put in a number, which may stand in most lines."""
 
 
 def _proposed(suspect: Suspect, reference: Experiment) -> list[Edit]:

@@ -337,6 +337,7 @@ def test_a_named_slice_is_an_option_as_a_file_is() -> None:
     assert offered == ["target=v6e_16x16", "target=v6e_1x1"]
 
 
+@pytest.mark.in_turn
 @needs_libtpu
 def test_libtpu_knows_every_named_slice_and_its_devices():
     script = """
@@ -410,7 +411,6 @@ def test_compiler_evidence_is_recorded_and_checks_that_need_a_run_are_not_run(co
         assert (program["outputs"]["C"]["values"], program["outputs"]["C"]["shard_shape"]) == (None, [256, 256])
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @needs_libtpu
 @pytest.mark.parametrize("program", ["shard_map", "vmap"])

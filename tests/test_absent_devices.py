@@ -62,7 +62,6 @@ def test_derived_lines_follow_the_order_of_split_physical_axes(name: str, tmp_pa
         assert "allow_split_physical_axes=True" in source, program
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("program", ["all", "vmap"])
 def test_a_program_without_arguments_is_compiled_for_the_absent_devices(program: str, tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_a_collective_is_written_by_its_name_of_today(word: str, call: str) -> N
     harness.types(text.replace("LINE", advised))
 
 
+@pytest.mark.in_turn
 def test_an_output_that_is_to_be_scattered_names_the_line_that_scatters() -> None:
     scattered = {"outputs": {"C": ["x", None]}, "expect": None, "program": "shard_map"}
     message = api.run(CASE, scattered).error or ""

@@ -90,6 +90,7 @@ REPORTING = {"console", "progress", "refused", "report", "status", "summary", "t
 """The modules of `show` that report invalid input."""
 
 
+@pytest.mark.in_turn
 def test_an_invalid_experiment_imports_only_readers_and_reports(tmp_path: Path) -> None:
     overrides = (f"+experiment={CASE3}", "arrays.A.spec=[null,w]", f"hydra.run.dir={tmp_path / 'run'}")
     names = modules("runner", *overrides, status=2)

@@ -215,6 +215,7 @@ def test_a_variable_that_jax_refuses_is_one_sentence(tmp_path: Path, name: str, 
     assert "Traceback" in (tmp_path / "run" / "worker.log").read_text()
 
 
+@pytest.mark.in_turn
 def test_an_error_of_all_processes_is_reported_once(tmp_path: Path) -> None:
     done = run_whole(*RUN, "target.processes=2", folder=tmp_path, JAX_ENABLE_X64="maybe")
     assert done.returncode == 3

@@ -92,6 +92,7 @@ def test_each_command_names_the_file_and_the_fault(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.in_turn
 def test_a_written_record_is_read(records: tuple[Any, Any, Any], tmp_path: Path) -> None:
     home = Home(tmp_path, records)
     for data in records:

@@ -321,6 +321,7 @@ expect:
 """
 
 
+@pytest.mark.in_turn
 def test_a_program_is_compared_with_an_expected_range(tmp_path: Path) -> None:
     outcome = run(STEP, tmp_path)
     assert outcome.failures() == []

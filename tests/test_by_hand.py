@@ -140,7 +140,6 @@ BY_HAND = {
 }  # fmt: skip
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BY_HAND)
 def test_a_handwritten_gradient_is_compared_with_jaxs(name: str, tmp_path: Path) -> None:
@@ -158,6 +157,7 @@ def test_a_handwritten_gradient_is_compared_with_jaxs(name: str, tmp_path: Path)
     assert trace.same_outputs is not None
 
 
+@pytest.mark.in_turn
 def test_every_program_computes_a_gradient_that_outputs_name(tmp_path: Path) -> None:
     outcome = harness.run(LEAST_SQUARES.replace("g: []", "g: [], grad.w: []"), tmp_path)
     assert outcome.failures() == []
@@ -175,7 +175,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_a_handwritten_gradient_fails_in_sections(name: str, tmp_path: Path) -> None:
@@ -186,12 +185,14 @@ def test_a_mistake_in_a_handwritten_gradient_fails_in_sections(name: str, tmp_pa
     assert outcome.sections.status == "failed"
 
 
+@pytest.mark.in_turn
 def test_an_edit_that_mends_a_handwritten_gradient_is_found(tmp_path: Path) -> None:
     outcome = harness.run(LEAST_SQUARES.replace("g: 2 * pmean", "g: 2 * psum"), tmp_path)
     assert outcome.sections is not None
     assert any("pmean" in sentence and "per_device.g" in sentence for sentence in outcome.sections.diagnosis)
 
 
+@pytest.mark.in_turn
 def test_without_an_oracle_of_the_gradient_the_rest_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsharded(*_: Any) -> Any:
         raise ValueError("none today")

@@ -200,7 +200,6 @@ POINTS = [
 ]
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "program", "formula", "mesh", "dims"), POINTS)
 def test_the_bytes_equal_the_formula(name, program, formula, mesh, dims, tmp_path: Path):

@@ -191,6 +191,7 @@ def test_a_function_with_an_experiments_name_does_not_hide_it(tmp_path: Path) ->
     assert set(check(tmp_path, layer, X, in_specs=P("data")).arrays) == {"x"}
 
 
+@pytest.mark.in_turn
 def test_hardware_is_a_file_of_its_group_or_numbers(tmp_path: Path) -> None:
     def loss(x: Any, w: Any) -> Any:
         return (x @ w).sum()
@@ -223,6 +224,7 @@ def test_a_function_that_changes_between_calls_is_refused(tmp_path: Path) -> Non
         )
 
 
+@pytest.mark.in_turn
 def test_a_function_jitted_with_partition_specs_is_on_the_mesh_of_the_context(tmp_path: Path) -> None:
     jitted = functools.partial(jax.jit, in_shardings=({"w": P(None, "model")}, P("data")), out_shardings=P("data"))
 
@@ -380,7 +382,6 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.sample(2)
 def test_a_wrong_result_of_the_compiler_is_caught(tmp_path: Path, name: str) -> None:

@@ -96,6 +96,7 @@ def test_a_shard_map_on_a_modules_abstract_mesh_runs_with_its_types(function: An
     assert record.collectives == {"all-reduce": 1}
 
 
+@pytest.mark.in_turn
 def test_a_bare_spec_is_of_the_mesh_that_is_given(tmp_path: Path) -> None:
     mesh = mesh_of(AxisType.Explicit)
     for number, given in enumerate((mesh, mesh.abstract_mesh, {"a": 2, "b": 2})):
@@ -164,6 +165,7 @@ def test_out_specs_hold_in_the_default_program(before: P, after: P, collectives:
     assert layout.note is None
 
 
+@pytest.mark.in_turn
 def test_captured_arrays_are_as_the_caller_has_them(tmp_path: Path) -> None:
     mesh = mesh_of(AxisType.Explicit)
     whole = jnp.arange(8.0)
@@ -208,6 +210,7 @@ def test_an_array_of_an_imported_module_that_a_shard_map_closes_over_is_named(tm
     )
 
 
+@pytest.mark.in_turn
 def test_what_a_step_is_given_to_keep_and_how_its_state_comes_out(tmp_path: Path) -> None:
     def grown(p: Any, x: Any) -> Any:
         moved = jax.lax.with_sharding_constraint(jnp.ones((8, 8)), P("a"))

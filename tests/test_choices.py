@@ -113,6 +113,7 @@ def test_every_program_and_its_gradients_are_right(tmp_path: Path) -> None:
     assert mine.collectives_unknown == []
 
 
+@pytest.mark.in_turn
 def test_a_branch_that_is_not_taken_may_be_infinite(tmp_path: Path) -> None:
     text = """\
 mesh: {axes: [x], shape: [2]}
@@ -240,6 +241,7 @@ def test_values_of_a_branch_are_visible_only_in_it() -> None:
     assert "no array, dim or earlier name 'y_dense'" in refused(reads).message
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("line", ["step(w, grad.w, s)", "cond(s > 0, step, kept, w, grad.w, s)"])
 def test_a_function_of_which_some_lines_need_gradients(line: str, tmp_path: Path) -> None:
     text = f"""\
@@ -261,6 +263,7 @@ grad: {{of: l, wrt: [w]}}
     assert run(text, tmp_path).failures() == []
 
 
+@pytest.mark.in_turn
 def test_a_reader_of_a_choice_that_reads_a_gradient_comes_after_it(tmp_path: Path) -> None:
     text = """\
 mesh: {axes: [x], shape: [2]}
@@ -326,6 +329,7 @@ def test_a_collective_that_all_devices_reach_runs(tmp_path: Path) -> None:
         assert run(uneven(line), tmp_path).failures() == [], line
 
 
+@pytest.mark.in_turn
 def test_a_gradient_that_is_summed_in_a_branch_is_refused(tmp_path: Path) -> None:
     config = uneven("cond(c[0, 0] > 0, lambda: c * s, lambda: c)") | {"grad": {"of": "l", "wrt": ["s"]}}
     config["per_device"]["l"] = "pmean(mean(y ** 2), 'x')"

@@ -173,6 +173,7 @@ def test_a_movement_in_groups_stays_within_each_group(name, arguments, tiled, me
     assert_agreement(mesh, name, values, axes, *arguments, axis_index_groups=groups, tiled=tiled)
 
 
+@pytest.mark.in_turn
 @few
 @given(st.data(), places())
 def test_psum_of_floats(data, place):
@@ -255,6 +256,7 @@ def test_all_to_all_agrees_with_jax(data, place, tiled):
     assert all(np.array_equal(a, b) for a, b in zip(ours, same, strict=True))
 
 
+@pytest.mark.in_turn
 @few
 @given(st.data(), places(ordered=True))
 def test_ppermute_agrees_with_jax(data, place):
@@ -266,6 +268,7 @@ def test_ppermute_agrees_with_jax(data, place):
     assert_agreement(mesh, "ppermute", data.draw(values_on(mesh, (2,), ("float32", "int32", "bool"))), axes, pairs)
 
 
+@pytest.mark.in_turn
 @few
 @given(st.data(), places(ordered=True), st.integers(-9, 9))
 def test_ppermute_by_a_shift(data, place, shift):
@@ -277,6 +280,7 @@ def test_ppermute_by_a_shift(data, place, shift):
     assert_same(ours, by_jax(mesh, "ppermute", values, axes, perm))
 
 
+@pytest.mark.in_turn
 @few
 @given(st.data(), places(ordered=True))
 def test_pshuffle_agrees_with_jax(data, place):
@@ -285,6 +289,7 @@ def test_pshuffle_agrees_with_jax(data, place):
     assert_agreement(mesh, "pshuffle", data.draw(values_on(mesh, (2,))), axes, perm)
 
 
+@pytest.mark.in_turn
 @few
 @given(st.data(), places())
 def test_pbroadcast_equals_its_definition_in_jaxs_documentation(data, place):
@@ -298,6 +303,7 @@ def test_pbroadcast_equals_its_definition_in_jaxs_documentation(data, place):
     assert_same(widened(ours), by_jax(mesh, "psum", masked, axes))
 
 
+@pytest.mark.in_turn
 @settings(few, max_examples=15)
 @given(places())
 def test_axis_index_and_axis_size(place):

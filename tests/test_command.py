@@ -162,6 +162,7 @@ def print_what_the_record_has(folder: Path, tmp_path: Path) -> None:
             assert output["text"] in part, program
 
 
+@pytest.mark.in_turn
 @SAME_WORKER
 @pytest.mark.parametrize("program", ["auto", "constraint", "explicit", "derived", "shard_map", "vmap"])
 def test_a_program_is_a_script(runs: dict[str, Path], tmp_path: Path, program: str) -> None:
@@ -391,6 +392,7 @@ def test_the_console_script_and_the_module_are_the_same_command() -> None:
     assert printed.replace("Run one: shardproof ", "Run one: python -m runner ") == run_whole().stdout
 
 
+@pytest.mark.in_turn
 def test_a_closed_pipe_ends_the_command_quietly() -> None:
     command = f"{sys.executable} -m runner +experiment=case3_allreduce program=auto --cfg job | head -1"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, cwd=ROOT)

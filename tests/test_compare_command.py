@@ -292,6 +292,7 @@ def test_an_invalid_comparison_is_one_message_and_status_2(
     assert "\n".join(printed(capsys, *arguments, status=2)) == message
 
 
+@pytest.mark.in_turn
 def test_the_command_imports_no_jax(here: Path) -> None:
     write("a")
     write("b", programs={"shard_map": program(collective(), GATHER)})

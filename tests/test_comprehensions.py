@@ -56,6 +56,7 @@ def test_a_comprehension_over_arrays_is_refused(old: str, new: str, message: str
     assert error.value.fault.key == ("per_device", "a")
 
 
+@pytest.mark.in_turn
 def test_dots_in_an_index_in_every_program(tmp_path: Path) -> None:
     text = """
     arrays: {t: {shape: [4, 2, 8], init: "arange(64)", spec: [x, null, y]}}

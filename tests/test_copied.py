@@ -105,6 +105,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.in_turn
 def test_a_copy_ends_with_its_original_and_says_how_it_ended() -> None:
     with subprocess.Popen([sys.executable, "-c", COPYING], stdout=subprocess.PIPE, text=True) as original:
         assert original.stdout is not None

@@ -28,7 +28,6 @@ def _tried(name: str, folder: Path) -> list[Trial]:
     return list(trials(name, folder))
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_collective_is_gone_without_the_keys_of_its_reason(name: str, tmp_path: Path) -> None:
     attempts = _tried(name, tmp_path)
@@ -56,6 +55,7 @@ def test_a_reason_that_names_another_spec_is_false(tmp_path: Path, monkeypatch: 
     assert {(trial.verdict, trial.why) for trial in attempts} == {(FALSE, "arrays.B.spec has no I over x")}
 
 
+@pytest.mark.in_turn
 def test_a_key_through_another_dimension_must_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without A's axis the gather of A is gone: B's sharding of K plays no role."""
     _saying(monkeypatch, " and arrays.B.spec by way of K", "arrays.A.spec", "arrays.B.spec")

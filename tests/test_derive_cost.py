@@ -172,6 +172,7 @@ outputs: {out: [i, j]}
     assert derivation.check(context, types.derived, types.floats[Program.DERIVED]).status == "passed"
 
 
+@pytest.mark.in_turn
 def test_gradients_count_too(tmp_path: Path) -> None:
     """Attention over a sharded sequence: an exchange to heads sends a quarter of a gather, forward and backward."""
     text = """

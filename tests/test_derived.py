@@ -110,6 +110,7 @@ def _checked(experiment: Experiment, folder: Path) -> Judged | NotRun | str:
     return derivation.check(context, types.derived, types.floats["derived"])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_is_derived_and_right(name: str, tmp_path: Path) -> None:
     assert _checked(harness.experiment(MODELS[name]), tmp_path) == Judged(status="passed")
@@ -369,6 +370,7 @@ def test_the_section_can_be_pasted() -> None:
     assert section(lines_of(pasted.per_device)) == section(lines_of(types.derived.per_device))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("graph", "spec", "more"),
     [

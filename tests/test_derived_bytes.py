@@ -22,6 +22,7 @@ GRAPHS: dict[str, dict[str, Any]] = harness.loaded((ROOT / "tests" / "derived_by
 SLACK = 1.05
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_device_sends_no_more_than_by_hand(name: str, tmp_path: Path) -> None:
     graph = dict(GRAPHS[name])

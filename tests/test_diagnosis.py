@@ -178,6 +178,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(mistake: str) -> None:
     graph, per_device, sentence = MISTAKES[mistake]
@@ -275,6 +276,7 @@ def consulted(graph: dict[str, Any], per_device: dict[str, Any], **keys: Any) ->
     return oracles.consult(given, arrays, {"C": Typed(shape, "float32")}, {})
 
 
+@pytest.mark.in_turn
 def test_later_names_are_not_proposed() -> None:
     given = consulted(**LATER)
     message = diagnosis.diagnose(given, lambda _: None)[0]

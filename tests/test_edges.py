@@ -39,6 +39,7 @@ FLOATS_ONLY = (
 ROUGH = {"erf_inv": 1e-3, "ndtri": 1e-3}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["float32", "int32"])
 def test_edges_have_the_values_of_jax(kind: str) -> None:
     edges = EDGES if kind == "float32" else INTEGERS
@@ -76,6 +77,7 @@ def test_where_versions_differ_the_element_is_open_and_no_other() -> None:
     assert rounding.overflows[0].tolist() == [True, False, False]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["random_gamma_grad", "igamma_grad_a"])
 def test_derivatives_of_the_incomplete_gamma_function_in_its_upper_tail(name: str) -> None:
     a, x = np.array([0.1, 1, 1, 5, 50, 50, 1000]), np.array([30.0, 20, 100, 60, 120, 200, 1200])

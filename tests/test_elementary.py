@@ -22,6 +22,7 @@ UNIT = elementary.UNIT
 X = np.linspace(-3, 3, 64, dtype=np.float32)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", measured.FUNCTIONS)
 def test_no_error_of_an_array_is_larger_than_the_tables(name: str) -> None:
     function, exact, points = measured.FUNCTIONS[name]
@@ -84,6 +85,7 @@ def test_results_are_moved_inside_of_loops_branches_and_calls() -> None:
         assert np.abs(np.asarray(moved, np.float64) - exact).max() < 4 * UNIT * np.abs(exact).max()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "complex64"])
 def test_the_dtype_of_a_result_stays(dtype: str) -> None:
     moved = inexact(lambda x: jnp.exp(x) * 2, "cpu")(np.uint32(3), jnp.asarray(X, dtype))
@@ -111,6 +113,7 @@ program: constraint
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", [0, 1, 3])
 def test_a_right_gradient_of_gelu_is_within_its_tolerance(tmp_path: Any, seed: int) -> None:
     # JAX 0.12 computes `tanh` less exactly in this program than on one device.

@@ -368,6 +368,7 @@ def _of_narrow(line: str, **keys: Any) -> Estimate:
     return compiled.estimate
 
 
+@pytest.mark.in_turn
 def test_narrow_floats_count_as_in_the_file_though_cpus_compute_and_send_float32() -> None:
     """The product at bfloat16's peak, and its operands and result once through the memory, two bytes each."""
     times = _of_narrow("a @ b")
@@ -378,6 +379,7 @@ def test_narrow_floats_count_as_in_the_file_though_cpus_compute_and_send_float32
     assert "CPUs multiply and send narrow floats as float32: here they count as in the file" in times.unknown
 
 
+@pytest.mark.in_turn
 def test_a_product_of_what_the_file_widens_is_one_of_float32() -> None:
     widened = _of_narrow("astype(a, 'float32') @ astype(b, 'float32')", outputs={"y": ["x"]})
     assert widened.mfu is not None

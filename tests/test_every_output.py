@@ -251,6 +251,7 @@ outputs: {C: [x, y], D: [x, y], F: [x, y]}
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["C", "D", "F"])
 @pytest.mark.parametrize("program", [Program.AUTO, Program.VMAP])
 def test_an_output_that_one_program_gets_wrong_is_found_in_all_of_them(

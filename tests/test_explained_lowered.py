@@ -50,6 +50,7 @@ def planned(folder: Path) -> Explanation:
     return files.explain(folder / "step.mlir")
 
 
+@pytest.mark.in_turn
 def test_a_lowered_module_has_the_collectives_that_shardy_plans(planned: Explanation) -> None:
     assert (planned.module, planned.stage, str(planned.mesh)) == ("jit__step", "lowered", "data=2 × model=2")
     # By hand: x @ w sums over the rows of w, which `data` shards; so does its gradient over the rows of x.
@@ -67,6 +68,7 @@ def test_its_arguments_have_their_layouts_and_what_a_device_holds(planned: Expla
     ]
 
 
+@pytest.mark.in_turn
 def test_a_collective_that_the_program_asks_for_is_as_written(tmp_path: Path) -> None:
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
     f = jax.jit(jax.shard_map(lambda v: jax.lax.psum(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))
@@ -76,6 +78,7 @@ def test_a_collective_that_the_program_asks_for_is_as_written(tmp_path: Path) ->
     assert (entry.kind, entry.axes, entry.inserted, entry.bytes_sent) == ("all-reduce", ["x"], False, 48)
 
 
+@pytest.mark.in_turn
 def test_what_was_compiled_takes_reasons_and_layouts_from_it(folder: Path, lowered: Any) -> None:
     with_lowered = files.explain(folder / "step.txt", Wanted(lowered=folder / "step.mlir"))
     here = runner.explain(lowered)
@@ -89,6 +92,7 @@ def test_what_was_compiled_takes_reasons_and_layouts_from_it(folder: Path, lower
     assert [e.why for e in files.explain(folder / "step.txt").moving] == [None] * len(here.moving)
 
 
+@pytest.mark.in_turn
 def test_a_file_without_locations_says_how_to_write_them(folder: Path) -> None:
     explanation = files.explain(folder / "bare.mlir")
     assert explanation.lines == {}
@@ -110,6 +114,7 @@ def _why(explanation: Explanation) -> list[Any]:
     return [(e.kind, e.node, e.axes, e.why and e.why.text) for e in explanation.moving]
 
 
+@pytest.mark.in_turn
 def test_a_folder_of_dumps_has_reasons_axes_and_layouts_by_itself(dump: Path, lowered: Any) -> None:
     explanation, here = files.explain(dump), runner.explain(lowered)
     assert str(explanation.mesh) == "data=2 × model=2"
@@ -118,6 +123,7 @@ def test_a_folder_of_dumps_has_reasons_axes_and_layouts_by_itself(dump: Path, lo
     assert [argument.spec for argument in explanation.arguments] == [argument.spec for argument in here.arguments]
 
 
+@pytest.mark.in_turn
 def test_a_serialized_module_takes_reasons_from_a_lowered_one(dump: Path, folder: Path, lowered: Any) -> None:
     (serialized,) = dump.glob("*after_optimizations.hlo.pb")
     explanation = files.explain(serialized, Wanted(lowered=folder / "step.mlir"))
@@ -132,6 +138,7 @@ def test_a_dumped_module_before_its_passes_has_the_collectives_that_shardy_plans
     assert _why(files.explain(before)) == _why(planned)
 
 
+@pytest.mark.in_turn
 def test_a_dump_with_a_shard_map_says_why_it_has_no_reasons(tmp_path: Path) -> None:
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
     inner = jax.shard_map(
@@ -145,6 +152,7 @@ def test_a_dump_with_a_shard_map_says_why_it_has_no_reasons(tmp_path: Path) -> N
     assert any("it has a shard_map, of which a dump keeps too little; JAX_DUMP_IR_TO" in n for n in explanation.notes)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -227,6 +227,7 @@ grad: {of: loss, wrt: [V]}
 """
 
 
+@pytest.mark.in_turn
 def test_types_have_only_explicit_axes(tmp_path):
     outcome = harness.run(MIXED, tmp_path, program=["auto", "constraint", "explicit"])
     assert outcome.failures() == []

@@ -156,12 +156,14 @@ def test_more_elements_than_xla_counts_are_refused_where_they_are_made() -> None
         harness.types(text)
 
 
+@pytest.mark.in_turn
 def test_a_derived_line_that_would_nest_too_deep_is_not_derived(tmp_path: Path) -> None:
     outcome = harness.run(f"{ARRAYS}graph: {{C: 'sum(A{'.T' * 99})'}}\n", tmp_path)
     assert outcome.failures() == []
     assert "nested more than 100 levels deep" in outcome.types.unsupported["derived"]
 
 
+@pytest.mark.in_turn
 def test_a_choice_in_a_branch_of_a_choice_of_the_same_name(tmp_path: Path) -> None:
     functions = "{'f(x)': 'cond(sum(x) > 0, g, h, x)', 'g(x)': 'cond(sum(x) > 1, h, h, x)', 'h(x)': x + 1}"
     outcome = harness.run(f"{ARRAYS}functions: {functions}\ngraph: {{C: sum(f(A))}}\n", tmp_path)

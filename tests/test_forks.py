@@ -74,6 +74,7 @@ def left(mark: str, seconds: float = 3.0) -> dict[int, str]:
     return running
 
 
+@pytest.mark.in_turn
 def test_a_run_ends_while_processes_that_a_module_forked_would_go_on(tmp_path: Path) -> None:
     mark = written(tmp_path)
     done = run_whole("forks.yaml", "hydra.run.dir=out", folder=tmp_path, **{_MARK: mark})

@@ -171,6 +171,7 @@ outputs: {C: [x, null]}
 """
 
 
+@pytest.mark.in_turn
 def test_a_function_reads_arrays_as_a_python_closure_does(tmp_path: Path) -> None:
     outcome = run(CLOSED, tmp_path)
     assert outcome.failures() == []
@@ -425,6 +426,7 @@ def test_named_scopes_lead_back_to_lines() -> None:
         assert origin.node == line, stack
 
 
+@pytest.mark.in_turn
 def test_functions_and_shared_lines_run_in_every_program(tmp_path: Path) -> None:
     text = TWICE.replace("both:", "  turned(a, b): (a - b, 2 * a)\nboth:\n  u, w: turned(h, 3 * h)")
     text = text.replace("outputs: {n: [x, null]}", "outputs: {n: [x, null], u: [x, null], w: [x, null]}")

@@ -59,6 +59,7 @@ def searched(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return search.records()[0], smallest
 
 
+@pytest.mark.in_turn
 def test_a_case_is_a_function_of_its_seed_and_number() -> None:
     assert [cases.case(3, i) for i in range(4)] == [cases.case(3, i) for i in range(4)]
     assert cases.case(3, 0) != cases.case(4, 0)
@@ -76,6 +77,7 @@ def test_cases_are_experiments_of_all_kinds() -> None:
     assert len({array.dtype for experiment in experiments for array in experiment.arrays}) > 6
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("number", range(2))
 def test_a_case_runs_in_all_its_programs(number: int) -> None:
     verdict = answer({"seed": 12, "number": number}, lambda *_, **__: None)
@@ -108,6 +110,7 @@ def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monke
     assert "WANTED = {" in alone
 
 
+@pytest.mark.in_turn
 def test_a_bug_in_a_check_is_distinguished_from_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.checks.kinds.layout.check", lambda *_: 1 / 0)
     verdict = answer({"config": FOUR_LINES}, lambda *_, **__: None)
@@ -135,6 +138,7 @@ ONCE_WRONG = {
 """Lines that once crashed the run, or were judged wrong, by a description."""
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("description", ONCE_WRONG)
 def test_earlier_findings_are_right_now(description: str) -> None:
     arrays = {
@@ -218,6 +222,7 @@ def test_a_graph_on_which_shardys_passes_fail_is_derived_without_its_plan() -> N
     assert (verdict["status"], verdict["why"]) == ("right", None)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("number", range(6))
 def test_a_random_graph_is_derived_and_right(number: int) -> None:
     config = derived.drawn(2, number)

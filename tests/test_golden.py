@@ -132,6 +132,7 @@ def test_pinning_leaves_every_other_series_target_and_program_as_it_is(tmp_path:
     assert list(golden.read(path)) == ["jax 0.10"]
 
 
+@pytest.mark.in_turn
 def test_several_processes_pin_in_one_file_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "case.json"
     script = (

@@ -143,6 +143,7 @@ def test_a_gradient_that_outputs_do_not_name_has_its_arrays_layout():
     assert experiment.results == {"loss": ()}
 
 
+@pytest.mark.in_turn
 def test_a_constraint_on_an_array_does_not_change_its_gradients_layout(tmp_path):
     text = LEAST_SQUARES % LAYOUTS["contracting"]
     outcome = harness.run(text, tmp_path, constraints={"w": [None, "y"], "r": ["y"]})
@@ -176,7 +177,6 @@ grad: {of: loss, wrt: [w2, b1, w1]}
 """
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_a_network_with_a_cross_entropy(dtype, tmp_path):
@@ -220,7 +220,6 @@ def test_gradients_through_an_unrolled_loop_pass_in_every_program(tmp_path):
     assert outcome.failures() == []
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("program", ["auto", "constraint", "shard_map", "vmap"])
 def test_through_a_fori_loop(program, tmp_path):
@@ -406,6 +405,7 @@ def planted(monkeypatch, program, old, new):
     monkeypatch.setitem(WRITERS, program, write)
 
 
+@pytest.mark.in_turn
 def test_a_gradient_inside_of_shard_map_without_check_vma_is_caught(tmp_path, monkeypatch):
     right = WRITERS[Program.SHARD_MAP]
 
@@ -457,6 +457,7 @@ def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monke
     assert outcome.checks["shard_map"].agreement.status == "failed"
 
 
+@pytest.mark.in_turn
 def test_a_per_device_with_another_gradient_is_distinguished_from_a_fault_of_jax(tmp_path):
     # At w = 0 the two losses agree; as functions of w they do not.
     text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("w: {shape: [D, F]", "w: {shape: [D, F], init: zeros")
@@ -546,6 +547,7 @@ def test_differences_confirm_to_a_millionth_of_the_terms(times, confirmed, sign,
     assert consultation.apart["graph"]["grad.w"] == pytest.approx(times, rel=0.1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("wrong", "names"), [((0,), "grad.w"), ((1,), "grad.x"), ((2,), "grad.t"), ((0, 2), "grad.w and grad.t")]
 )
@@ -643,6 +645,7 @@ grad: {of: loss, wrt: [w]}
     assert consulted(text).faults == []
 
 
+@pytest.mark.in_turn
 def test_a_gradient_that_is_zero(tmp_path):
     text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("wrt: [w]", "wrt: [w, unused]")
     text = text.replace("arrays:\n", "arrays:\n  unused: {shape: [4, 4], spec: [y, x]}\n")
@@ -691,6 +694,7 @@ def test_every_fault_of_the_oracles_is_reported():
 # Operations that JAX cannot differentiate.
 
 
+@pytest.mark.in_turn
 def test_a_program_whose_gradient_jax_does_not_have_is_left_out(tmp_path):
     text = (
         (LEAST_SQUARES % LAYOUTS["data parallel"])
@@ -843,6 +847,7 @@ def test_a_bfloat16_gradient_is_not_taken_for_rounding(tmp_path):
     assert list(run_record.programs) == PROGRAMS
 
 
+@pytest.mark.in_turn
 def test_names_that_the_script_needs_are_free_for_the_experiment(tmp_path):
     text = """
 arrays: {w: {shape: [4, 4], spec: [x, y]}}

@@ -32,6 +32,7 @@ def configuration() -> list[Any]:
     return [getattr(jax.config, name) for name in names]
 
 
+@pytest.mark.in_turn
 def test_the_record_equals_that_of_a_separate_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not here.OPTIMIZED:
         monkeypatch.setenv("XLA_FLAGS", quick.FLAGS)
@@ -48,6 +49,7 @@ def test_the_record_equals_that_of_a_separate_worker(tmp_path: Path, monkeypatch
     assert records[0] == records[1]
 
 
+@pytest.mark.in_turn
 def test_a_header_configures_jax_until_its_program_is_done(tmp_path: Path) -> None:
     before = configuration()
     harness.run(TEXT, tmp_path)

@@ -270,6 +270,7 @@ def test_groups_read_back_to_the_axes_in_every_spelling(drawn):
         assert groups.axes_of(rows, mesh) == moved, spelling
 
 
+@pytest.mark.in_turn
 @given(meshes(), st.randoms(use_true_random=False))
 def test_the_order_of_groups_and_of_devices_in_them_does_not_matter(drawn, random):
     mesh, axes = drawn

@@ -409,6 +409,7 @@ def test_many_files_are_read_or_refused(trap: Trap, folder: Path, content: bytes
     _composed(trap, folder, content, [])
 
 
+@pytest.mark.in_turn
 @FEW_FILES
 @given(given=overrides)
 def test_an_override_is_read_or_refused(trap: Trap, folder: Path, given: list[str]) -> None:

@@ -353,6 +353,7 @@ def of_mlp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
     return record, folder
 
 
+@pytest.mark.in_turn
 def test_a_function_that_gives_several_values_is_unpacked(of_mlp: tuple[Record, Path]) -> None:
     source = (of_mlp[1] / "program_auto.py").read_text()
     assert "b, s = both(a, w1, w2)" in source

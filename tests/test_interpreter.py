@@ -218,6 +218,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
+@pytest.mark.in_turn
 @settings(max_examples=60, deadline=None)
 @given(EXPRESSIONS)
 def test_on_one_device_both_oracles_are_equal(text: str) -> None:

@@ -29,7 +29,6 @@ def launcher(name: str, *more: str) -> object:
 LAUNCHERS = [launcher("joblib", "hydra.launcher.n_jobs=2"), launcher("submitit_local")]
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_point_has_a_record_and_a_row_in_the_table(launcher: tuple[str, ...], tmp_path: Path) -> None:

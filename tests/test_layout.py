@@ -67,6 +67,7 @@ def test_the_shards_tile_the_array_and_each_has_as_many_copies(layout: Layout) -
     assert [block for block, _ in held] == sorted(block for block, _ in held)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("axes", ["x", "y", ("x", "y"), ("y", "x"), ()])
 def test_axis_index_and_groups_are_those_of_jax(axes: str | tuple[str, ...]) -> None:
     mesh = Mesh(("x", "y"), (2, 4))

@@ -53,6 +53,7 @@ def small_files(limit: int) -> str:
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("limit", [600, 3000, 5000])
 def test_without_room_on_the_disk_there_is_one_message_and_no_half_a_record(tmp_path: Path, limit: int) -> None:
     process = started(*RUN, "hydra.run.dir=run", folder=tmp_path, before=small_files(limit))
@@ -65,6 +66,7 @@ def test_without_room_on_the_disk_there_is_one_message_and_no_half_a_record(tmp_
     assert not left.exists() or recorded(left.parent)["status"] == "error"
 
 
+@pytest.mark.in_turn
 def test_a_sweep_without_room_ends_with_its_table(tmp_path: Path) -> None:
     sweep = ("-m", *RUN, "dims.J=4,8", "hydra.sweep.dir=sweep")
     process = started(*sweep, folder=tmp_path, before=small_files(5000))
@@ -75,6 +77,7 @@ def test_a_sweep_without_room_ends_with_its_table(tmp_path: Path) -> None:
     assert "2 of 2 points left no record" in out
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("module", ["runner derive", "runner mutate", "runner plan"])
 def test_the_other_commands_have_one_message_too(tmp_path: Path, module: str) -> None:
     limit = small_files(300)
@@ -115,6 +118,7 @@ def test_a_file_is_no_folder_for_a_run(tmp_path: Path, folder: str) -> None:
     assert (tmp_path / "file").read_text() == "kept"
 
 
+@pytest.mark.in_turn
 def test_standard_output_that_is_full_or_closed_is_no_success(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         process = started(*RUN, folder=tmp_path, stdout=full)
@@ -125,6 +129,7 @@ def test_standard_output_that_is_full_or_closed_is_no_success(tmp_path: Path) ->
     assert process.returncode == 3
 
 
+@pytest.mark.in_turn
 def test_a_stream_that_knows_only_ascii_gets_plain_characters(tmp_path: Path) -> None:
     process = started(*RUN[:2], folder=tmp_path, env={"PYTHONIOENCODING": "ascii"})
     out, err = process.communicate(timeout=120)
@@ -166,6 +171,7 @@ def test_a_name_that_no_folder_can_have_creates_none_elsewhere(tmp_path: Path, n
     assert folder.parent == home / "outputs" / "unnamed"
 
 
+@pytest.mark.in_turn
 def test_an_interrupted_sweep_shows_what_is_done(tmp_path: Path) -> None:
     sweep = ("-m", *RUN, "dims.J=4,8,12,16,20,24,28,32", "hydra.sweep.dir=sweep")
     # Python's own os.walk leaves an iterator open when it is interrupted, and warns about it.

@@ -123,6 +123,7 @@ WHOLE = {name: {"shape": shape, "spec": ["y"][: name != "c"]} for name, shape in
          (("a", ["N", "M"]), ("b", ["N", "M"]), ("c", ["M", "M"]))}  # fmt: skip
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_step_of_training(check_vma: bool, tmp_path: Path) -> None:
     """`new` is the plain NumPy step; without `check_vma` JAX sums gradients over the manual axes only."""
@@ -166,6 +167,7 @@ def test_devices_that_differ_along_automatic_axes_have_one_block(tmp_path: Path)
     assert values["s"][0] is values["s"][1] is values["s"][4]
 
 
+@pytest.mark.in_turn
 def test_a_sum_that_is_missing_is_found_over_the_manual_axis(tmp_path: Path) -> None:
     text = changed("psum(sum(u, axis=0), 'y')", "sum(u, axis=0)")
     context = consulted(experiment(text, check_vma=False), tmp_path)

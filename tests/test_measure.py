@@ -122,6 +122,7 @@ def test_invalid_measure_arguments_are_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.in_turn
 def test_devices_that_are_not_here_are_one_message() -> None:
     wanted = MeasuringRequest(platform="tpu", devices=0, kinds=["all-reduce"], sizes=[64], dtypes=[], runs=1)
     with pytest.raises(NotMeasured, match=r"(?i)tpu"):

@@ -296,6 +296,7 @@ def cpus(taken: Path) -> Explanation:
     return files.explain(None, Wanted(profile=taken))
 
 
+@pytest.mark.in_turn
 def test_the_file_is_read_as_jaxs_own_reader_reads_it(taken: Path) -> None:
     file = _file(taken, ".xplane.pb")
     count = 0

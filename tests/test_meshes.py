@@ -56,6 +56,7 @@ def test_there_may_be_more_devices_than_the_mesh_has(tmp_path: Path) -> None:
     assert [shard.device for shard in outcome.record.compiled["auto"].outputs["C"].shards or ()] == [7, 2, 0, 5]
 
 
+@pytest.mark.in_turn
 def test_a_program_with_an_order_of_devices_runs_alone(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\n" + GOOD)

@@ -313,6 +313,7 @@ def test_every_line_of_a_module_is_read(name):
     )
 
 
+@pytest.mark.in_turn
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(sorted(name for name in EXPECTED if EXPECTED[name])), st.data())
 def test_a_collective_whose_line_is_damaged_does_not_vanish(name, data):

@@ -18,7 +18,6 @@ from tests.server import Done, command
 SHIPPED = [name for name in EXPERIMENTS if name not in REFUSED]
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(24)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_no_mutant_of_a_shipped_experiment_survives(name: str, tmp_path: Path) -> None:

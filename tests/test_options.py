@@ -83,6 +83,7 @@ def test_a_users_own_option_is_found(tmp_path: Path) -> None:
     assert chosen(runner.compose("mine", config_dir=tmp_path))[:2] == (["y", "x"], [1, 2])
 
 
+@pytest.mark.in_turn
 def test_a_mapping_in_python_may_name_it_and_the_record_says_which(tmp_path: Path) -> None:
     record = runner.run(yaml.safe_load(MINE), folder=tmp_path / "run")
     assert record.status == "passed"
@@ -216,6 +217,7 @@ def test_the_number_of_devices_is_that_of_the_mesh(tmp_path: Path, name: str) ->
     )
 
 
+@pytest.mark.in_turn
 def test_an_experiment_needs_no_line_of_hydras(tmp_path: Path) -> None:
     folder = tmp_path / "conf" / "experiment" / "team"
     folder.mkdir(parents=True)

@@ -146,6 +146,7 @@ def test_the_reference_follows_the_rules_and_the_note_says_how_they_differ(run: 
     assert {mode.program for mode in modes(record.programs, tmp_path / "run") if mode.gap is not None} == set()
 
 
+@pytest.mark.in_turn
 def test_a_rule_may_replace_the_derivative_of_a_while(run: Any) -> None:
     record = run(
         arrays={"a": ARRAYS["a"]},
@@ -157,6 +158,7 @@ def test_a_rule_may_replace_the_derivative_of_a_while(run: Any) -> None:
     assert "JAX does not differentiate the lines themselves" in str(value_of(record, Program.AUTO).note)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("graph", [True, False], ids=["with a graph", "without"])
 def test_device_code_has_the_rules_too(run: Any, graph: bool) -> None:
     record = run(
@@ -175,6 +177,7 @@ def test_device_code_has_the_rules_too(run: Any, graph: bool) -> None:
         assert str(output.reason).startswith("it differs from the derivative of the lines, which do not have the rule")
 
 
+@pytest.mark.in_turn
 def test_a_program_with_another_rule_than_the_graph_fails(run: Any) -> None:
     record = run(
         arrays={"a": ARRAYS["a"]},

@@ -214,6 +214,7 @@ def calling(lines: jaxprs.FunctionLines, given: dict[str, np.ndarray]) -> tuple[
     return traced.experiment(lines.traced(given), "graph", arrays, program="auto")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("function", "plain", "operands"),
     [

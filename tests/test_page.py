@@ -208,6 +208,7 @@ def test_everything_in_the_record_is_on_the_page(ran_with_trace: Path, pages: di
     assert [each for each in expected if each is None or " ".join(each.split()) not in text] == []
 
 
+@pytest.mark.in_turn
 def test_the_same_records_give_the_same_bytes(tmp_path: Path, pages: dict[str, str]) -> None:
     folder = tmp_path / "sweep"
     folder.mkdir()
@@ -224,6 +225,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path, pages: dict[str, s
     assert written[0] == written[1]
 
 
+@pytest.mark.in_turn
 def test_no_jax_is_imported(tmp_path: Path) -> None:
     swept.write(tmp_path, 3)
     script = (

@@ -67,7 +67,6 @@ def of_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(tmp_path_factory.mktemp("plans"))
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
@@ -86,6 +85,7 @@ def test_a_page_has_no_errors_and_makes_no_requests(
     assert (ink == "rgb(26, 31, 38)") == (scheme == "light")
 
 
+@pytest.mark.in_turn
 def test_the_verdicts_of_a_run_need_no_more_than_1000_pixels(chromium: Browser, of_run: Path) -> None:
     chromium.call("Emulation.setDeviceMetricsOverride", width=1000, height=900, deviceScaleFactor=1, mobile=False)
     chromium.open(of_run)

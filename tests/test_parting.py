@@ -79,6 +79,7 @@ def leaky(kinds: Sequence[str]) -> Any:
 X = np.linspace(0.1, 1, 8).astype(np.float32)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("wrong", "line"), [("bfloat16", "h"), ("float64", "h"), ("float16", None)])
 def test_a_mistake_in_one_dtype_is_found_at_its_line(wrong: str, line: str | None) -> None:
     primitive = leaky([wrong])
@@ -106,6 +107,7 @@ def test_a_mistake_inside_a_shard_map_is_found_at_its_line() -> None:
     assert (place.line, place.primitive) == ("h", "leaky")
 
 
+@pytest.mark.in_turn
 def test_equations_that_amplify_rounding_are_right() -> None:
     def function(x: jax.Array) -> tuple[jax.Array, ...]:
         close = x * 3 - (x * 3 + 1e-6)

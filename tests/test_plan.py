@@ -485,6 +485,7 @@ def test_a_network_too_large_to_eliminate_is_solved_by_pruning(seed: int) -> Non
     assert solution.cost == pytest.approx(exact.cost)
 
 
+@pytest.mark.in_turn
 def test_when_time_is_up_there_is_a_choice_and_a_bound() -> None:
     wide = grid(np.random.default_rng(0), 30, 30)
     began = clock.now()
@@ -555,6 +556,7 @@ def test_a_runner_up_has_the_exact_cost_of_another_choice() -> None:
         assert wide.cost(choice) == pytest.approx(beside.least[variable][second])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "graph",
     [
@@ -1122,6 +1124,7 @@ def test_a_candidate_has_the_layouts_that_differ_from_the_first() -> None:
     assert texts == ["x=[null] y=[x] params/up=[x, null]", "params/up=[null, x]", "the same"]
 
 
+@pytest.mark.in_turn
 def test_five_mesh_axes_are_planned_with_some_that_split_together() -> None:
     axes = {"a": 2, "b": 2, "c": 2, "d": 2, "e": 2}
     layered = mlp(64, axes, x="auto", loss=True)

@@ -67,6 +67,7 @@ def test_the_plan_says_why_and_has_a_page(plan: Plan) -> None:
     assert "params/up by columns" in plan.page.read_text(encoding="utf-8")
 
 
+@pytest.mark.in_turn
 def test_the_specs_are_what_check_takes(plan: Plan, tmp_path: Path) -> None:
     import numpy as np
 
@@ -184,6 +185,7 @@ def test_what_a_function_saves_is_planned_with_its_layouts(tmp_path: Path) -> No
     assert plan.saved == "everything"
 
 
+@pytest.mark.in_turn
 def test_the_shape_of_the_mesh_is_found(tmp_path: Path) -> None:
     """Rows are sharded over data alone, and need no more than the sum of the loss."""
     keys = {"devices": 4, "candidates": 0, "lines": False, "quiet": True, "in_specs": (runner.AUTO, P("data"))}
@@ -213,6 +215,7 @@ def _saved(policy: Any, memory: int, tmp_path: Path) -> Plan:
     )  # fmt: skip
 
 
+@pytest.mark.in_turn
 def test_what_a_function_saves_is_chosen_from_the_names_under_its_checkpoint(tmp_path: Path) -> None:
     plan = _saved(runner.AUTO, 3_000_000, tmp_path)
     assert plan.saved is not None
@@ -222,6 +225,7 @@ def test_what_a_function_saves_is_chosen_from_the_names_under_its_checkpoint(tmp
     assert {name for each in choices if each["saved"] != "everything" for name in each["saved"]} <= {"up", "act"}
 
 
+@pytest.mark.in_turn
 def test_a_function_without_an_open_policy_has_nothing_to_choose(tmp_path: Path) -> None:
     plan = _saved(jax.checkpoint_policies.nothing_saveable, 3_000_000, tmp_path)
     assert "changes nothing: is a checkpoint around open" in " ".join(str(plan).split())

@@ -75,6 +75,7 @@ def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeyp
     ]
 
 
+@pytest.mark.in_turn
 def test_rounding_amplified_by_a_quotient_is_distinguished_from_a_mistake(tmp_path: Path) -> None:
     mesh = {"axes": ["i", "j"], "shape": [4, 2]}
     # (x - mean) / std of two nearly equal values: NumPy's own float32 loses 6e-5 of it.

@@ -501,7 +501,6 @@ def test_the_goldens_of_other_config_folders_are_not_reported(recorded: Project)
     assert "unused" not in recorded.pytest("--experiments", "my_conf", status=0)
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("dist", ["load", "loadgroup", "loadscope"])
 def test_an_experiment_is_run_once_also_by_several_workers(recorded: Project, dist: str) -> None:
@@ -679,6 +678,7 @@ def test_the_next_session_removes_files_of_a_killed_one(project: Project, monkey
     }
 
 
+@pytest.mark.in_turn
 def test_without_experiments_the_plugin_changes_nothing(project: Project) -> None:
     project.write("test_own.py", "def test_own(): pass\n")
     printed = project.pytest("test_own.py", "-n", "2", status=0)

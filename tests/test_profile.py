@@ -542,6 +542,7 @@ def test_a_compile_only_run_has_one_warning_instead_of_profiles(tmp_path: Path) 
     assert not (tmp_path / "profile").exists()
 
 
+@pytest.mark.in_turn
 def test_a_sweep_profiles_each_point(tmp_path: Path) -> None:
     done = run_whole(
         "-m",

@@ -56,7 +56,6 @@ def test_every_operation_has_samples():
     assert set(SAMPLES) == arrays | {"subscript", "operators"}
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_EXPLICIT)), ids=lambda pack: pack[0])
 def test_explicit_runs_every_operation(pack, tmp_path):
@@ -64,6 +63,7 @@ def test_explicit_runs_every_operation(pack, tmp_path):
     assert outcome.failures() == []
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("specs", SPECS[1:], ids=["2", "3"])
 @pytest.mark.parametrize("pack", packs(expressions(NOT_EXPLICIT)), ids=lambda pack: pack[0])
 def test_explicit_types_every_operation_in_other_layouts(pack, specs):
@@ -72,7 +72,6 @@ def test_explicit_types_every_operation_in_other_layouts(pack, specs):
         assert harness.infer(experiment).unsupported == {}
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("program", ["auto", "constraint"])
 @pytest.mark.parametrize("pack", packs(expressions(RUNNING, first=1)), ids=lambda pack: pack[0])
@@ -97,7 +96,6 @@ def test_the_value_check_catches_a_convolution_that_xla_partitions_wrongly(tmp_p
     assert outcome.checks["auto"].value.status == "failed"
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_CAST, NOT_UNDER_VMAP, first=1)), ids=lambda pack: pack[0])
 def test_every_operation_works_on_shards(pack, tmp_path):
@@ -547,6 +545,7 @@ def written(tmp_path):
     return harness.run(CASES["a compiled loop"][0], tmp_path)
 
 
+@pytest.mark.in_turn
 def test_a_program_is_a_script_of_its_own(tmp_path):
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -569,6 +568,7 @@ def imports(text):
             yield ast.alias(node.module or "")
 
 
+@pytest.mark.in_turn
 def test_every_node_has_its_named_scope(tmp_path):
     sources = written(tmp_path).sources
     for program, names in (("auto", ["C"]), ("shard_map", ["empty", "ring", "acc", "rhs", "C"])):
@@ -583,6 +583,7 @@ outputs: {m: [x, y]}
 """
 
 
+@pytest.mark.in_turn
 def test_functions_and_infinities_are_written_by_jaxs_names(tmp_path):
     written = harness.run(WINDOWS, tmp_path).sources
     graph = 'm = jax.lax.reduce_window(jnp.where(A > 0, A, -jnp.inf), -jnp.inf, jax.lax.max, (1, 3), (1, 1), "SAME")'
@@ -599,6 +600,7 @@ outputs: {C: [x]}
 """
 
 
+@pytest.mark.in_turn
 def test_a_bug_in_a_writer_fails_the_value_check(tmp_path, monkeypatch):
     def swapped(self, equation, repair):
         turned = replace(equation, operands=equation.operands[::-1]) if equation.operation == "subtract" else equation

@@ -310,6 +310,7 @@ def test_a_call_that_nothing_reads_has_one_warning(folder: Path) -> None:
     assert unread.warnings(read(traced(folder, config))) == ["nothing reads 'u' of graph: the compiler removes it"]
 
 
+@pytest.mark.in_turn
 def test_device_code_is_called_in_repeats_of_repeats(folder: Path, tmp_path: Path) -> None:
     inner = {
         "repeat": 2,

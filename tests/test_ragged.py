@@ -159,6 +159,7 @@ outputs: {C: [x, null]}
 """
 
 
+@pytest.mark.in_turn
 def test_the_lines_are_compared_with_the_graph_if_xla_lacks_the_collective(tmp_path):
     outcome = harness.run(SENT, tmp_path)
     assert outcome.record.status == "passed"

@@ -194,7 +194,6 @@ def classes(value: Any) -> Any:
     return [classes(each) for each in value] if isinstance(value, list | tuple) else None
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(31)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_record_of_a_run_is_the_one_that_is_read(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.harness import run
 
 
+@pytest.mark.in_turn
 def test_the_lines_of_a_record_say_whose_values_they_read(tmp_path: Path) -> None:
     text = """
     arrays:

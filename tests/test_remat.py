@@ -127,7 +127,6 @@ def planned(saved: Saved, memory: float | None) -> Planned:
 LIMITS = (None, 2.8e6, 1.8e6, 1.5e6, 1.2e6)
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("memory", LIMITS)
 def test_the_choice_is_the_best_of_all(memory: float | None) -> None:

@@ -24,6 +24,7 @@ EVERY = 60
 """One in this many expressions is computed in each dtype; `benchmarks/operations_rounding.py` computes all."""
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_jaxs_results_are_within_the_measured_rounding(dtype: str) -> None:
     sample = expressions()[DTYPES.index(dtype) :: EVERY]
@@ -52,7 +53,6 @@ def test_segments_are_rounded_after_each_step(name: str, dtype: str) -> None:
     assert (row.rounding > 0) == (name in ("sum", "prod"))
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
 @pytest.mark.parametrize(

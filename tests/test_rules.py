@@ -160,6 +160,7 @@ def test_a_mesh_axis_that_a_spec_names_is_taken_before_any_rule() -> None:
     assert assigned([("p", ("a",)), ("p", ("b",))], ["p", ("a",)]).spec == Spec.of(["b", "a"])
 
 
+@pytest.mark.in_turn
 def test_a_rule_that_is_dropped_is_refused_with_both_places(tmp_path: Path) -> None:
     at = folder(tmp_path)
     assert refused(at, "outputs.y=[batch,embed]") == (

@@ -90,7 +90,6 @@ def test_a_scan_computes_what_numpy_does(section: str) -> None:
     np.testing.assert_allclose(values["layers.gs"][0], steps[:, :rows], rtol=1e-12)
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("unrolled", [False, True])
 def test_it_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
@@ -122,6 +121,7 @@ def test_recomputed_operations_are_counted(tmp_path: Path) -> None:
     assert mine.cost.total_flops - mine.keeping_all.cost.total_flops >= 6 * 2 * (2 * 2 * 4 * 4)
 
 
+@pytest.mark.in_turn
 def test_a_collective_in_a_scan_counts_as_often_as_it_runs(tmp_path: Path) -> None:
     outcome = run(changed(GRAD, ""), tmp_path, program="shard_map")
     assert outcome.failures() == []

@@ -19,6 +19,7 @@ from tests.command import ROOT, run_whole
 RUN = ("+experiment=case3_allreduce", "program=auto", "show=none", "hydra.run.dir=run")
 
 
+@pytest.mark.in_turn
 def test_a_run_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     done = run_whole(*RUN, folder=tmp_path, TMPDIR=str(tmp_path / "tmp"))

@@ -71,7 +71,6 @@ def message(experiment: Experiment, folder: Path) -> str:
     return "\n".join(diagnosis.diagnose(context, refused))
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
 def test_a_mistake_is_noticed_and_reported_with_its_line(seed: Seed, tmp_path: Path) -> None:

@@ -164,6 +164,7 @@ expect:
 """
 
 
+@pytest.mark.in_turn
 def test_expectations_may_be_about_lowered_and_planned_collectives(tmp_path: Path) -> None:
     record = harness.run(RING, tmp_path).record
     checks = {name: program.checks for name, program in record.programs.items()}

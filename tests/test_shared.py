@@ -72,6 +72,7 @@ def test_programs_that_differ_for_the_compiler_share_nothing(operand: Any, facto
     assert not compiled(operand, factor=factor).shared
 
 
+@pytest.mark.in_turn
 def test_few_compilations_are_kept_and_none_for_other_devices() -> None:
     for size in range(1, 12):
         compiled(jnp.zeros(size))

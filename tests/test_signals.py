@@ -56,6 +56,7 @@ def test_an_orderly_end(number: signal.Signals) -> None:
     assert ended("time.sleep(60)", number) == (128 + number, "in order\n")
 
 
+@pytest.mark.in_turn
 def test_a_signal_during_c_code_ends_the_process() -> None:
     assert ended(BUSY, signal.SIGTERM) == (128 + signal.SIGTERM, "")
 

@@ -109,6 +109,7 @@ def test_a_line_nested_too_deep_is_still_reported() -> None:
         parse("1.5" + " + 1" * 300)
 
 
+@pytest.mark.in_turn
 def test_a_program_in_jaxs_spelling_is_run_like_any_other(tmp_path: Path) -> None:
     config = harness.config(
         """

@@ -127,6 +127,7 @@ point,status,bytes_sent,memory_bytes,flops,estimate_s,run_s
 BOUNDS = "The answer holds where, by the estimate, τ is at least {tau} and the regret at most {regret} %."
 
 
+@pytest.mark.in_turn
 def test_a_measure_is_ranked_against_the_clock() -> None:
     # Of six pairs five have the same order.
     assert rank.ranked((1, 2, 3, 4), (1.0, 3.0, 2.0, 4.0)).tau == pytest.approx((5 - 1) / 6)

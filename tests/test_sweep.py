@@ -335,6 +335,7 @@ class Asking(Sweeper):
 """
 
 
+@pytest.mark.in_turn
 def test_another_sweeper_gets_the_objective(tmp_path: Path) -> None:
     (tmp_path / "hydra_plugins" / "asking").mkdir(parents=True)
     (tmp_path / "hydra_plugins" / "asking" / "__init__.py").write_text(SWEEPER)

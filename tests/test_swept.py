@@ -75,6 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return table.folder
 
 
+@pytest.mark.in_turn
 def test_a_sweep_is_a_table_with_a_row_for_each_program(folder: Path) -> None:
     table = runner.read(folder)
     assert table.columns[:4] == ["point", "experiment", "program", "status"]

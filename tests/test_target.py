@@ -265,6 +265,7 @@ def test_an_unused_worker_can_be_closed() -> None:
     assert worker._process.poll() is not None
 
 
+@pytest.mark.in_turn
 def test_the_worker_itself_leaves_when_no_job_comes() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "runner.worker", str(os.getpid())],

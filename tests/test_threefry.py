@@ -101,6 +101,7 @@ def test_values_computed_from_uniform_ones(seed, shape, dtype, name):
     np.testing.assert_allclose(ours, theirs.astype(np.float64), rtol=tolerance, atol=absolute)
 
 
+@pytest.mark.in_turn
 @few
 @given(seeds, st.sampled_from([(), (2, 3), (1000,)]), st.sampled_from(["float32", "bfloat16"]))
 def test_laplace_draws_what_jax_draws(seed, shape, dtype):
@@ -108,6 +109,7 @@ def test_laplace_draws_what_jax_draws(seed, shape, dtype):
     np.testing.assert_allclose(ours, theirs.astype(np.float64), rtol=4 * float(ml_dtypes.finfo(dtype).eps))
 
 
+@pytest.mark.in_turn
 @few
 @given(seeds, st.sampled_from([(-2.0, 2.0), (0.5, 1.25), (-1.0, 3.0)]), st.sampled_from([None, (7,), (2, 3)]))
 def test_truncated_normal_draws_what_jax_draws(seed, bounds, shape):
@@ -116,6 +118,7 @@ def test_truncated_normal_draws_what_jax_draws(seed, bounds, shape):
     np.testing.assert_allclose(ours, theirs.astype(np.float64), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_turn
 @few
 @given(seeds, st.sampled_from([(), (9,), (2, 3)]), st.sampled_from(["int32", "int8", "float32"]))
 def test_rademacher_draws_what_jax_draws(seed, shape, dtype):
@@ -124,6 +127,7 @@ def test_rademacher_draws_what_jax_draws(seed, shape, dtype):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.in_turn
 @few
 @given(
     seeds, st.sampled_from([((), True), ((5,), True), ((2, 2), False), ((6,), False)]), st.sampled_from([0, 1, None])
@@ -135,6 +139,7 @@ def test_choice_draws_what_jax_draws(seed, how, axis):
     np.testing.assert_array_equal(ours, jax.random.choice(jax.random.PRNGKey(seed), a, *how, **named))
 
 
+@pytest.mark.in_turn
 @few
 @given(
     seeds,
@@ -216,6 +221,7 @@ def test_randint_up_to_the_end_of_its_dtype(beyond):
     np.testing.assert_array_equal(ours, jax.random.randint(jax.random.key(5), (300,), low, high))
 
 
+@pytest.mark.in_turn
 @few
 @given(seeds, st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.sampled_from([None, (), (400,)]))
 def test_bernoulli_draws_what_jax_draws(seed, p, shape):
@@ -224,6 +230,7 @@ def test_bernoulli_draws_what_jax_draws(seed, p, shape):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.in_turn
 @few
 @given(seeds, st.sampled_from([(0, None), (-1, None), (1, (2,)), (0, (5, 3))]))
 def test_categorical_draws_what_jax_draws(seed, where):
@@ -236,6 +243,7 @@ def test_categorical_draws_what_jax_draws(seed, where):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", range(5))
 def test_a_draw_from_narrow_logits_takes_what_jaxs_does_or_one_as_near(seed):
     logits = np.array([[0.25, -1.0, 2.0], [0.0, 0.125, -0.75]], ml_dtypes.float8_e4m3fn)
@@ -246,6 +254,7 @@ def test_a_draw_from_narrow_logits_takes_what_jaxs_does_or_one_as_near(seed):
     assert np.mean(own == theirs) > 0.95
 
 
+@pytest.mark.in_turn
 @few
 @given(seeds, st.sampled_from([0, 1, 2, 9, 3000]))
 def test_permutation_of_a_range(seed, n):
@@ -266,6 +275,7 @@ def test_64_bit_seeds_as_with_x64(seed):
     np.testing.assert_array_equal(threefry.key(np.asarray(seed, np.int64)), expected)
 
 
+@pytest.mark.in_turn
 def test_64_bit_values_as_with_x64():
     with jax.enable_x64(True):
         key = jax.random.PRNGKey(11)

@@ -369,6 +369,7 @@ outputs: {C: [x]}
     assert printed(run_record).endswith("\n\nand on 2 more devices, which are in the record\n")
 
 
+@pytest.mark.in_turn
 def test_the_program_of_the_trace_runs_alone(tmp_path: Path) -> None:
     ran(ours("vector_psum"), tmp_path, **LINE)
     output = alone(tmp_path, "program_trace.py")

@@ -45,7 +45,6 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_step_of_training_in_every_program(tmp_path: Path, check_vma: bool) -> None:
@@ -109,6 +108,7 @@ def test_a_gradient_is_read_in_its_outputs_layout(tmp_path: Path) -> None:
     assert ("all-gather", "new1") in {(c.kind, c.node) for c in outcome.record.compiled["shard_map"].collectives or ()}
 
 
+@pytest.mark.in_turn
 def test_without_a_graph_the_gradient_comes_from_differences(tmp_path: Path) -> None:
     text = GOOD.replace("dims: {B: 8, D: 4, F: 8}", "dims: {B: 4, D: 2, F: 4}")
     given = {**harness.config(text), "graph": {}}
@@ -141,6 +141,7 @@ def test_a_mistake_in_a_line_that_reads_a_gradient_is_noticed(tmp_path: Path) ->
     assert "told" in failure
 
 
+@pytest.mark.in_turn
 def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> None:
     experiment = harness.experiment(GOOD)
     arrays = data.make(experiment, tmp_path)
@@ -204,6 +205,7 @@ def test_a_trace_of_a_graph_alone_shows_the_derived_lines_that_read_gradients(tm
     np.testing.assert_allclose(held[1], moved[:, 4:], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_where_shard_map_does_not_run_the_interpreter_is_given_the_gradients(tmp_path: Path) -> None:
     outcome = harness.run(GOOD, tmp_path, trace=True, program="vmap")
     assert outcome.failures() == []

@@ -223,6 +223,7 @@ def test_loops_branches_and_rules_are_widened() -> None:
     np.testing.assert_array_equal(gradient, [0.7] * 4)
 
 
+@pytest.mark.in_turn
 def test_random_numbers_are_those_that_the_function_draws_in_its_own_dtypes() -> None:
     def function(key: jax.Array) -> tuple[jax.Array, ...]:
         return (

@@ -68,7 +68,6 @@ grad: {of: loss, wrt: [a, c, m, w]}
 """
 
 
-@pytest.mark.in_turn
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("program", ["auto", "derived"])
 def test_their_gradients_are_those_of_the_differences(tmp_path: Path, program: str) -> None:

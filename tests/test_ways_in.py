@@ -104,6 +104,7 @@ def test_a_subcommand_without_its_arguments_says_which_with_an_example(tmp_path:
     )
 
 
+@pytest.mark.in_turn
 def test_messages_suggest_the_command_that_was_typed(tmp_path: Path) -> None:
     script = tmp_path / "bin" / "shardproof"
     script.parent.mkdir()

@@ -79,6 +79,7 @@ def both(of: Experiment, machine: Machine | None = None) -> tuple[dict[str, Any]
     return by_jax, {name: interpretation.values[name][0] for name in of.results}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
 def test_numbers_have_the_dtypes_that_jax_gives_them(wide: bool) -> None:
     graph = lines(LINES + TOO_LARGE if wide else LINES)

@@ -24,6 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.in_turn
 def test_the_wheel_holds_the_configuration(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert [f"runner/conf/experiment/{name}.yaml" in names for name in EXPERIMENTS] == [True] * len(EXPERIMENTS)

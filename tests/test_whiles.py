@@ -47,6 +47,7 @@ def newton(tmp_path_factory: pytest.TempPathFactory) -> harness.Outcome:
     return harness.run(NEWTON, tmp_path_factory.mktemp("newton"))
 
 
+@pytest.mark.in_turn
 def test_every_program_takes_the_steps(newton: harness.Outcome) -> None:
     assert newton.failures() == []
     assert list(newton.runs) == ["auto", "constraint", "explicit", "derived", "shard_map", "vmap"]
@@ -103,6 +104,7 @@ def test_rounding_may_change_the_number_of_steps(limit: str, steps: tuple[int, i
     assert (place.line, place.least_steps, place.most_steps) == ("summing", *steps)
 
 
+@pytest.mark.in_turn
 def test_a_while_that_rounding_keeps_from_ending_is_warned_of(tmp_path: Path) -> None:
     text = GRAPH.replace("max(abs(new - x)) > 1e-3", "max(abs(x * x - a)) > 1e-12")
     context = harness.consulted(harness.experiment(text), tmp_path)
@@ -110,6 +112,7 @@ def test_a_while_that_rounding_keeps_from_ending_is_warned_of(tmp_path: Path) ->
     assert doubt == "rounding may keep the while of graph.newton from ending, by keeping its condition true"
 
 
+@pytest.mark.in_turn
 def test_devices_without_collectives_take_their_own_numbers_of_steps(tmp_path: Path) -> None:
     text = """
 arrays:

@@ -293,6 +293,7 @@ program: shard_map
 """
 
 
+@pytest.mark.in_turn
 def test_a_recomputed_gather_is_not_a_derivative(tmp_path: Path) -> None:
     entries = listed(harness.run(CHECKPOINTED, tmp_path).record, "shard_map")
     (gather,) = [each for each in entries if each.kind == "all-gather" and each.gradient]
@@ -303,6 +304,7 @@ def test_a_recomputed_gather_is_not_a_derivative(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.in_turn
 def test_a_gather_over_an_automatic_axis_for_a_gradient_is_backward_and_explained(tmp_path: Path) -> None:
     text = """
 mesh: {axes: [x, y], shape: [2, 2]}
@@ -455,6 +457,7 @@ program: constraint
     assert len(moved) == 1
 
 
+@pytest.mark.in_turn
 def test_a_part_without_a_planned_sum_names_the_sum(tmp_path: Path) -> None:
     """The plan moves the weights' operands; the partitioner gathers the weights, and sums their gradients."""
     entries = [each for program, each in collectives("why_weight_gather", tmp_path) if program is Program.CONSTRAINT]
@@ -468,6 +471,7 @@ def test_a_part_without_a_planned_sum_names_the_sum(tmp_path: Path) -> None:
     assert why.planned is False
 
 
+@pytest.mark.in_turn
 def test_the_layout_of_an_automatic_axis_that_a_devices_lines_ask_for_is_named(tmp_path: Path) -> None:
     entries = [
         each for program, each in collectives("manual_data_auto_model", tmp_path) if program is Program.SHARD_MAP

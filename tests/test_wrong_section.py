@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests import harness
 
 PRODUCT = """
@@ -17,6 +19,7 @@ outputs: {C: []}
 """
 
 
+@pytest.mark.in_turn
 def test_programs_of_the_wrong_section_fail(tmp_path: Path) -> None:
     result = harness.run(PRODUCT.replace("'x')\"", "'x') * 1.5\""), tmp_path)
     statuses = {name: program.status for name, program in result.record.programs.items()}

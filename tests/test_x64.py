@@ -78,6 +78,7 @@ def ran(folder: Path, **keys: Any) -> Record:
     return flow.run(config, folder / "run", Sources, workers=Workers(harness.Telling()))
 
 
+@pytest.mark.in_turn
 def test_a_file_that_sets_it_is_run_with_it(folder: Path) -> None:
     lines = {name: f"switched_on.{name}(x)" for name in ("drawn", "counted", "chosen")}
     lines |= {"plain": "where(x > 0, 2**40, 0) + argmax(x) * 2**31", "seeded": "key_data(key(2**40 + 3))"}
@@ -88,6 +89,7 @@ def test_a_file_that_sets_it_is_run_with_it(folder: Path) -> None:
     assert "switched_on" not in source
 
 
+@pytest.mark.in_turn
 def test_a_function_that_sets_it_for_a_part_of_its_lines_is_run_without_it(folder: Path) -> None:
     record = ran(folder, graph={"noisy": "in_part.noisy(x)"})
     assert record.status == "passed", (record.error, record.programs)

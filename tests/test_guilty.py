@@ -342,10 +342,10 @@ def test_a_value_is_recognised_in_blocks_in_any_order_and_as_a_sum_over_devices(
 
 
 def test_a_choice_between_two_values_is_not_recognised_and_a_stack_of_them_is() -> None:
-    one, other = normal(0, 8, 4), normal(1, 8, 4)
-    recognising = Recognising({**held("one", one), **held("other", other)}, {}, Mesh(("d",), (1,)))
-    assert recognising.has([np.stack([one, other])])
-    assert not recognising.has([np.where(one > other, one, other)])
+    first, second = normal(0, 8, 4), normal(1, 8, 4)
+    recognising = Recognising({**held("first", first), **held("second", second)}, {}, Mesh(("d",), (1,)))
+    assert recognising.has([np.stack([first, second])])
+    assert not recognising.has([np.where(first > second, first, second)])
 
 
 def test_an_edit_that_loses_a_value_of_the_reference_is_no_mend_of_its_line() -> None:

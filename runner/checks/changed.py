@@ -1,4 +1,4 @@
-"""Takes a section's graph and an edit of its statements; returns the graph with that edit, which shares the rest.
+"""Takes a section's graph and edits of its lines; returns the graph with these edits, which shares the rest.
 
 Equations that the edit does not change are the same objects, so that their values need not be computed again.
 """

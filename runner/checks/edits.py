@@ -425,7 +425,6 @@ class Copies:
     """The sites of a section, and which of them are alike but for names and numbers."""
 
     def __init__(self, sites: Sequence[EditSite]) -> None:
-        self._sites = sites
         groups: dict[tuple[object, ...], list[EditSite]] = {}
         for site in sites:
             groups.setdefault((site.frame, site.path[:-1], form(site.term)), []).append(site)

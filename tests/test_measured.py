@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import json
 import random
 import shutil
 import subprocess
@@ -398,18 +397,23 @@ def test_a_broken_profile_gives_planes_or_a_message(seed: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("text", "message"),
     [
-        (b"no gzip", "Not a gzipped file"),
-        (gzip.compress(b"[]"), "it has no traceEvents"),
-        (gzip.compress(json.dumps({"traceEvents": [{"ph": "X", "ts": "now"}]}).encode()), "an event has no time"),
-        (gzip.compress(b'{"traceEvents": [{"ph": "X", "ts": NaN}]}'), "an event has no time"),
-        (gzip.compress(b'{"traceEvents": [{"ph": "X", "pid": {}}]}'), "an event has no process and thread"),
+        ("[]", "it has no traceEvents"),
+        ('{"traceEvents": [{"ph": "X", "ts": "now"}]}', "an event has no time"),
+        ('{"traceEvents": [{"ph": "X", "ts": NaN}]}', "an event has no time"),
+        ('{"traceEvents": [{"ph": "X", "pid": {}}]}', "an event has no process and thread"),
     ],
 )
-def test_a_broken_trace_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "a.trace.json.gz").write_bytes(content)
+def test_a_broken_trace_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.trace.json.gz").write_bytes(gzip.compress(text.encode()))
     with pytest.raises(UnreadableModule, match=message):
+        profiles.read(tmp_path)
+
+
+def test_a_trace_that_is_no_gzip_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.trace.json.gz").write_bytes(b"no gzip")
+    with pytest.raises(UnreadableModule, match="Not a gzipped file"):
         profiles.read(tmp_path)
 
 

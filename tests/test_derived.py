@@ -17,7 +17,6 @@ from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kinds import derivation
 from runner.experiment import data, expect
-from runner.experiment.graphs import graph as graph_of
 from runner.experiment.model import Experiment, Line
 from runner.experiment.program import Program
 from runner.experiment.statements import read_section
@@ -80,8 +79,7 @@ def _pasted(experiment: Experiment, lines: Mapping[str, object]) -> Graph:
     if experiment.grad is not None:
         scope.loops["grad"] = experiment.grad.wrt
     written = of(lines, ("per_device",), "per_device", shared=False)
-    statements = read_section(written, scope, experiment.dims, {})
-    return graph_of(statements, [array.name for array in experiment.given])
+    return read_section(written, scope, experiment.dims, {}, [array.name for array in experiment.given])
 
 
 @pytest.mark.sample(4)

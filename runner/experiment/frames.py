@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.base.faults import InvalidExperiment, Key
+from runner.experiment.graphs import GraphBuilder
 from runner.experiment.model import Line, Origin
 from runner.experiment.plain import located
 from runner.graph.language import static
@@ -76,7 +77,7 @@ class ReadingFrame:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of an expression: its key, its scope, the function, the repeat, and the `name` of its line.
+    """The place of an expression: its key, its scope, the function, the graph of its line, and the line's `name`.
 
     `written` is the expression as it is written at the key.
     """
@@ -85,7 +86,7 @@ class Place:
     written: Expression
     scope: VisibleNames
     frame: ReadingFrame
-    within: Line | None
+    into: GraphBuilder
     name: str
 
     @property

@@ -1,4 +1,4 @@
-"""Makes statements of lines that a worker made: those of a call of a function read from Python, or of a section.
+"""Makes a graph of lines that a worker made: those of a call of a function read from Python, or of a section.
 
 Such lines are right as they are: JAX has traced them, so nothing is checked.
 """
@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from runner.base.faults import Key
 from runner.experiment.frames import Place, ReadingFrame, free
 from runner.experiment.functions import RESULT
-from runner.experiment.graphs import graph
-from runner.experiment.lines import Invocation, Loop, Node, Statement
+from runner.experiment.graphs import CallBuilder, GraphBuilder, RepeatBuilder, graph
 from runner.experiment.model import FunctionCall, Line
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop
 from runner.graph.language.check import canonical
@@ -23,10 +22,10 @@ from runner.graph.spelling import Spelling
 from runner.graph.term import Group, Name, Term, children
 
 
-def traced_invocation(
+def traced_call(
     traced: TracedLines, call: FunctionCall, place: Place, scope: str, taken: set[str], *, parts: int
-) -> Invocation:
-    """The invocation of a call at `place`, whose lines are in the named `scope` and get names that are not `taken`.
+) -> CallBuilder:
+    """A call at `place`, whose lines are in the named `scope` and get names that are not `taken`.
 
     `parts`: the number of names into which the lines after it unpack its only result, or 0.
     """
@@ -41,17 +40,17 @@ def traced_invocation(
         uses=(place.key, *outer.uses),
         inside=(*outer.inside, call.function),
     )
-    lines = _statements(traced.lines, frame, key, place.within, taken)
+    builder = CallBuilder(place.into, call)
+    _put(traced.lines, builder.body, frame, key, taken)
     names: tuple[Term, ...] = tuple(map(Name, traced.results))
     whole = Expression.of(names[0] if len(names) == 1 else Group(names))
     given = (whole.term,) if single else children(whole.term)
-    gives: list[Node] = []
     for position, (name, term) in enumerate(zip(call.results, given, strict=True)):
         label = RESULT if single else f"{RESULT}{position}"
         frame.names[label] = head if single else outer.named(name, taken)
-        line = frame.line(label, place.within, (*key, RESULT), parts=parts, result=single)
-        gives.append(Node(line, Expression(whole.text, term, whole.term)))
-    return Invocation(call, lines, tuple(gives))
+        line = frame.line(label, builder.body.within, (*key, RESULT), parts=parts, result=single)
+        builder.give(line, Expression(whole.text, term))
+    return builder
 
 
 def lines_of(graph: Graph) -> dict[str, TracedLine]:
@@ -80,36 +79,30 @@ def loop_of(loop: RepeatLines, spelling: Spelling) -> TracedLoop:
 
 def section_graph(lines: Mapping[str, TracedLine], key: Key, given: Iterable[str]) -> Graph:
     """The graph of a section whose lines are `lines`, at `key`; `given`: the names of its inputs."""
-    return graph(_statements(lines, ReadingFrame(), key, None, set()), given)
+    return graph(given, lambda into: _put(lines, into, ReadingFrame(), key, set()))
 
 
-def _statements(
-    lines: Mapping[str, TracedLine], frame: ReadingFrame, key: Key, within: Line | None, taken: set[str]
-) -> tuple[Statement, ...]:
-    """The statements of the lines at `key`."""
-    statements: list[Statement] = []
+def _put(lines: Mapping[str, TracedLine], into: GraphBuilder, frame: ReadingFrame, key: Key, taken: set[str]) -> None:
+    """Append the lines at `key` to a graph."""
     for name, value in lines.items():
-        at = (*key, name)
         frame.named(name, taken)
-        line = frame.line(name, within, at)
-        statements.append(
-            _loop(value, line, frame, at, taken) if isinstance(value, TracedLoop) else Node(line, _expression(value))
-        )
-    return tuple(statements)
+        line = frame.line(name, into.within, (*key, name))
+        if isinstance(value, TracedLoop):
+            _put_loop(value, line, into, frame, (*key, name), taken)
+        else:
+            into.line(line, _expression(value))
 
 
-def _loop(loop: TracedLoop, line: Line, frame: ReadingFrame, key: Key, taken: set[str]) -> Loop:
-    indexed = loop.steps is not None and loop.region is None
-    given = {*((loop.index,) if indexed else ()), *loop.carry, *loop.over}
-    body = _statements(loop.body, frame.in_repeat(given, loop.body), (*key, "body"), line, taken)
-    carry, over = (tuple((name, _expression(term)) for name, term in part.items()) for part in (loop.carry, loop.over))
-    stack = tuple(loop.stack.items())
-    return Loop(
-        line, loop.steps, loop.index, carry, body, loop.unroll, over, stack, loop.checkpoint, region=loop.region,
-        going=loop.going,
-    )  # fmt: skip
+def _put_loop(loop: TracedLoop, line: Line, into: GraphBuilder, frame: ReadingFrame, key: Key, taken: set[str]) -> None:
+    carry, over = ({name: _expression(term) for name, term in part.items()} for part in (loop.carry, loop.over))
+    index = loop.index if loop.steps is not None and loop.region is None else ""
+    repeat = RepeatBuilder(into, line, carry, over, index)
+    given = {*((index,) if index else ()), *carry, *over}
+    _put(loop.body, repeat.body, frame.in_repeat(given, loop.body), (*key, "body"), taken)
+    repeat.put(
+        loop.steps, loop.stack, unroll=loop.unroll, checkpoint=loop.checkpoint, region=loop.region, going=loop.going
+    )
 
 
 def _expression(term: Term) -> Expression:
-    expression = canonical(Expression.of(term))
-    return Expression(expression.text, expression.term, expression.term)
+    return canonical(Expression.of(term))

@@ -19,9 +19,9 @@ from runner.checks.kinds import derivation
 from runner.experiment import data, expect
 from runner.experiment.model import Experiment, Line
 from runner.experiment.program import Program
-from runner.experiment.statements import read_section
+from runner.experiment.sections import read_section
 from runner.experiment.traced import TracedLines
-from runner.experiment.traced_calls import lines_of
+from runner.experiment.traced_graphs import lines_of
 from runner.experiment.written import of
 from runner.graph.inlining import of_equations
 from runner.graph.language.check import VisibleNames

@@ -337,6 +337,6 @@ def test_a_replaced_part_of_hydra_is_noticed() -> None:
 
 def test_the_text_of_sections_is_read_in_one_room(trees: dict[Path, ast.Module]) -> None:
     """Behind the readers in `experiment/` a section is a graph."""
-    reading = {"runner.experiment.statements", "runner.experiment.repeats"}
+    reading = {"runner.experiment.sections", "runner.experiment.repeats"}
     outside = {file for file in FILES if "experiment" not in file.relative_to(ROOT / "runner").parts}
     assert [relative(file) for file in sorted(outside) if reading.intersection(imports(trees[file]))] == []

@@ -162,7 +162,7 @@ def test_how_a_loop_of_derived_lines_is_taken_crosses_too() -> None:
 
 PARSING = {
     # What a user's YAML has.
-    "experiment/plain.py", "experiment/statements.py", "experiment/repeats.py", "experiment/combiners.py",
+    "experiment/plain.py", "experiment/sections.py", "experiment/repeats.py", "experiment/combiners.py",
     "experiment/functions.py", "experiment/enumeration.py", "experiment/extent.py", "experiment/reader.py",
     "worker/functions.py",
     # What an edit of a line is to be in the file; a result's part of the text of several.
@@ -186,7 +186,7 @@ PRINTING = {
 PARSES = {
     "runner.graph.language.syntax": {"parse"},
     "runner.experiment.plain": {"read_expression"},
-    "runner.experiment.statements": {"read_section"},
+    "runner.experiment.sections": {"read_section"},
 }
 PRINTS = {"runner.graph.language.printing": {"text", "written"}}
 

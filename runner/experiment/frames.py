@@ -94,6 +94,10 @@ class Place:
         """The text of the expression."""
         return self.written.text
 
+    def line(self, label: str, *, parts: int = 0, result: bool = False) -> Line:
+        """The identity of a line here that the lines around it call `label`."""
+        return self.frame.line(label, self.into.within, self.key, parts=parts, result=result)
+
     def fault(self, message: str, part: Term) -> InvalidExperiment:
         """Return a fault at a part of the expression."""
         return InvalidExperiment(located(self.key, self.text, fault_in(self.text, message, part.at), self.frame.uses))

@@ -45,7 +45,7 @@ from runner.experiment.results import (
     undeclared,
 )
 from runner.experiment.rules import Specs, read_rules
-from runner.experiment.statements import check_functions, lengths, read_section
+from runner.experiment.sections import check_functions, lengths, read_section
 from runner.experiment.written import BOTH, all_names, of_section, spread, targets
 from runner.graph.inlining import inlined, of_equations, with_inputs
 from runner.graph.language.check import VisibleNames

@@ -15,7 +15,7 @@ from typing import TypeGuard
 from runner.base.layout import Spec
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLoop
-from runner.experiment.traced_calls import loop_of, section_graph
+from runner.experiment.traced_graphs import loop_of, section_graph
 from runner.graph.inlining import of_equations
 from runner.graph.language.lines import RepeatLines, line_of, lines, regions, repeat
 from runner.graph.language.operations import CONSTANTS, OPERATIONS

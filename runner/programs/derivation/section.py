@@ -12,7 +12,7 @@ from typing import Any
 from runner.base.faults import Key
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLoop
-from runner.experiment.traced_calls import section_graph
+from runner.experiment.traced_graphs import section_graph
 from runner.graph.language.printing import text
 from runner.graph.term import Term
 

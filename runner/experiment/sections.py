@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from runner.base.faults import Fault, InvalidExperiment, invalid, nearest
+from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.base.layout import Mesh
 from runner.base.untyped import is_mapping
 from runner.experiment.checkpoints import read_checkpoint
@@ -26,8 +26,7 @@ from runner.experiment.graphs import CallBuilder, GraphBuilder, RepeatBuilder, g
 from runner.experiment.model import Array, FunctionCall, Section
 from runner.experiment.plain import located, read_expression
 from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
-from runner.experiment.traced import TracedLines
-from runner.experiment.traced_calls import traced_call
+from runner.experiment.traced_graphs import put_lines
 from runner.experiment.written import BOTH, WrittenLine, of
 from runner.graph.language import bounds, forms, static
 from runner.graph.language.check import VisibleNames, check
@@ -36,7 +35,6 @@ from runner.graph.language.operations import CONSTANTS
 from runner.graph.language.parts import at_index
 from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.model import Graph
-from runner.graph.source import Line
 from runner.graph.term import (
     NOTHING,
     Apply,
@@ -178,18 +176,17 @@ class _SectionReader:
             self._node(name, part.term, replace(place, written=part))
 
     def _node(self, name: str, term: Term, place: Place, *, parts: int = 0) -> None:
-        """Append one checked line; `name` is its name for the lines around it."""
-        place.into.line(*self._checked(name, term, place, parts=parts))
+        """Append one line; `name` is its name for the lines around it."""
+        expression = self._checked(name, term, place)
+        place.into.line(place.line(name, parts=parts), expression)
 
-    def _checked(
-        self, name: str, term: Term, place: Place, *, parts: int = 0, result: bool = False
-    ) -> tuple[Line, Expression]:
-        """One checked line, which is not in the graph yet."""
+    def _checked(self, name: str, term: Term, place: Place) -> Expression:
+        """The checked expression of a line, whose name can be read from now on."""
         scope, expression = place.scope, Expression(place.text, term)
         self._check(expression, place, name)
         place.frame.named(name, self.taken)
         self._add(name, known_without_arrays(expression, scope), scope)
-        return place.frame.line(name, place.into.within, place.key, parts=parts, result=result), expression
+        return expression
 
     def _add(self, name: str, size: int | None, scope: VisibleNames) -> None:
         """Add the name of a value, which may be a static integer."""
@@ -280,18 +277,10 @@ class _SectionReader:
             else:
                 self._node(inside.name, self._hoisted(argument, inside), inside)
             arguments[parameter] = inside.name
-        if function.traced is not None:
-            made = FunctionCall(function.name, label, given, tuple(arguments.items()))
-            return self._traced(function.traced, made, place, scope or label)
-        last = function.result(place.scope.section)
-        if isinstance(last.value, Mapping):
-            message = f"the result of '{function.name}' is an expression, such as NAME.CARRIED of a repeat"
-            raise InvalidExperiment(Fault(last.key, message, uses=(place.key, *frame.uses)))
-        result = read_expression(last.value, last.key)
+        result, key = self._result(function, place)
         apart = len(given) > 1 and not isinstance(result.term, Group)
         results = (label,) if apart else given
         made = FunctionCall(function.name, label, results, tuple(arguments.items()), function.checkpoint)
-        section, parts = place.scope.section, len(given) if apart else 0
         outer, builder = frame, CallBuilder(place.into, made)
         single = len(made.results) == 1
         head = outer.named(made.label, self.taken) if single else free(f"{outer.prefix}{made.label}", self.taken)
@@ -304,38 +293,53 @@ class _SectionReader:
             uses=(place.key, *outer.uses),
             inside=(*outer.inside, function.name),
         )
-        inside = place.scope.called(dict(made.arguments))
-        self.lines(function.body(section), inside, frame, builder.body)
-        there = Place(last.key, result, inside, frame, builder.body, RESULT)
-        term = self._hoisted(frame.filled(result, there.key, inside), there)
+        inside, section = place.scope.called(dict(made.arguments)), place.scope.section
+        there, term = Place(key, result, inside, frame, builder.body, RESULT), result.term
+        if function.traced is not None:
+            put_lines(function.traced.lines, builder.body, frame, function.key, self.taken)
+        else:
+            self.lines(function.body(section), inside, frame, builder.body)
+            term = self._hoisted(frame.filled(result, key, inside), there)
         if scope is not None:
             builder.open()
-        # The results of a call have the names that the lines around the call know.
-        if single:
-            frame.names[RESULT] = head
-            builder.give(*self._checked(RESULT, term, there, parts=parts, result=True))
-        else:
-            assert isinstance(term, Group)
-            if len(term.items) != len(made.results):
-                message = f"it gives {len(term.items)} values for {len(made.results)} names"
-                raise there.fault(message, term)
-            for i, (name, part) in enumerate(zip(made.results, term.items, strict=True)):
-                frame.names[f"{RESULT}{i}"] = outer.named(name, self.taken)
-                builder.give(*self._checked(f"{RESULT}{i}", part, there))
+        elements = term.items if not single and isinstance(term, Group) else (term,)
+        if len(elements) != len(made.results):
+            message = f"it gives {len(elements)} values for {len(made.results)} names"
+            raise there.fault(message, term) if function.traced is None else place.fault(message, place.written.term)
+        checked, parts = function.traced is None, len(given) if apart else 0
+        self._give(builder, elements, there, outer, checked=checked, parts=parts)
         for i, name in enumerate(made.results):
             self._add(name, inside.static.get(RESULT if single else f"{RESULT}{i}"), place.scope)
         return builder
 
-    def _traced(self, traced: TracedLines, call: FunctionCall, place: Place, scope: str) -> CallBuilder:
-        """A call of a function that was read from Python."""
-        given, count = call.results, len(traced.results)
-        if len(given) > 1 and count not in (1, len(given)):
-            raise place.fault(f"it gives {count} values for {len(given)} names", place.written.term)
-        apart = count == 1 and len(given) > 1
-        made = replace(call, results=(call.label,)) if apart else call
-        for name in made.results:
-            self._add(name, None, place.scope)
-        return traced_call(traced, made, place, scope, self.taken, parts=len(given) if apart else 0)
+    def _result(self, function: DefinedFunction, place: Place) -> tuple[Expression, Key]:
+        """What a function returns, and the key of that line."""
+        if function.traced is not None:
+            names = tuple(map(Name, function.traced.results))
+            return Expression.of(names[0] if len(names) == 1 else Group(names)), (*function.key, RESULT)
+        last = function.result(place.scope.section)
+        if isinstance(last.value, Mapping):
+            message = f"the result of '{function.name}' is an expression, such as NAME.CARRIED of a repeat"
+            raise InvalidExperiment(Fault(last.key, message, uses=(place.key, *place.frame.uses)))
+        return read_expression(last.value, last.key), last.key
+
+    def _give(
+        self,
+        builder: CallBuilder,
+        elements: Sequence[Term],
+        there: Place,
+        outer: ReadingFrame,
+        *,
+        checked: bool = True,
+        parts: int = 0,
+    ) -> None:
+        """Append the lines of a call's results, which have the names that the lines around the call know."""
+        single = len(elements) == 1
+        for i, (name, part) in enumerate(zip(builder.call.results, elements, strict=True)):
+            label = RESULT if single else f"{RESULT}{i}"
+            there.frame.names[label] = outer.named(name, self.taken)
+            expression = self._checked(label, part, there) if checked else Expression(there.text, part)
+            builder.give(there.line(label, parts=parts, result=single), expression)
 
     # Repeats.
 
@@ -427,10 +431,9 @@ class _SectionReader:
             tuple(Name(branch.call.results[i], case.at) for branch, case in zip(branches, asked.cases, strict=True))
             for i in range(len(given))
         ]
-        gives = [
-            self._checked(name, _taken(asked.name, on, parts, call), inside, result=len(given) == 1)
-            for name, parts in zip(given, taken, strict=True)
-        ]
+        terms = {name: _taken(asked.name, on, parts, call) for name, parts in zip(given, taken, strict=True)}
+        read = {name: self._checked(name, term, inside) for name, term in terms.items()}
+        gives = [(inside.line(name, result=len(given) == 1), expression) for name, expression in read.items()]
         for name in given:
             self._add(name, None, place.scope)
         place.into.choice(FunctionCall(asked.name, label, given, (("on", on.name),)), branches, gives)
@@ -483,29 +486,20 @@ class _SectionReader:
             message = f"the lambda takes {len(parameters)}, and {len(operands)} operands are given"
             raise place.fault(message, case)
         body = substituted(case.body, dict(zip(parameters, operands, strict=True)).get)
-        single = len(given) == 1
         elements = body.items if isinstance(body, Group) else (body,)
         if len(elements) != len(given):
             raise place.fault(_unlike("the lambda", len(elements), given), case.body)
         outer = place.frame
         held = {*self.dims, *CONSTANTS, *self.functions, *forms.CALLING}
         read = tuple(dict.fromkeys(name for name in _free(body) if name not in held))
-        label = given[0] if single else self._fresh(together(given), place)
-        made = FunctionCall(called, label, given, tuple((name, name) for name in read))
-        names = [outer.named(name, self.taken) for name in given]
-        labels = [RESULT if single else f"{RESULT}{i}" for i in range(len(given))]
-        frame = replace(
-            outer,
-            names=outer.names | dict(zip(labels, names, strict=True)),
-            prefix=f"{names[0]}_",
-            scopes=(*outer.scopes, scope),
-        )
-        builder = CallBuilder(place.into, made)
+        label = given[0] if len(given) == 1 else self._fresh(together(given), place)
+        first, *_ = [outer.named(name, self.taken) for name in given]
+        frame = replace(outer, names=dict(outer.names), prefix=f"{first}_", scopes=(*outer.scopes, scope))
+        builder = CallBuilder(place.into, FunctionCall(called, label, given, tuple((name, name) for name in read)))
         here = replace(place, frame=frame, scope=known.nested(), into=builder.body, name=RESULT)
         hoisted = [self._hoisted(part, here) for part in elements]
         builder.open()
-        for own, part in zip(labels, hoisted, strict=True):
-            builder.give(*self._checked(own, part, here, result=single))
+        self._give(builder, hoisted, replace(here, into=builder.body), outer)
         for name in given:
             self._add(name, None, place.scope)
         return builder

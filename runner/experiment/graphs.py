@@ -16,16 +16,16 @@ from runner.graph.model import (
     Equation,
     Graph,
     Group,
+    LoopForm,
     Operand,
     Ref,
-    Region,
     Repeat,
     Size,
     Slice,
     Spelled,
     Value,
 )
-from runner.graph.source import Checkpoint, FunctionCall, Line, Source, Start
+from runner.graph.source import FunctionCall, Line, Source, Start
 from runner.graph.term import Apply, Lambda, Listed, Name, Term, name_of
 
 
@@ -218,31 +218,16 @@ class RepeatBuilder:
         self.body = around.nested(within=line)
         self._inputs = tuple(map(self.body.value, (*carry, *over, *((index,) if index else ()))))
 
-    def put(
-        self,
-        steps: int | None,
-        stack: Mapping[str, str],
-        *,
-        unroll: bool,
-        checkpoint: Checkpoint | None = None,
-        counted: Iterable[str] = (),
-        region: Region | None = None,
-        going: str = "",
-    ) -> None:
-        """Append the repeat.
-
-        - `stack`: the names of the stacked results, each with its name in the body.
-        - `counted`: the lines from which its number of steps is computed.
-        - `going`: the carry that decides whether a `while` takes another step.
-        """
+    def put(self, loop: LoopForm, counted: Iterable[str] = ()) -> None:
+        """Append the repeat; `counted`: the lines from which its number of steps is computed."""
         around, body, line, carry = self._around, self.body, self._line, self._carry
-        ends = tuple(body.names[end] for end in (*carry, *stack.values()))
+        ends = tuple(body.names[end] for end in (*carry, *loop.stack.values()))
         graph = Graph(self._inputs, tuple(body.equations), ends, body.names)
-        results = tuple(around.value(f"{around.name(line)}.{name}") for name in (*carry, *stack))
-        decides = carry.index(going) if going else None
+        results = tuple(around.value(f"{around.name(line)}.{name}") for name in (*carry, *loop.stack))
+        going = carry.index(loop.going) if loop.going else None
         sized_by = tuple(sorted(around.names[name] for name in counted if name in around.names))
         starts, operands = tuple(s for _, s in self._firsts), tuple(Ref(*first) for first in self._firsts)
-        form = Repeat(line, steps, len(carry), starts, unroll, checkpoint, region, decides, sized_by)
+        form = Repeat(line, loop.steps, len(carry), starts, loop.unroll, loop.checkpoint, loop.region, going, sized_by)
         around.equations.append(Equation("repeat", operands, results, Source(line), form=form, bodies=(graph,)))
 
 

@@ -34,7 +34,7 @@ from runner.graph.language.forms import is_choice, is_map
 from runner.graph.language.operations import CONSTANTS
 from runner.graph.language.parts import at_index
 from runner.graph.language.syntax import Expression, SyntaxFault
-from runner.graph.model import Graph
+from runner.graph.model import Graph, LoopForm
 from runner.graph.term import (
     NOTHING,
     Apply,
@@ -384,7 +384,7 @@ class _SectionReader:
         checkpoint = read_checkpoint(config.get("checkpoint"), (*key, "checkpoint"))
         unroll = config.get("unroll", not (over or stack or steps is None))
         going = config.get("while", "")
-        repeat.put(steps, stack, unroll=unroll, checkpoint=checkpoint, counted=counted, going=going)
+        repeat.put(LoopForm(steps, index, stack, going, unroll=unroll, checkpoint=checkpoint), counted)
         scope.loops[name] = (*carry, *stack)
 
     def _begins(self, given: Mapping[str, Any], place: Place) -> Iterator[tuple[str, Expression]]:
@@ -532,7 +532,7 @@ class _SectionReader:
             place, scope=inside, frame=frame.in_repeat({parameter, index}, {result}), into=repeat.body, name=result
         )
         self._step(function, parameter, result, here, call)
-        repeat.put(steps, {label: result}, unroll=False)
+        repeat.put(LoopForm(steps, index, {label: result}))
         scope.loops[head] = (label,)
         self._node(label, Name(f"{head}.{label}", call.at), place)
         scope.lengths[label] = steps

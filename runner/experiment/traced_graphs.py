@@ -16,7 +16,7 @@ from runner.graph.language.check import canonical
 from runner.graph.language.lines import RepeatLines, line_of, repeat
 from runner.graph.language.lines import lines as lines_in
 from runner.graph.language.syntax import Expression
-from runner.graph.model import Graph
+from runner.graph.model import Graph, LoopForm
 from runner.graph.spelling import Spelling
 from runner.graph.term import Term
 
@@ -38,11 +38,11 @@ def loop_of(loop: RepeatLines, spelling: Spelling) -> TracedLoop:
     """A repeat with its lines."""
     firsts = {line.name: first.term for line, first in loop.firsts(spelling)}
     carry, over = ({name: firsts[name] for name in names} for names in (loop.carry, loop.over))
-    form = loop.form
-    return TracedLoop(
-        form.steps, _lines_of(loop.body, spelling), loop.index or "i", carry, over, loop.stack, loop.going,
-        form.region, form.unroll, form.checkpoint,
-    )  # fmt: skip
+    of = loop.form
+    form = LoopForm(
+        of.steps, loop.index or "i", loop.stack, loop.going, of.region, unroll=of.unroll, checkpoint=of.checkpoint
+    )
+    return TracedLoop(form, _lines_of(loop.body, spelling), carry, over)
 
 
 def section_graph(lines: Mapping[str, TracedLine], key: Key, given: Iterable[str]) -> Graph:
@@ -65,13 +65,11 @@ def put_lines(
 
 def _put_loop(loop: TracedLoop, line: Line, into: GraphBuilder, frame: ReadingFrame, key: Key, taken: set[str]) -> None:
     carry, over = ({name: _expression(term) for name, term in part.items()} for part in (loop.carry, loop.over))
-    index = loop.index if loop.steps is not None and loop.region is None else ""
-    repeat = RepeatBuilder(into, line, carry, over, index)
-    given = {*((index,) if index else ()), *carry, *over}
+    counter = loop.form.counter
+    repeat = RepeatBuilder(into, line, carry, over, counter)
+    given = {*((counter,) if counter else ()), *carry, *over}
     put_lines(loop.body, repeat.body, frame.in_repeat(given, loop.body), (*key, "body"), taken)
-    repeat.put(
-        loop.steps, loop.stack, unroll=loop.unroll, checkpoint=loop.checkpoint, region=loop.region, going=loop.going
-    )
+    repeat.put(loop.form)
 
 
 def _expression(term: Term) -> Expression:

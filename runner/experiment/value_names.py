@@ -374,7 +374,7 @@ def _index(step: int, *, known: bool) -> Term:
 
 def _renamed(loop: TracedLoop, known: Mapping[str, Term]) -> TracedLoop:
     """A loop, with terms in the place of names that it reads from around it."""
-    within = {loop.index, *loop.carry, *loop.over, *loop.body}
+    within = {loop.form.index, *loop.carry, *loop.over, *loop.body}
     own = {name: term for name, term in known.items() if name not in within}
     return replace(
         loop,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from runner.experiment.traced import TracedLine, TracedLoop
 from runner.graph.language.check import canonical_term
-from runner.graph.model import Repeat
+from runner.graph.model import LoopForm, Repeat
 from runner.graph.source import Line
 from runner.graph.term import Term, names
 
@@ -85,7 +85,5 @@ def _loop(line: Repeated) -> TracedLoop:
     going = "" if form.going is None else line.carry[form.going][0]
     # JAX need not trace a body that never runs.
     unroll = form.unroll or not form.counted
-    return TracedLoop(
-        form.steps, body, line.index, carry, over, dict(line.stack), going, unroll=unroll,
-        checkpoint=form.checkpoint,
-    )  # fmt: skip
+    loop = LoopForm(form.steps, line.index, dict(line.stack), going, unroll=unroll, checkpoint=form.checkpoint)
+    return TracedLoop(loop, body, carry, over)

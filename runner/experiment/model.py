@@ -1,4 +1,4 @@
-"""The frozen `Experiment` that all packages read: its arrays, its statements, its outputs."""
+"""The frozen `Experiment` that all packages read: its arrays, its sections, its outputs."""
 
 from __future__ import annotations
 

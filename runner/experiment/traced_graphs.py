@@ -16,7 +16,7 @@ from runner.graph.language.check import canonical
 from runner.graph.language.lines import RepeatLines, line_of, repeat
 from runner.graph.language.lines import lines as lines_in
 from runner.graph.language.syntax import Expression
-from runner.graph.model import Graph, LoopForm
+from runner.graph.model import Graph
 from runner.graph.spelling import Spelling
 from runner.graph.term import Term
 
@@ -38,11 +38,7 @@ def loop_of(loop: RepeatLines, spelling: Spelling) -> TracedLoop:
     """A repeat with its lines."""
     firsts = {line.name: first.term for line, first in loop.firsts(spelling)}
     carry, over = ({name: firsts[name] for name in names} for names in (loop.carry, loop.over))
-    of = loop.form
-    form = LoopForm(
-        of.steps, loop.index or "i", loop.stack, loop.going, of.region, unroll=of.unroll, checkpoint=of.checkpoint
-    )
-    return TracedLoop(form, _lines_of(loop.body, spelling), carry, over)
+    return TracedLoop(loop.by_name, _lines_of(loop.body, spelling), carry, over)
 
 
 def section_graph(lines: Mapping[str, TracedLine], key: Key, given: Iterable[str]) -> Graph:

@@ -96,6 +96,11 @@ class LoopForm:
     checkpoint: Checkpoint | None = None
 
     @property
+    def counted(self) -> int:
+        """The number of steps for which its costs are counted."""
+        return ASSUMED_STEPS if self.steps is None else self.steps
+
+    @property
     def counter(self) -> str:
         """The name of the step's number, "" where there is none."""
         return "" if self.steps is None or self.region is not None else self.index

@@ -236,6 +236,7 @@ DIFFERENT = {
     "norm": ("norm(v, ord=1)", WHOLE),
     "pad": ("pad(A, ((0, 4), (0, 0)))", WHOLE),
     "svdvals": ("svdvals(S)", WHOLE),
+    "trace": ("trace(S)", WHOLE),
     "vector_norm": ("vector_norm(A)", WHOLE),
     "at[].add": ("a.at[k].add(c, mode='clip')", CLIPPED),
     "at[].subtract": ("S.at[:, J].subtract(A)", OWN_INDICES),

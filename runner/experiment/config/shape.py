@@ -8,11 +8,11 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from runner.base import words
 from runner.base.faults import Fault, Key, key_text, nearest
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.config import specs
 from runner.experiment.config.quoting import WORD, sizes

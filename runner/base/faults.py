@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from runner.base.lazy import dataclass
 
 LEFT_OUT = "a psum or another reduction is left out, or the spec is wrong"
 """The hint for an output whose spec replicates it although JAX cannot infer that it is replicated."""

@@ -8,11 +8,11 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from runner.base import words
 from runner.base.faults import Fault, Key, key_text, nearest
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.config import specs
 from runner.experiment.config.quoting import WORD, sizes
@@ -142,7 +142,7 @@ def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
 
 def sizes_of_axes(value: Any) -> dict[str, int]:
     """A mesh as Python has it, `{x: 4, y: 2}`; empty for anything else."""
-    sizes: dict[str, int] = dict(value) if is_mapping(value) else {}
+    sizes: dict[str, Any] = dict(value) if is_mapping(value) else {}
     known = {*siblings(("mesh", ""))} & {*sizes}
     return {} if known or not all(isinstance(size, int) for size in sizes.values()) else sizes
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
+from runner.base.lazy import dataclass
 from runner.graph.term import NOTHING, Slice, Term
 from runner.programs.derivation.calls import Call, NotStatic, is_number
 from runner.programs.derivation.registry import Way, rule_for, whole

@@ -6,7 +6,6 @@ import difflib
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from runner.app.called.open_specs import experiment_of
 from runner.app.flow.plan_run import FinishedPlan
 from runner.base.chosen import AUTO
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.experiment import remat
 from runner.graph.language.wrapping import around_products
 from runner.graph.source import Frame

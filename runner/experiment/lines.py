@@ -5,9 +5,9 @@ Only the readers of YAML and of traced functions know them; `runner/experiment/g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from runner.base.lazy import dataclass
 from runner.graph.language.syntax import Expression
 from runner.graph.model import Region
 from runner.graph.source import Checkpoint, FunctionCall, Line

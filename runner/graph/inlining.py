@@ -6,9 +6,10 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
+from runner.base.lazy import dataclass
 from runner.graph.model import (
     Branches,
     CalledFunction,

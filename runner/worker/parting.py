@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 
+from runner.base.lazy import dataclass
 from runner.link.events import EquationError, Parted
 from runner.worker import calls, widening
 from runner.worker.versions import CLOSED_JAXPR, Literal, core, user_places, varying_axes

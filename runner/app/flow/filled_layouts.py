@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from runner.base import codec
 from runner.base.chosen import EVERYTHING
 from runner.base.faults import InvalidExperiment, Key, invalid, key_text
 from runner.base.layout import Parts, Typed
+from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.experiment import data, open_layouts, remat
 from runner.experiment.config import schema

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+from runner.base.lazy import dataclass
 from runner.experiment.traced import TracedLine, TracedLoop
 from runner.graph.language.check import canonical_term
 from runner.graph.model import Repeat

@@ -8,9 +8,9 @@ always correct, and is registered with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
+from runner.base.lazy import dataclass
 from runner.graph.term import Term
 from runner.programs.derivation.calls import Call
 from runner.programs.derivation.rules import Rule

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from runner.base.lazy import dataclass
 from runner.graph.language.operations import COMPUTATIONS
 from runner.graph.term import Term
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize

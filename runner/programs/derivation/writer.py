@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner.base.layout import Layout, Parts, Spec, Typed
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Prices, collective
 from runner.experiment.model import Experiment, Line
 from runner.graph.enclosing import enclosed

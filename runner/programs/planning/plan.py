@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from runner.base.layout import Parts, Spec
+from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.compiled.estimate.prices import SCATTERED, Bytes, EstimatedSeconds, Prices
 from runner.experiment.model import Experiment

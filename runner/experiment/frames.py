@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from runner.base.faults import InvalidExperiment, Key
+from runner.base.lazy import dataclass
 from runner.experiment.graphs import GraphBuilder
 from runner.experiment.model import Line, Origin
 from runner.experiment.plain import located

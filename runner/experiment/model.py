@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 from runner.base import codec, dtypes
 from runner.base.faults import Key
 from runner.base.layout import Layout, Mesh, Spec, SpecEntries
+from runner.base.lazy import dataclass
 from runner.experiment import checkpoints, definition, expect, imported
 from runner.experiment.forms import AS_WRITTEN
 from runner.experiment.hardware import Derive, Hardware

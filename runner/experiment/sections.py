@@ -10,12 +10,13 @@ begins with that of the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.combiners import combined

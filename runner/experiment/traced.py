@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 from runner.base import codec
+from runner.base.lazy import dataclass
 from runner.graph.model import LoopForm
 from runner.graph.term import Apply, Const, Group, Lambda, Listed, Name, Slice, Spelled, Term
 

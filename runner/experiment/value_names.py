@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLoop
 from runner.experiment.traced_graphs import loop_of, section_graph

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
+from runner.base.lazy import dataclass
 from runner.graph.inlining import Inliner, of_equations, renumbered, statements
 from runner.graph.model import Equation, Graph, Repeat, Value, dependencies
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.graph.source import Checkpoint, FunctionCall, Line, Source
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term
 

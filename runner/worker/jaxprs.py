@@ -15,7 +15,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.base.words import quoted
 from runner.compiled.evidence.hlo import Location
 from runner.compiled.evidence.source_lines import SourceLine, distinguishing

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ import jaxlib.version
 
 from runner.base.faults import InvalidExperiment, invalid
 from runner.base.layout import Spec, Typed
+from runner.base.lazy import dataclass
 from runner.experiment import data, value_names
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeGuard
 
+from runner.base.lazy import dataclass
 from runner.graph.term import Apply, Group, Term, calls
 
 CHOICES = {

@@ -6,9 +6,9 @@ Only of a graph without calls, which `runner/graph/inlining.py` makes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
+from runner.base.lazy import dataclass
 from runner.graph.language.syntax import Expression
 from runner.graph.model import Equation, Graph, LoopForm, Region, Repeat, dependencies
 from runner.graph.source import Line

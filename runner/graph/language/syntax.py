@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import textwrap
 import warnings
-from dataclasses import dataclass
 from functools import cached_property
 
+from runner.base.lazy import dataclass
 from runner.graph.language import forms, printing, spellings
 from runner.graph.language.operations import METHODS, combination
 from runner.graph.language.operations.arguments import AT

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
+from runner.base.lazy import dataclass
 from runner.experiment.traced import TracedLine, TracedLoop
 from runner.graph.language.check import canonical_term
 from runner.graph.model import LoopForm

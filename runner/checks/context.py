@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from runner.base.layout import Layout, Spec, Typed
+from runner.base.lazy import dataclass
 from runner.checks.compare import Alternatives, Tolerance, tolerance
 from runner.checks.reference import Gradients, Oracle, PerDevice, Rounding, UndecidedLine
 from runner.checks.reference.arithmetic import Floats

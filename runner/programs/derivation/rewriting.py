@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from runner.base.layout import Spec, Typed
+from runner.base.lazy import dataclass
 from runner.experiment.changing import ChangingGraph
 from runner.graph.language.lines import line_of, lines
 from runner.graph.language.operations import OPERATIONS

@@ -28,6 +28,9 @@ from runner.programs.planning.model import Layable, Operand, RuledOperation, Ten
 from runner.programs.planning.network import Choice, Costs, Network, Numbers, Table
 from runner.programs.planning.spaces import Indices, Space, Spaces, Units, plain_layouts, split_axes
 
+_NEVER = 1000.0
+"""How many times the costliest reshard a layout costs that no program can say."""
+
 _APART = 0.02
 """What a state in two layouts costs beside the reshard, as a share of the costliest one of its arrays."""
 
@@ -146,6 +149,8 @@ class Tables:
         """
         self.mesh, self.layable, self.prices = mesh, layable, prices
         self._partitioned = partitioned
+        self._inner = dict(_inner_products(layable)) if partitioned else {}
+        """The products inside of lines, with the tensors of these."""
         self._divided = prices.divided if divided is None else divided
         self.units, self._shared = _fitting(mesh, layable)
         self._spaces = Spaces(mesh, prices, self.units)
@@ -200,7 +205,7 @@ class Tables:
             for operand in operation.operands
         ]
         results = [(self.lying[at], tensors[at].copies > 0, tensors[at].differentiated) for at in operation.results]
-        named = all(tensors[at].name for at in operation.results) and operation.line not in self.layable.frames
+        named = self._is_laid(operation)
         again = operation.region is not None, operation.recomputed is not None
         flags = operation.steps, operation.work, operation.stored, operation.differentiated, named, again
         return repr(operation.rule), tuple(operands), tuple(results), flags
@@ -341,7 +346,19 @@ class Tables:
         for at, operation in enumerate(self.layable.operations):
             terms += self._operated(at, operation)
         terms += [self._carried(result, array) for result, array in self.layable.states]
-        return tuple(terms)
+        return (*terms, *self._tied())
+
+    def _tied(self) -> Iterator[Term]:
+        """Yield the costs of laying out a product inside of a line otherwise than the line, which no program can say.
+
+        The compiler propagates the layout of `x + h @ w` to the product in it.
+        """
+        for product, line in self._inner.items():
+            mine, own = self.lying[product], self.lying[line]
+            apart = mine.own[:, None] != own.own[None, :]
+            if not apart.all(axis=0).any():
+                costs = apart * (_NEVER * float(self.prices.held + mine.space.cost.max(initial=0.0)))
+                yield Term(self.layable.tensors[line].line, "products in lines", (product, line), Table(costs))
 
     def _carried(self, result: int, array: int) -> Term:
         """The cost of resharding a result for the next call, whose array it is; a slice would be free."""
@@ -416,9 +433,12 @@ class Tables:
             costs = np.minimum(
                 lying.space.cost[lying.own[:, None], needed], lying.space.cost[lying.held[:, None], needed]
             )
-            yield _Cost(
-                "resharding {tensor} for {operation}", ("operand", place), Table(costs * self._times(operation))
-            )
+            costs = costs * self._times(operation)
+            if operation.work.flops and self._partitioned and self.prices.least != "memory":
+                # Of plans that cost the same, one whose products read values as they lie: gradients do so too.
+                apart = (lying.own[:, None] != needed) & (lying.held[:, None] != needed)
+                costs = costs + self.prices.held * apart * lying.space.held[lying.own][:, None]
+            yield _Cost("resharding {tensor} for {operation}", ("operand", place), Table(costs))
             if operation.differentiated and tensors[operand.tensor].differentiated:
                 costs = self._differentiating(number, place) * operation.steps
                 yield _Cost("the gradient of {tensor} in {operation}", ("operand", place), Table(costs))
@@ -596,9 +616,13 @@ class Tables:
         return unsplit
 
     def _is_pinned(self, operation: RuledOperation) -> bool:
-        """Whether the layout of an operation's result is a constraint on it: of a line, and not inside a function."""
-        named = [self.layable.tensors[at].name for at in operation.results]
-        return bool(operation.work.flops) and all(named) and operation.line not in self.layable.frames
+        """Whether the layout of a product's result is a constraint on it: of a line, and not inside a function."""
+        return bool(operation.work.flops) and self._is_laid(operation)
+
+    def _is_laid(self, operation: RuledOperation) -> bool:
+        """Whether the results of an operation are lines, or products that lie as their lines."""
+        named = (self.layable.tensors[at].name or at in self._inner for at in operation.results)
+        return all(named) and operation.line not in self.layable.frames
 
     def _times(self, operation: RuledOperation) -> int:
         """How often operands are resharded in a run: in a loop or a checkpoint the backward pass does it again."""
@@ -749,6 +773,22 @@ class Tables:
             if operation.differentiated and tensors[result].differentiated:
                 for each in lying.space.path(own, way.partial[place]):
                     yield Transmission(result, operation.steps, each, backward=True)
+
+
+def _inner_products(layable: Layable) -> Iterator[tuple[int, int]]:
+    """Yield the products inside of lines with the tensors of these, where only operations along shapes are between."""
+    producers = {result: operation for operation in layable.operations for result in operation.results}
+    for name, line in layable.named.items():
+        tensor, reached = layable.tensors[line], [line]
+        while reached and tensor.name == name and tensor.line not in layable.frames:
+            operation = producers.get(reached.pop())
+            if operation is None or operation.line != tensor.line:
+                continue
+            for at in [] if operation.work.flops else [operand.tensor for operand in operation.operands]:
+                if layable.tensors[at].shape == tensor.shape and not layable.tensors[at].name and at in producers:
+                    if producers[at].work.flops:
+                        yield at, line
+                    reached.append(at)
 
 
 def _runs(operation: RuledOperation) -> int:

@@ -31,6 +31,7 @@ from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Name, names, within
 from runner.programs.derivation import (
     combining,
+    draws,
     indexing,
     lookups,
     matrices,
@@ -265,13 +266,13 @@ EXPRESSIONS = {
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "bernoulli", "bits", "block_diag", "categorical", "choice", "column_stack", "conv_transpose",
-    "convolve", "correlate", "cross", "diag", "diag_indices", "diagonal", "dstack", "empty", "fft2", "fftfreq",
-    "fftn", "fliplr", "flipud", "fold_in", "gumbel", "hsplit", "hstack", "ifft2", "ifftn", "irfft2", "irfftn",
+    "PRNGKey", "bits", "block_diag", "choice", "conv_transpose",
+    "convolve", "correlate", "cross", "diag", "diag_indices", "diagonal", "empty", "fft2", "fftfreq",
+    "fftn", "fold_in", "gumbel", "hsplit", "ifft2", "ifftn", "irfft2", "irfftn",
     "key", "key_data", "kron", "laplace", "linspace", "lu", "lu_pivots_to_permutation", "meshgrid",
-    "normal", "permutation", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
+    "normal", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
     "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform", "unravel_index",
-    "vander", "vsplit", "vstack", "wrap_key_data",
+    "vander", "vsplit", "wrap_key_data",
 ]  # fmt: skip
 """The operations without a rule."""
 
@@ -440,6 +441,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "blocks that are not combined": (
         "associative_scan('mul', a)", combining, "_combined", lambda fn, left, right, **_: right,
     ),
+    "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
 """Wrong rules: an expression that needs the rule, and the replaced and replacing ways or functions."""
 

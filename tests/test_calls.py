@@ -146,6 +146,23 @@ def test_auto_on_an_explicit_mesh_is_refused_as_by_jax(tmp_path: Path) -> None:
     assert "cannot contain axis names that are of type Auto" in str(refused.error)
 
 
+def test_a_program_for_which_jax_refuses_a_function_is_refused_by_name_and_left_out_of_all(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"mesh": mesh_of(AxisType.Explicit), "in_specs": P("a", "b")}
+    both = check(tmp_path / "both", calls.resharded, X, **given, program=["explicit", "auto"])
+    assert both.error is not None
+    _, message, remedy = both.error.splitlines()
+    assert message.startswith("  tracing resharded at calls.py:")
+    assert "cannot contain axis names that are of type Auto" in message
+    assert "leave programs with Auto axes out, such as 'auto'" in remedy
+    every = check(tmp_path / "all", calls.resharded, X, **given, program="all")
+    assert (every.status, [*every.programs], [*every.not_supported]) == (
+        "passed", ["explicit", "derived"], ["auto", "constraint"],
+    )  # fmt: skip
+    assert "calls.py:" in every.not_supported["auto"]
+    untyped = check(tmp_path / "typed", calls.gram, X, **given, program=["explicit", "auto"])
+    assert "write jnp.matmul(x.T, x, out_sharding=P('b', None)), which JAX's types accept" in str(untyped.error)
+
+
 def test_an_argument_of_a_shard_map_that_lies_otherwise_is_named(tmp_path: Path) -> None:
     mapped = jax.shard_map(lambda x, w: x @ w, mesh=calls.MESH, in_specs=(P("a"), P()), out_specs=P("a"))
     record = check(tmp_path, mapped, X, X, mesh={"a": 2, "b": 2}, in_specs=(P("a"), P("b")))

@@ -259,6 +259,23 @@ def test_what_a_step_is_given_to_keep_and_how_its_state_comes_out(tmp_path: Path
     assert not [warning for warning in gradient.warnings if "laid out" in warning]
 
 
+def test_who_expects_a_state_to_be_kept_has_one_also_of_a_single_array(tmp_path: Path) -> None:
+    def step(w: Any, x: Any) -> Any:
+        return w - 0.1 * (x.T @ (x @ w))
+
+    record = check(tmp_path, step, X, X, mesh={"a": 4}, in_specs=(P(), P("a")), out_specs=P("a"),
+                   expect={"state_layout": "kept"})  # fmt: skip
+    assert record.status == "failed"
+    assert "result is P('a', None), and w P(None, None)" in str(record.compiled["auto"].checks)
+
+
+def test_a_shard_map_on_devices_here_is_compiled_for_those_of_a_target(tmp_path: Path) -> None:
+    mesh = mesh_of(AxisType.Auto)
+    mapped = jax.shard_map(lambda x: jax.lax.psum(x, "a"), mesh=mesh, in_specs=P("a"), out_specs=P())
+    record = check(tmp_path, mapped, X, mesh=mesh, in_specs=P("a"), target="v5e_2x2")
+    assert (record.status, record.collectives) == ("passed", {"all-reduce": 1}), record
+
+
 def test_what_jax_takes_is_taken(tmp_path: Path) -> None:
     def mixed(tree: Any, x: Any, n: Any, *, shift: Any, factor: Any = 1.0) -> Any:
         noise = jax.random.normal(tree["key"], x.shape)

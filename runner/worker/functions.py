@@ -1154,7 +1154,11 @@ class _FunctionReader:
     def _add_state(self, name: str, tree: Tree, specs: Mapping[str, list[Any] | None] | None) -> None:
         call = self.compilable.get(name)
         if call is not None:
-            self.state |= self.results.next_values(call, tree, specs, self.operands, self._donated())
+            expect = self._mapping("expect")
+            asked = any("state_layout" in each for each in (expect, *expect.values()) if is_mapping(each))
+            # Who expects a state to be kept has one, also if it is a single array.
+            alone = [*self.arrays] if asked else self._donated()
+            self.state |= self.results.next_values(call, tree, specs, self.operands, alone)
 
     def _grad(self) -> Any:
         grad = self.definition["grad"]

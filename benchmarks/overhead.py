@@ -12,6 +12,8 @@ that it started, and its ratio, which other load on the machine does not change.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import os
 import resource
 import statistics
@@ -24,6 +26,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RUNNER = ("-m", "runner", "+experiment=case3_allreduce")
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""The `prctl(2)` option by which a process becomes the parent of its descendants whose own parents have ended."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,10 @@ def seconds(command: Command, folder: Path, bytecode: Path) -> tuple[float, floa
     start, used = time.perf_counter(), _used()
     done = subprocess.run(line, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     taken = time.perf_counter() - start
+    with contextlib.suppress(ChildProcessError):
+        # What outlives the process that started it, as a worker that is no longer needed does, is a child of this one.
+        while True:
+            os.wait()
     if done.returncode != command.status:
         raise SystemExit(f"{line} ended with status {done.returncode}:\n{done.stderr.decode()}")
     return taken, _used() - used
@@ -81,6 +90,7 @@ def main() -> None:
     given = parser.parse_args()
     rounds, only = given.rounds, given.only
     commands = {name: each for name, each in COMMANDS.items() if not only or name in (only, COMMANDS[only].yardstick)}
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     times: dict[str, list[float]] = {name: [] for name in commands}
     cpu: dict[str, list[float]] = {name: [] for name in commands}
     with tempfile.TemporaryDirectory() as scratch:

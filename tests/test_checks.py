@@ -312,6 +312,17 @@ def test_programs_that_differ_are_named() -> None:
     assert verdict.reason == "C differs from vmap at 1 of 16 elements"
 
 
+def test_what_one_program_has_wrong_is_not_held_against_the_others() -> None:
+    given = context()
+    right, same, wrong = run(given), run(given, "auto"), run(given, "vmap", at0=off_by_one)
+    given.failed = {(Program.VMAP, "C")}
+    assert agreement.check(given, right, [same, wrong]).status == "passed"
+    assert agreement.check(given, wrong, [right, same]).reason == (
+        "C differs from shard_map at 1 of 16 elements; C differs from auto at 1 of 16 elements"
+    )
+    assert agreement.check(given, right, [wrong]) == NotRun(reason="C of vmap: the value is wrong there")
+
+
 def test_programs_of_different_dtypes_do_not_agree() -> None:
     given = context()
     other = run(given, "auto")

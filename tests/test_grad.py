@@ -453,8 +453,9 @@ def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monke
     planted(monkeypatch, "auto", "return (loss, grad_w)", "return (loss, grad_w * 1.001)")
     outcome = least_squares("data parallel", tmp_path)
     assert outcome.checks["auto"].value.status == "failed"
+    assert outcome.checks["auto"].agreement.status == "failed"
     assert outcome.checks["shard_map"].value.status == "passed"
-    assert outcome.checks["shard_map"].agreement.status == "failed"
+    assert outcome.checks["shard_map"].agreement.status != "failed"
 
 
 @pytest.mark.in_turn

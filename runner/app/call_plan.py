@@ -6,7 +6,6 @@ import difflib
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,12 @@ from runner.app.called.open_specs import experiment_of
 from runner.app.flow.plan_run import FinishedPlan
 from runner.base.chosen import AUTO
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.experiment import remat
 from runner.graph.language.wrapping import around_products
 from runner.graph.source import Frame
 from runner.programs.planning.plan import Alternative
+from runner.programs.spelling import CONSTRAIN
 from runner.reports.record.folders import PAGE
 from runner.reports.show import plan_table as showing
 from runner.reports.show.console import captured
@@ -207,7 +208,7 @@ def _diffs(constraints: Sequence[LineConstraint]) -> Iterator[str]:
     for file, lines in files.items():
         before = linecache.getlines(file)
         specs = {line: [_written(each.spec) for each in own] for line, own in lines.items()}
-        changed = around_products("".join(before), "jax.lax.with_sharding_constraint", specs)
+        changed = around_products("".join(before), CONSTRAIN, specs)
         yield from difflib.unified_diff(before, changed.splitlines(keepends=True), file, file)
 
 

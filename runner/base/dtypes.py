@@ -6,9 +6,10 @@ experiment does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast
+
+from runner.base.lazy import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,10 @@ of one choice do not add up: the total is the least to the most over the branche
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
+
+from runner.base.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

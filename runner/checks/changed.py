@@ -6,8 +6,8 @@ Equations that the edit does not change are the same objects, so that their valu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.checks.edits import Edit
 from runner.experiment.changing import ChangingGraph, single_line
 from runner.experiment.model import Experiment, Section

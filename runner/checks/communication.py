@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from runner.base import executions
 from runner.base.executions import Count, InBranch, Range
+from runner.base.lazy import dataclass
 from runner.base.words import bytes_text
 from runner.compiled.evidence import words
 from runner.compiled.evidence.model import Collective

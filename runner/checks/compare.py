@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.checks.reference import PerDevice, Rounding
 
 SAFE = {1: 3.0, 2: 3.0, 4: 4.0, 8: 4.0}

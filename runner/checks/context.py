@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import field
 
 import numpy as np
 
 from runner.base.layout import Layout, Spec, Typed
+from runner.base.lazy import dataclass
 from runner.checks.compare import Alternatives, Tolerance, tolerance
 from runner.checks.reference import Gradients, Oracle, PerDevice, Rounding, UndecidedLine
 from runner.checks.reference.arithmetic import Floats
@@ -61,6 +62,8 @@ class Context:
     proved: Mapping[tuple[Program, str], float] = field(default_factory=dict[tuple[Program, str], float])
     """The outputs of programs that rounding does not decide and whose twins are right: by how many times the tolerance
     each is off."""
+    failed: Set[tuple[Program, str]] = frozenset()
+    """The outputs of programs whose `value` failed."""
     specs: Mapping[str, Spec] = field(init=False)
     """The layout that the experiment promises for each output, with or without an oracle."""
 

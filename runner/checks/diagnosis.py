@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cached_property, partial
 from typing import TypeAlias
@@ -21,6 +21,7 @@ import numpy as np
 
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
+from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.checks import alignment, output_differences
 from runner.checks.changed import ChangedGraphs

@@ -8,9 +8,11 @@ part of the JSON Schema and its row in the documentation; no other code names it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from runner.base.lazy import dataclass
 
 if TYPE_CHECKING:
     from runner.checks.context import Context

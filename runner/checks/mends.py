@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeGuard
 
+from runner.base.lazy import dataclass
 from runner.base.words import quoted
 from runner.checks.edits import Edit, Edits, EditSite, form, is_collective, is_reduced, is_reduction, named_by
 from runner.checks.oversights import is_mask, is_unary

@@ -9,11 +9,11 @@ wrong in that way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.checks import oracles, registry
 from runner.checks.changed import ChangedGraphs

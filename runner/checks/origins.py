@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.checks.reference import PerDevice, interpret
 from runner.experiment import graphs
 from runner.experiment.model import Experiment

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard
 
+from runner.base.lazy import dataclass
 from runner.checks.edits import Edit, Edits, EditSite, form, gives_several, named_by
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.parts import at_index, called, operator, parts, plus, with_argument

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.checks.reference import PerDevice
 from runner.graph.source import Line
 

@@ -7,9 +7,10 @@ after; a loop one step short or long; another edge of a mask; another scale, ter
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from runner.base.lazy import dataclass
 from runner.base.words import quoted, varying
 from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
 from runner.graph.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes

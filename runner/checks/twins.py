@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from runner.base import dtypes
 from runner.base.layout import first_holders
+from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.checks import oracles
 from runner.checks.compare import SAFE, SAME, Alternatives, Difference, Tolerance, difference, nearest, of_bytes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.checks.compare import MANY, lucky, of_bytes, units
 from runner.checks.reference import Rounding
 from runner.checks.reference.rounding import moments

@@ -10,12 +10,12 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.base import dtypes
 from runner.base.faults import Fault, InvalidExperiment, invalid, nearest
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import located, rectangular, size_text

@@ -10,10 +10,11 @@ along such an axis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
+from runner.base.lazy import dataclass
 from runner.base.words import quoted
 from runner.experiment.model import Experiment
 from runner.experiment.plain import located

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from runner.base.layout import Typed
+from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import lines
 from runner.graph.language.operations import OPERATIONS

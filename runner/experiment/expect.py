@@ -8,12 +8,13 @@ one alone; the most specific value counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from runner.base.executions import Range
 from runner.base.faults import Key, invalid, nearest
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.forms import FORMS, RANGE, check
 from runner.experiment.program import Program

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from runner.base import dtypes
 from runner.base.chosen import EVERYTHING
 from runner.base.faults import Fault, InvalidExperiment, Key, nearest
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.config import shape
 from runner.experiment.config.specs import WRITTEN

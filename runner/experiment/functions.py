@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from runner.base.faults import InvalidExperiment, Key, invalid
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.plain import check_name, located

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from runner.base import dtypes
 from runner.base.faults import Key, invalid, nearest
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.experiment import enumeration
 from runner.experiment.forms import check

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from runner.base import codec, dtypes
 from runner.base.faults import Key
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping, is_sequence
 from runner.experiment.config import schema
 from runner.experiment.config.sources import one_by_one

@@ -1,9 +1,9 @@
-"""The frozen `Experiment` that all packages read: its arrays, its statements, its outputs."""
+"""The frozen `Experiment` that all packages read: its arrays, its sections, its outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 from runner.base import codec, dtypes
 from runner.base.faults import Key
 from runner.base.layout import Layout, Mesh, Spec, SpecEntries
+from runner.base.lazy import dataclass
 from runner.experiment import checkpoints, definition, expect, imported
 from runner.experiment.forms import AS_WRITTEN
 from runner.experiment.hardware import Derive, Hardware
@@ -20,7 +21,8 @@ from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
 from runner.experiment.source_text import SourceText
 from runner.experiment.topology import Topology
-from runner.graph.inlining import divided, inlined, of_equations, with_inputs
+from runner.graph.dividing import divided
+from runner.graph.inlining import inlined, of_equations, with_inputs
 from runner.graph.language.lines import paths, reached
 from runner.graph.language.syntax import Expression
 from runner.graph.model import Graph, Ref, Repeat, literal, walk

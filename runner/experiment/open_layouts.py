@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from runner.base.faults import Key, invalid
 from runner.base.invocation import invocation
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping, leaves
 from runner.experiment import enumeration, remat, topology
 from runner.experiment.config import schema

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from runner.base.lazy import dataclass
 
 if TYPE_CHECKING:
     from runner.base.layout import Mesh

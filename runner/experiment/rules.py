@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.forms import ALLOWED, AXES, OF_MAXTEXT, RULES, SPEC, check, choices
 from runner.graph.language.check import missing_axis

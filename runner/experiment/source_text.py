@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from runner.base.lazy import dataclass
 from runner.graph.language.operations.arguments import AT
 from runner.graph.language.printing import text
 from runner.graph.language.python_source import is_compound

@@ -12,9 +12,10 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from runner.base.faults import Key, invalid, nearest
+from runner.base.lazy import dataclass
 from runner.experiment.config.slices import GENERATIONS
 
 LIBTPU_ENVIRONMENT = {

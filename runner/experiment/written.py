@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from runner.base.faults import Key, invalid
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.experiment.config import schema
 from runner.experiment.config.sources import one_by_one

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.graph.model import Branches, CalledFunction, Graph, Repeat
 from runner.graph.source import FunctionCall, Line
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.graph.source import Checkpoint, FunctionCall, Line, Source
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term
 
@@ -74,6 +75,36 @@ class Region:
     in_specs: tuple[Spec, ...]
     out_specs: tuple[Spec, ...]
     check_vma: bool = True
+
+
+@dataclass(frozen=True)
+class LoopForm:
+    """How a loop runs, by the names in it: a repeat or `scan`, a `while`, or a `shard_map` inside a function.
+
+    - `steps`: None for a `while`, which takes a step as long as the carried value `going` is true.
+    - `index`: the name of the step's number; a `while` and a `region` have none.
+    - `stack`: the names of the stacked results, each with its name in the body.
+    - `unroll`: whether the step's number is a Python integer; `checkpoint`: what a step keeps for the backward pass;
+      None: everything.
+    """
+
+    steps: int | None
+    index: str = "i"
+    stack: Mapping[str, str] = field(default_factory=dict[str, str])
+    going: str = ""
+    region: Region | None = None
+    unroll: bool = False
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def counted(self) -> int:
+        """The number of steps for which its costs are counted."""
+        return ASSUMED_STEPS if self.steps is None else self.steps
+
+    @property
+    def counter(self) -> str:
+        """The name of the step's number, "" where there is none."""
+        return "" if self.steps is None or self.region is not None else self.index
 
 
 @dataclass(frozen=True)

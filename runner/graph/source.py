@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from runner.base.faults import Key
+from runner.base.lazy import dataclass
 from runner.graph.term import Span, characters
 
 Section = Literal["graph", "per_device"]

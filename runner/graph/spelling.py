@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.graph.model import Branches, CombiningFunction, Equation, Graph, Operand, Ref, Size, walk
 from runner.graph.term import Apply, Const, Group, Lambda, Name, Slice, Term
 

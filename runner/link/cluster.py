@@ -16,12 +16,12 @@ import time
 from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.base.codec import Misfit
 from runner.base.faults import InvalidExperiment
+from runner.base.lazy import dataclass
 from runner.base.words import of_system
 from runner.link import key, messages, process, together, wire
 from runner.link.messages import End, Values, WorkerLine

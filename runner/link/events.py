@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias, cast
 
 from runner.base import codec
 from runner.base.faults import Fault
 from runner.base.layout import Spec, Typed
+from runner.base.lazy import dataclass
 from runner.experiment.traced import TracedLines
 from runner.graph.sharding.propagation import AskedCollective, Derivation, Planned, Reshard
 from runner.link.steps import Spare, Step

@@ -7,12 +7,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
 
 from runner.base.codec import Misfit
+from runner.base.lazy import dataclass
 from runner.link import key, messages, scratch, together, wire
 from runner.link.cluster import Member, Unmet, introduced
 from runner.link.events import Done, Finished, WorkerEvent, encoded

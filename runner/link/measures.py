@@ -7,8 +7,8 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.link import lifeline
 from runner.link.process import ISOLATED
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, TypeAlias, cast
 
 from runner.base.codec import Misfit, build
+from runner.base.lazy import dataclass
 
 
 @dataclass(frozen=True)

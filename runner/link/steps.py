@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
+from runner.base.lazy import dataclass
 from runner.experiment.program import Program
 
 

@@ -8,7 +8,7 @@ running is recorded with the worker's last output, and a new worker continues wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -18,6 +18,7 @@ import numpy as np
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Parts, Spec
+from runner.base.lazy import dataclass
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program

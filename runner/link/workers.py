@@ -11,9 +11,10 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from runner.base.lazy import dataclass
 from runner.link import process
 from runner.link.process import ANNOUNCED, Launch, Worker
 from runner.link.steps import Spare, Step

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from runner.base.layout import Spec, Typed
+from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.sharding.propagation import Derivation

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.nodes import Origins, backward
 from runner.experiment.model import Experiment

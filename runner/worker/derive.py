@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from runner.base.layout import Parts, Spec, Typed
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.base.words import bytes_text, listed, time_text
 from runner.compiled.estimate.prices import BYTES, EstimatedSeconds, Prices, permuted

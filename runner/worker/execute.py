@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 
 from runner.base.layout import Layout
+from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import handover

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.explanation import estimating, laid, meshes, modules, profiles, reasons

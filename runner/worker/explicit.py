@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
 import jax
@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding
 
 from runner.base.faults import invalid
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS

@@ -14,7 +14,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -27,6 +27,7 @@ from runner.base import codec, dtypes
 from runner.base.chosen import AUTO
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.base.words import bytes_text, listed
 from runner.experiment.config import schema

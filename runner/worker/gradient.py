@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ import numpy as np
 
 from runner.base import dtypes
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.graph.language.casts import narrowed, of_own_dtype, own_dtype

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,14 @@ import jaxlib.version
 
 from runner.base.faults import InvalidExperiment, invalid
 from runner.base.layout import Spec, Typed
+from runner.base.lazy import dataclass
 from runner.experiment import data, value_names
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.experiment.traced import TracedLines
-from runner.experiment.traced_calls import lines_of
+from runner.experiment.traced_graphs import lines_of
 from runner.link import events, handover
 from runner.link.events import (
     Devices,

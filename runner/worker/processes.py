@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -17,6 +16,7 @@ import jax
 import numpy as np
 
 from runner.base.faults import Fault
+from runner.base.lazy import dataclass
 from runner.link import together
 from runner.link.events import Called, Invalid
 from runner.worker import calls, versions

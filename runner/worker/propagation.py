@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.nodes import Origins, backward

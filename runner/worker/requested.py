@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.sharding import ring

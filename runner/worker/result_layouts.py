@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.base.faults import Key, invalid
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read

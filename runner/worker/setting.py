@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.worker import calls

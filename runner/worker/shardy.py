@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.opcodes import REDUCTIONS
 from runner.graph.sharding.propagation import parsed_rule
 from runner.worker.modules import shape_of

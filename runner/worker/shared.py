@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
+
+from runner.base.lazy import dataclass
 
 if TYPE_CHECKING:
     from runner.worker.compilation import CompiledModule

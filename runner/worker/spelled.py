@@ -10,9 +10,9 @@ import itertools
 import linecache
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from runner.base.lazy import dataclass
 from runner.worker.versions import UserFrame, user_frame
 
 _LONGEST = 80

@@ -11,11 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.model import Between
 from runner.compiled.evidence.nodes import OperationOrigin

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.base.words import quoted
 from runner.experiment.model import Experiment

@@ -7,8 +7,9 @@ as its steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from runner.base.lazy import dataclass
 
 
 @dataclass(frozen=True)

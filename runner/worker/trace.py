@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Typed
+from runner.base.lazy import dataclass
 from runner.experiment import value_names
 from runner.experiment.value_names import NamedCode
 from runner.link import handover

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from jax.sharding import NamedSharding
 
 from runner.base import dtypes
 from runner.base.faults import Fault, InvalidExperiment, Key
+from runner.base.lazy import dataclass
 from runner.experiment.imported import DEEPEST
 from runner.worker import calls
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from runner.base.lazy import dataclass
 from runner.worker.versions import Literal
 
 Known: TypeAlias = "int | Carried | Bound | None"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from inspect import ismodule
 from pathlib import Path
 from typing import Any
 
 from runner.base.faults import Key, invalid
+from runner.base.lazy import dataclass
 from runner.experiment.identifiers import OWN
 from runner.experiment.plain import check_name
 from runner.graph.language.operations import OPERATIONS

@@ -8,7 +8,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from jax._src import core as _core
 from jax.sharding import AbstractMesh, AxisType
 
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.source_lines import is_users as is_own
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.imported import CALLED

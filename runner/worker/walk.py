@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from operator import attrgetter
 from typing import Any, NoReturn
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.experiment.model import Experiment, Section
 from runner.experiment.plain import located

@@ -11,7 +11,6 @@ import inspect
 import keyword
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from runner.app.called.meshes import CallMesh, call_mesh, devices_of_caller
 from runner.app.called.module import MODULE
 from runner.app.called.specs import WrongSpecs, is_spec, per_operand, spread
 from runner.base.faults import Key
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.experiment.forms import IDENTIFIER, PLATFORMS
 from runner.experiment.identifiers import importable

@@ -11,10 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import CellType, CodeType, ModuleType
 from typing import Any, cast
 
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.link import jax_internals
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from runner.app.called.chosen import is_auto
 from runner.app.called.experiment import CalledExperiment, experiment, is_deeper, require_call
 from runner.app.called.module import MODULE
 from runner.app.called.specs import WrongSpecs, is_spec, per_operand, spread
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.base.words import listed
 from runner.experiment.forms import AUTO as WRITTEN

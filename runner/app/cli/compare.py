@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from runner.app.cli import subcommands
 from runner.base import regular
 from runner.base.layout import spec_text
+from runner.base.lazy import dataclass
 from runner.compiled.explanation import differences as explanations
 from runner.compiled.explanation import files
 from runner.compiled.explanation.modules import UnreadableModule

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from runner.app.flow import functions
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list
 from runner.experiment import enumeration
 from runner.experiment.arrays import read_mesh

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.app.cli.point import Point
+from runner.base.lazy import dataclass
 from runner.experiment.config.compose import Configuration, InvalidConfiguration, Provenance, provenance_of, resolved
 from runner.link.process import Worker
 from runner.link.workers import Workers

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from runner.base.faults import nearest
+from runner.base.lazy import dataclass
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.experiment.forms import KINDS
 from runner.experiment.program import Program

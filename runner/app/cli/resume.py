@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base import plain
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict, is_list
 from runner.experiment.config import quoting
 from runner.experiment.config.compose import InvalidConfiguration

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,6 +19,7 @@ import yaml
 from runner.app.cli.point import LOG, Point
 from runner.app.flow import functions
 from runner.base.faults import Fault
+from runner.base.lazy import dataclass
 from runner.base.printable import Formatter
 from runner.experiment import enumeration
 from runner.experiment.config import composition

@@ -213,6 +213,12 @@ class Findings:
             if isinstance(checks.value, ValueVerdict)
         }
         values = blame.unblamed(context, self._decided(context, values, ran), ran, alike=alike)
+        context.failed = {
+            (program, name)
+            for program, verdict in values.items()
+            for name, output in verdict.compared.items()
+            if output.status == "failed"
+        }
         for run in self._runs:
             if run.error is not None:
                 record.programs[run.program] = ProgramRecord(status="error", error=run.error, checks=Checks())

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.programs.planning.costs import costs_more
 
 COMPILED = 6

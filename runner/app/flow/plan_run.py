@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from runner.app.flow import planning as flow
 from runner.app.flow.filled_layouts import Planning
 from runner.app.flow.planning import Compiled, Ranked, Tried
 from runner.base import codec
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.base.words import bytes_text
 from runner.experiment.config import schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from runner.app.flow.run import run
 from runner.base import regular
 from runner.base.faults import Key, invalid, key_text
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.base.words import long_text
 from runner.experiment import effort

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Layout
+from runner.base.lazy import dataclass
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program

@@ -10,7 +10,7 @@ import importlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from runner.app.flow import clock, functions
 from runner.base.faults import InvalidExperiment, invalid
 from runner.base.invocation import invocation
+from runner.base.lazy import dataclass
 from runner.base.printable import printable
 from runner.base.words import of_system
 from runner.experiment import data, definition, expect, memory, open_layouts, topology

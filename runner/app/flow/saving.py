@@ -8,10 +8,10 @@ that cannot cost less; of many, names are added one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from runner.base.chosen import EVERYTHING
+from runner.base.lazy import dataclass
 from runner.experiment import remat
 from runner.experiment.remat import Saved
 from runner.programs.planning.costs import costs_more, costs_the_same

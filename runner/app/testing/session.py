@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from runner.base.lazy import dataclass
 from runner.experiment.config.folders import conf_folder, is_there, options_of
 
 if TYPE_CHECKING:

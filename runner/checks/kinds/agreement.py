@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.checks.reference import magnitude
 from runner.experiment.model import Section
+from runner.experiment.program import Program
 from runner.link.target import Output, ProgramRun, Ranges
 from runner.reports.record.verdicts import AgreementVerdict, LeftOut, NotRun
 
@@ -21,8 +22,8 @@ def check(
 ) -> AgreementVerdict | NotRun:
     """Compare a program's outputs with those of every other program that ran.
 
-    Outputs that are known to be wrong are left out. `alike` is whether `graph` and `per_device` compute the same; if
-    not, only programs of the same section are compared.
+    Outputs that are known to be wrong are left out, and those whose `value` failed in the other program alone. `alike`
+    is whether `graph` and `per_device` compute the same; if not, only programs of the same section are compared.
     """
     comparable = [peer for peer in others if alike or peer.program.section == run.program.section]
     if not comparable:
@@ -34,6 +35,7 @@ def check(
         return NotRun(reason=reason)
     left_out = _left_out(context, run, comparable)
     apart: list[str] = []
+    wrong: dict[str, list[Program]] = {}
     largest, compared = 0.0, False
     for name, output in run.outputs.items():
         if name in context.unruled:
@@ -42,6 +44,9 @@ def check(
             peer_output, known = peer.outputs.get(name), _sections(context, name, run, peer)
             # An output without an oracle has no tolerance.
             if peer_output is None or len(known) < 2 or {run.program, peer.program} & {*left_out.get(name, ())}:
+                continue
+            if (peer.program, name) in context.failed and (run.program, name) not in context.failed:
+                wrong.setdefault(name, []).append(peer.program)
                 continue
             compared = True
             if output.dtype != peer_output.dtype:
@@ -56,7 +61,9 @@ def check(
             if measured.wrong:
                 apart.append(f"{name} differs from {peer.program} at {measured.wrong} of {measured.size} elements")
     if not compared:
-        reason = "; ".join(f"{name} of {listed(programs)}" for name, programs in left_out.items())
+        if wrong:
+            return NotRun(reason=f"{_of_programs(wrong)}: the value is wrong there")
+        reason = _of_programs(left_out)
         if not reason:
             return NotRun(reason="no oracle computes any of their outputs")
         return LeftOut(reason=f"{reason}: known to be wrong (expect.wrong)", left_out=left_out)
@@ -67,6 +74,10 @@ def check(
         others=[peer.program for peer in comparable],
         left_out=left_out,
     )
+
+
+def _of_programs(outputs: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{name} of {listed(programs)}" for name, programs in outputs.items())
 
 
 def _left_out(context: Context, run: ProgramRun, runs: list[ProgramRun]) -> dict[str, list[str]]:
@@ -122,6 +133,7 @@ KINDS = (
     CheckKind(
         "agreement", AgreementVerdict | LeftOut | NotRun, Needs.OTHERS,
         lambda case: check(case.context, case.run, case.others, alike=case.alike), order=50,
-        says="the programs give the same results; if `sections` failed, those of one section",
+        says="the programs give the same results; if `sections` failed, those of one section; a program whose `value` "
+        "failed does not count against one whose passed",
     ),
 )  # fmt: skip

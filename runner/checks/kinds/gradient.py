@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from runner.base.lazy import dataclass
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.checks.reference.gradient import DIRECTIONS, RTOL

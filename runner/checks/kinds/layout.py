@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from runner.base.layout import Layout
+from runner.base.lazy import dataclass
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.link.target import ProgramRun

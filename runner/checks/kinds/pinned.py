@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from runner.base import dtypes
 from runner.base.faults import invalid
+from runner.base.lazy import dataclass
 from runner.checks.compare import Tolerance, difference
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs, excused_by_outputs

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from runner.base.lazy import dataclass
 from runner.base.words import on_devices
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs, excused_by_outputs

@@ -6,13 +6,13 @@ It needs no program: it does not depend on JAX, and holds even if JAX supports n
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from runner.base import dtypes
 from runner.base.layout import Layout, distinct, first_holders
+from runner.base.lazy import dataclass
 from runner.base.words import listed, on_devices
 from runner.checks.compare import EXCUSED, SAME, Alternatives, Difference, Tolerance, carried, difference
 from runner.checks.context import Context, deciding

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from runner.base import dtypes
 from runner.base.layout import distinct, first_holders
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.checks.reference.rounded import Machine, Rounded, plain, rounded
 from runner.graph.language.counterparts.promotion import Weak, strong

@@ -9,7 +9,7 @@ that may change a decision, further interpretations take the other side, to see 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from runner.base import dtypes
 from runner.base.layout import distinct, first_holders
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.checks.reference.flips import (
     COMPARED,

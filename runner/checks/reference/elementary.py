@@ -8,7 +8,8 @@ fused with, on the number of elements and on the version. So two right programs 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from runner.base.lazy import dataclass
 
 UNIT = 2.0**-24
 """Half of float32's eps: a unit in the last place of a result just below a power of two."""

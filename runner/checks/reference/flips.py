@@ -7,12 +7,12 @@ in float64 and in every draw are equal in every program, and are not moved apart
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.checks.reference.rounded import plain
 

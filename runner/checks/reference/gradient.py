@@ -11,13 +11,14 @@ gradient than the derivative of its function, that is the reference, and differe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.checks.reference.arithmetic import Arithmetic, Floats
 from runner.checks.reference.decisions import PerDevice, Replaying

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from runner.base import dtypes
 from runner.base.layout import Layout, Mesh, Spec, first_holders
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list
 from runner.base.words import quoted
 from runner.checks.reference.arithmetic import ANY, EXACT, Arithmetic, cast, is_weak, with_type

@@ -6,7 +6,6 @@ elementary functions, the order of a sum, and the direction in which close numbe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_tuple
 from runner.checks.reference import elementary
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from runner.base.layout import Layout, Spec, first_holders
+from runner.base.lazy import dataclass
 from runner.checks.reference.arithmetic import Arithmetic
 from runner.checks.reference.decisions import PerDevice, Script
 from runner.checks.reference.interpreter import WHOLE, Interpreter, sharded

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from runner.base import dtypes
 from runner.base.layout import first_holders
+from runner.base.lazy import dataclass
 from runner.checks.reference.arithmetic import Arithmetic, Floats
 from runner.checks.reference.decisions import Following, PerDevice, Place, Recording, Script, Stepping, Taking
 from runner.checks.reference.interpreter import interpret

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from runner.base.lazy import dataclass
 from runner.graph.sharding import ring
 from runner.link.measures import MeasuredRun
 

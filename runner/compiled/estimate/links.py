@@ -13,9 +13,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.compiled.estimate import cuts
 from runner.compiled.estimate.model import Bound
 from runner.experiment.hardware import Hardware, Switch, Torus

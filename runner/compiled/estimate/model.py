@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from runner.base.executions import Count
+from runner.base.lazy import dataclass
 from runner.base.words import time_text
 
 Bound: TypeAlias = Literal["flops", "memory", "bandwidth", "latency"]

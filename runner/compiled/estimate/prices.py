@@ -10,12 +10,12 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.links import GROUPS, Links
 from runner.experiment.hardware import Hardware
 from runner.experiment.open_layouts import Least

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.compiled.evidence import custom_calls, groups, megascale, merged
 from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.counts import Counts

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from runner.base import executions
 from runner.base.executions import Count, InBranch
+from runner.base.lazy import dataclass
 from runner.compiled.evidence import hlo
 from runner.compiled.evidence.hlo import Computation, Instruction, Module
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
+
+from runner.base.lazy import dataclass
 
 _DTYPES = {
     "pred": ("bool", 8), "s2": ("int2", 2), "s4": ("int4", 4), "s8": ("int8", 8), "s16": ("int16", 16),

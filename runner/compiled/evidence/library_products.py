@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Instruction, Shape
 
 _MATMUL = re.compile(r"__cublas\$(gemm|lt\$\w*[mM]atmul(\$f8|\$mx)?)")

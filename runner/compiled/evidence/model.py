@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from runner.base.codec import named
 from runner.base.executions import Count, InBranch
+from runner.base.lazy import dataclass
 from runner.graph.sharding.propagation import Reshard
 from runner.link.events import RunTimes
 

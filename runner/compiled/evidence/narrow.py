@@ -6,10 +6,10 @@ XLA for CPUs multiplies and sends bfloat16 and other narrow floats as float32; t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph, Ref

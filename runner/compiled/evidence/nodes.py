@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Location, Metadata
 from runner.compiled.evidence.source_lines import is_users
 from runner.experiment.identifiers import Identifiers

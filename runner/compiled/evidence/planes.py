@@ -19,12 +19,12 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.link import handover
 from runner.link.events import Profiled, RunTimes
 

@@ -10,10 +10,10 @@ import linecache
 import re
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TypeAlias
 
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Location, Module
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.imported import CALLED

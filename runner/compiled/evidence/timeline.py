@@ -7,8 +7,8 @@ import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.model import ProfiledDevice
 from runner.compiled.evidence.planes import Event
 

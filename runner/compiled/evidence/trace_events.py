@@ -10,9 +10,10 @@ import io
 import json
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict, is_list
 from runner.compiled.evidence.xspace import NoProfile
 

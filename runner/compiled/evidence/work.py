@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from runner.base import executions
 from runner.base.executions import Range
+from runner.base.lazy import dataclass
 from runner.compiled.evidence import custom_calls, library_products
 from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.counts import Counts

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
+
+from runner.base.lazy import dataclass
 
 Stats: TypeAlias = list[tuple[str | None, Any]]
 

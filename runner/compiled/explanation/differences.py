@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.base import executions
 from runner.base.executions import Count
 from runner.base.layout import spec_text
+from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, time_text
 from runner.compiled.explanation.model import ExplainedMesh, Explanation, PlacedCollective, over
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base import regular
+from runner.base.lazy import dataclass
 from runner.link.events import Memory
 
 _MODULE = re.compile(r"^(module_\d+\.(?P<name>.+?)(?:\.cl_\d+)?)\.(?P<stage>[^/]*?)(?P<suffix>\.txt|\.hlo\.pb|\.hlo)$")

@@ -6,12 +6,13 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.base import codec, plain, regular
 from runner.base.faults import nearest
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.compiled.explanation import dumps, estimating, meshes, modules, profiles, serialized
 from runner.compiled.explanation.dumps import DumpedModule
@@ -47,6 +48,9 @@ class Wanted:
     reasons: bool = True
 
 
+_ANY = Wanted()
+
+
 class SeveralModules(UnreadableModule):
     """A folder has several modules, none of which was chosen."""
 
@@ -56,7 +60,7 @@ class SeveralModules(UnreadableModule):
 
 
 @modules.uncollected()
-def explain(path: Path | None, wanted: Wanted = Wanted()) -> Explanation:
+def explain(path: Path | None, wanted: Wanted = _ANY) -> Explanation:
     """The explanation of a file, of a module in a folder of dumps, or of a program in a profile.
 
     - `path`: None if the profile has the module itself.
@@ -204,7 +208,7 @@ def _modules(folder: Path) -> list[DumpedModule]:
         raise UnreadableModule(f"{folder}: {error.strerror or error}") from None
 
 
-def by_name(path: Path, wanted: Wanted = Wanted()) -> dict[str, Explanation]:
+def by_name(path: Path, wanted: Wanted = _ANY) -> dict[str, Explanation]:
     """The explanations of a folder's modules by name, of each name the largest; of a file the one. Raises as `explain`.
 
     A module that cannot be read is left out of a folder's.

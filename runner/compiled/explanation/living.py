@@ -6,8 +6,9 @@ assumes that an update writes in place, as compilers do where the array is not r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import GOING_ON, STARTED, Computation, Instruction, Module
 
 _PASSED = frozenset(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from runner.base import executions
 from runner.base.codec import ALWAYS, named
 from runner.base.executions import Count, Part
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.model import Estimate
 from runner.compiled.evidence.model import Collective, Profile
 

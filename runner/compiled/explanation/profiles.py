@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from runner.base import regular
 from runner.base.faults import nearest
+from runner.base.lazy import dataclass
 from runner.base.words import listed, time_text
 from runner.compiled.evidence import planes, profile, trace_events, xspace
 from runner.compiled.evidence.planes import Recorded, RecordedPlane

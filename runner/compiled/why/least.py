@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from runner.base import executions
 from runner.base.executions import Part
+from runner.base.lazy import dataclass
 from runner.compiled.evidence.model import Collective
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.compiled.evidence import groups
 from runner.compiled.evidence.model import Collective, MergedPart
 from runner.compiled.why import needs

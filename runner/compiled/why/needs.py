@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.compiled.evidence.model import Collective
 from runner.experiment.model import Array, Experiment, Section

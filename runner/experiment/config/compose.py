@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.base.faults import Fault, nearest
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.experiment.config.folders import conf_folder, folder_name, misnamed, options_of
 from runner.experiment.config.sources import Sources, shown

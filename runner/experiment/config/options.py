@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, leaves
 from runner.experiment.config import files, shape
 from runner.experiment.config.folders import conf_folder

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, TypeAlias
+
+from runner.base.lazy import dataclass
 
 MISSING: Any = "???"
 """OmegaConf's mark of a mandatory value, spelled out so that reading the defaults need not import OmegaConf."""

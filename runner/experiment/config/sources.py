@@ -10,13 +10,14 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
 from runner.base.faults import Fault, Key, key_text
+from runner.base.lazy import dataclass
 from runner.base.words import shortened
 from runner.experiment.config.folders import experiments, is_there
 

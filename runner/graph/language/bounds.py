@@ -7,9 +7,9 @@ millions of digits, `[1] * 10**9` a billion elements.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.graph.language.operators import BY_NAME, COMPARISONS
 from runner.graph.language.syntax import Expression
 from runner.graph.term import Apply, Const, Group, Name, Term, children, within

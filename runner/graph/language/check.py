@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from runner.base.faults import nearest
 from runner.base.layout import Mesh
+from runner.base.lazy import dataclass
 from runner.graph.language import spellings
 from runner.graph.language.forms import CALLING
 from runner.graph.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS, Operation

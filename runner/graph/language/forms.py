@@ -1,14 +1,14 @@
 """Finds the functions and the operands of a call that takes functions.
 
 `cond`, `switch` and `map` are not operations: they call the experiment's own functions, whose lines are inlined
-(`runner/experiment/statements.py`).
+(`runner/experiment/sections.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeGuard
 
+from runner.base.lazy import dataclass
 from runner.graph.term import Apply, Group, Term, calls
 
 CHOICES = {

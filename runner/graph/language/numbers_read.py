@@ -6,8 +6,8 @@ Where Python computes a number, no operation comes from that line, only a litera
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.graph.language.passing import assigned, end_of, frame_of, function_at
 from runner.graph.source import Frame
 

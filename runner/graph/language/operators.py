@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS, Operation
 
 

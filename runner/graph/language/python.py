@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from runner.base.lazy import dataclass
 from runner.graph.language.syntax import SyntaxFault, on_one_line
 
 _ALLOWED = (

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from dataclasses import dataclass
 from typing import Literal
+
+from runner.base.lazy import dataclass
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from runner.base.layout import Layout, Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.graph.sharding import ring
 
 Kind = Literal["all-gather", "slice", "all-to-all", "collective-permute"]

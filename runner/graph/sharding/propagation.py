@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from runner.base import codec
 from runner.base.executions import Count, InBranch
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 
 CLAUSES = {
     "all_gather": "all-gather", "all_slice": "slice", "all_to_all": "all-to-all", "all_reduce": "all-reduce",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation
 from runner.graph.sharding.results import OperandLayout, of_result

@@ -7,10 +7,10 @@ argument as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import INDEX, Equation
 

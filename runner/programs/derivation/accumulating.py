@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
 from runner.graph.term import Apply, Name, Term, names
@@ -76,7 +77,7 @@ class _Body:
             # An inner repeat reads its operands in every step.
             self.reads.update(names(line.term) if isinstance(line, Written) else [*line.names] * 2)
             if isinstance(line, Repeated):
-                self.reads.update([inner for _, inner in line.stack])
+                self.reads.update(line.form.stack.values())
 
     def only(self, name: str) -> Written | None:
         """The only line that defines a name."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from runner.base.dtypes import NAMES, dtype
 from runner.base.layout import Typed
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.graph.language.notation import Labels
 from runner.graph.language.operations import OPERATIONS

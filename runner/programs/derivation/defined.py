@@ -6,9 +6,10 @@ Each reduction inside is completed over the devices. Where what it reduces is wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.graph.language.definitions import compiled, names_read, read
 from runner.graph.language.operations import OPERATIONS, Operation

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.base.layout import Parts, Spec
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Prices
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from runner.base.layout import Spec, Typed
+from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, time_text
 from runner.compiled.estimate.prices import BYTES
 from runner.graph.model import Equation, Operand, Ref

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.graph.language.parts import at_index
 from runner.graph.model import INDEX
 from runner.graph.term import NOTHING, Const, Group, Slice, Term

@@ -6,8 +6,9 @@ What is linear in sums over devices can be computed from the parts, and summed o
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from runner.base.lazy import dataclass
 from runner.experiment.model import Line
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.parts import called

@@ -12,10 +12,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import BYTES, Prices, Sending, Work, collective, sending
 from runner.graph.language.operations.row import Reduction
 from runner.graph.sharding import moves, ring

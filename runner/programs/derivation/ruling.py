@@ -6,10 +6,11 @@ A rule depends only on types and static values, so it is the same each time a gr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Prices
 from runner.graph.model import Equation
 from runner.programs.derivation.calls import Call, NotStatic, itemsize

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TypeAlias
 
 from runner.base.layout import Parts, Spec, Typed
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Sending
 from runner.experiment.model import Experiment, Line
 from runner.graph.language.operations import CONSTANTS, OPERATIONS

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.graph.model import Equation, Operand, inside
 from runner.graph.term import Apply, Const, Group, Name, Slice, Term
 from runner.programs.derivation.calls import Call

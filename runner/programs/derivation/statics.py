@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from runner.base.layout import Typed
+from runner.base.lazy import dataclass
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.operators import BY_NAME
 from runner.graph.model import CombiningFunction, Equation, Operand, Ref, Size

@@ -6,10 +6,10 @@ Along a sharded dimension that a slice indexes, each element of a block gets the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial, reduce
 
 from runner.base.layout import Typed
+from runner.base.lazy import dataclass
 from runner.graph.language.operations.row import Reduction
 from runner.graph.model import Ref
 from runner.graph.term import NOTHING, Term

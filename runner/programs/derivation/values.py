@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.graph.term import Term
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.programs.planning import clock
 from runner.programs.planning.network import Choice, Costs, Network
 

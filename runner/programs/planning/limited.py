@@ -10,11 +10,12 @@ between them HiGHS gets the limit itself, and the values that the bound does not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.programs.planning import clock, program
 from runner.programs.planning.memory import Memory
 from runner.programs.planning.network import Costs, Network, Numbers, Table, restricted

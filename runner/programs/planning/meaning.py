@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS
 from runner.programs.derivation.rules import Dimensions
 from runner.programs.planning.dimensions import Groups

@@ -9,12 +9,12 @@ readers. The backward pass reads what the forward pass kept for it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS
 from runner.programs.planning.model import Layable, Transfer
 from runner.programs.planning.network import Choice, Costs, Numbers, Table

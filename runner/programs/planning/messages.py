@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.programs.planning import clock
 from runner.programs.planning.network import Choice, Costs, Network, Numbers, greedy, trivial_bound
 from runner.programs.planning.reduction import Reduced

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Work
 from runner.graph.source import Checkpoint, Frame
 from runner.programs.derivation.rules import Rule

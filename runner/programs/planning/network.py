@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from runner.base.lazy import dataclass
 
 Costs: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = NDArray[np.intp]

@@ -6,9 +6,10 @@ A dimension whose meaning the graph does not tell is named as it is in the file,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
+from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, listed
 from runner.programs.derivation.rules import Dimensions
 from runner.programs.planning.meaning import Meaning, Meanings

@@ -6,11 +6,11 @@ The rules are those of `programs/derivation/`: an operation without a rule gets 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from runner.base import dtypes
 from runner.base.layout import Parts, Spec, Typed
+from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat

@@ -14,11 +14,12 @@ import itertools
 import math
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.programs.planning import clock, elimination, program
 from runner.programs.planning.costs import costs_more
 from runner.programs.planning.messages import Messages, Passed

@@ -12,13 +12,13 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Prices, Sending, collective, tiles
 from runner.experiment import enumeration
 from runner.graph.sharding import moves

@@ -14,7 +14,6 @@ import functools
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Prices, Sending
 from runner.programs.derivation.rules import SCATTERED, Assignment, Dimensions, Rule, layout
 from runner.programs.planning.model import Layable, Operand, RuledOperation, Tensor, Transfer

@@ -11,11 +11,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from runner.base import regular
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.reports.record.folders import PICTURES, RECORD, natural
 from runner.reports.record.writing import write_text

@@ -7,12 +7,13 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from runner.base import executions
 from runner.base.executions import Range
+from runner.base.lazy import dataclass
 from runner.base.printable import json_text, printable
 from runner.base.words import bytes_text, time_text
 from runner.experiment.forms import KINDS

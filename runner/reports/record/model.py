@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from runner.base.codec import ALWAYS, Numbers, named
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.compiled.estimate.model import Estimate
 from runner.compiled.evidence.model import Evidence
 from runner.compiled.why.least import Gap

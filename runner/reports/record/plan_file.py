@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -12,6 +12,7 @@ from runner.base import codec, plain
 from runner.base.codec import Misfit
 from runner.base.invocation import invocation
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping, is_sequence
 from runner.reports.record import consistent
 from runner.reports.record.folders import PLAN

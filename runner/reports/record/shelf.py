@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.base import plain
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict, is_list
 from runner.reports.record import folders, manifest
 from runner.reports.record.model import SCHEMA, STATUSES

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base import plain
 from runner.base.invocation import invocation
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict, is_list
 
 FILE = "sweep.json"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Self, TypeAlias
 
 from runner.base.codec import ALWAYS, named
+from runner.base.lazy import dataclass
 from runner.base.words import on_devices
 
 RanStatus: TypeAlias = Literal["passed", "known", "weak", "failed"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from runner.base import executions
+from runner.base.lazy import dataclass
 from runner.base.printable import printable
 from runner.base.words import bytes_text
 from runner.compiled.explanation.model import Explanation, PlacedCollective, PlannedLayout

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.base import executions
 from runner.base.executions import Count, Part, Range
+from runner.base.lazy import dataclass
 from runner.base.words import bytes_text
 from runner.base.words import listed as names_listed
 from runner.compiled.evidence.model import Collective

@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from runner.base.lazy import dataclass
 from runner.base.printable import Page, printable, raw
 from runner.reports.show import table
 from runner.reports.show.table import Line, Texts

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.base.words import bytes_text, devices_text
 from runner.graph.language.operations import OPERATIONS

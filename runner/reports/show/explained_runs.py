@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from runner.base import codec, plain
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.compiled.evidence.model import Collective
 from runner.compiled.explanation import files, laid, meshes, modules

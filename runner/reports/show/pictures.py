@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from runner.base.layout import Layout
+from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, devices_text
 from runner.experiment.patterns import folded
 from runner.reports.record.model import PicturedArray, PicturedMesh, Pictures, Shard

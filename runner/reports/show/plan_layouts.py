@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.base.layout import Spec
+from runner.base.lazy import dataclass
 from runner.base.printable import printable
 from runner.base.words import bytes_text, listed, time_text
 from runner.experiment import remat

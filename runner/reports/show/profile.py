@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.base.words import time_text
 from runner.compiled.evidence.model import Profile, ProfiledCollective, ProfiledNode, Seconds
 from runner.reports.show import measured

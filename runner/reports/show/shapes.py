@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.reports.show.pictures import balanced
 

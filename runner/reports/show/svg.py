@@ -6,8 +6,8 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.base.words import devices_text
 from runner.reports.record.model import Record

@@ -6,11 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from runner.base import executions
 from runner.base.executions import Range
+from runner.base.lazy import dataclass
 from runner.base.words import accuracy_text
 from runner.experiment.config.sources import shown
 from runner.reports.record import measures

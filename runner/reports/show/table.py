@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from runner.base.lazy import dataclass
 from runner.base.printable import printable
 from runner.reports.show.status import look
 

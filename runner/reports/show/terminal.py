@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.base.words import devices_text
 from runner.reports.show.colours import ink
 from runner.reports.show.pictures import ArrayPicture, Grid, Picture, balanced, clip

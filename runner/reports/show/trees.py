@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 from runner.base import dtypes
+from runner.base.lazy import dataclass
 from runner.base.words import bytes_text
 from runner.reports.record.model import ArrayRecord, Record
 from runner.reports.show.table import Table

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from runner.base.lazy import dataclass
 from runner.experiment.forms import KINDS
 from runner.reports.record import measures
 from runner.reports.record.model import Record

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.graph.language.operations import CONSTANTS
 from runner.graph.term import Apply, Const, Name, Term
 from runner.programs.derivation.terms import Part, built, constant

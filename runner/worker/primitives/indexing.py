@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.graph.language.parts import operator
 from runner.graph.term import Apply, Const, Group, Term
 from runner.programs.derivation.terms import ALL, constant, indexed

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from runner.base.lazy import dataclass
 from runner.graph.language.parts import operator
 from runner.graph.term import Apply, Const, Group, Term
 from runner.programs.derivation.terms import constant, indexed

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Literal, TypedDict, Unpack
 
+from runner.base.lazy import dataclass
 from runner.graph.language.notation import Labels
 from runner.graph.language.operations.deferred import evaluated, promotion
 from runner.graph.language.signatures import signature

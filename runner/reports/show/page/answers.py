@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.reports.record import measures
 from runner.reports.record.folders import natural

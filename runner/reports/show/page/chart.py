@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.reports.show.page.scale import Scale
 from runner.reports.show.shapes import GLYPH, Box, number, text

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from runner.base.lazy import dataclass
 from runner.base.printable import json_text
 from runner.reports.show.page.markup import Inside, Markup, tag
 from runner.reports.show.status import style_sheet

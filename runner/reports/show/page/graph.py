@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from runner.base import executions
 from runner.base.layout import spec_text
+from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.base.words import bytes_text
 from runner.compiled.evidence.model import Collective

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
+
+from runner.base.lazy import dataclass
 
 Name: TypeAlias = Hashable
 Size: TypeAlias = tuple[float, float]

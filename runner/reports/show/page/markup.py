@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.base.untyped import is_sequence
 from runner.reports.show.status import look

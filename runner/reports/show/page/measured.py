@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, time_text
 from runner.experiment.forms import KINDS
 from runner.experiment.program import Program

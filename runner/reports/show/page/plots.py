@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from runner.base.lazy import dataclass
 from runner.reports.record.measures import Row
 from runner.reports.show.page.measured import MeasuredSweep
 from runner.reports.show.page.scale import Scale, of_sizes, scale

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from runner.base.lazy import dataclass
 
 _WIDE = 30.0
 """Values that differ by more than this factor are drawn on a logarithmic scale."""

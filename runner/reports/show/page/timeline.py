@@ -7,9 +7,9 @@ computes meanwhile, or alone: after its operands are computed, before its result
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from runner.base import executions
+from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.base.words import time_text
 from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime

@@ -126,11 +126,6 @@ def conv_general_dilated(
     return result.transpose(np.argsort(out_order))
 
 
-def conv(lhs: Any, rhs: Any, window_strides: Sizes, padding: Any, *, preferred_element_type: Any = None) -> Any:
-    """`jax.lax.conv`: on (batch, features, space…), with a kernel (output features, features, space…)."""
-    return conv_general_dilated(lhs, rhs, window_strides, padding, preferred_element_type=preferred_element_type)
-
-
 def conv_transpose(
     lhs: Any,
     rhs: Any,

@@ -93,15 +93,16 @@ def interpret(
     script: Script | None = None,
     given: Mapping[str, PerDevice] | None = None,
     most: int | None = None,
+    copies: bool = True,
 ) -> Interpretation:
     """Run one section (or `graph` in its place) on `arrays`, which are whole and in their own dtype.
 
     `arrays` include the gradients, whole, if lines read them: `experiment.given`. For `per_device` each device has its
     block over the manual axes (`experiment.block`); devices that differ only along the other axes have the same block.
 
-    `given` has the values of the inputs of `graph`, where these are not the arrays. Raises `OverflowError` for a value
-    of more than `most` elements on a device, and `CannotInterpret` where a `shard_map` in the graph gives copies that
-    differ.
+    `given` has the values of the inputs of `graph`, where these are not the arrays. Raises
+    `OverflowError` for a value of more than `most` elements on a device, and, with `copies`, `CannotInterpret` where a
+    `shard_map` in the graph gives copies that differ.
 
     `keep` are the names whose values are needed afterwards; None: all. Any other value is released once no later
     equation reads it. `script` sees, and may change, every discrete decision: `runner/checks/reference/decisions.py`.
@@ -109,7 +110,7 @@ def interpret(
     mesh = experiment.mesh if section == "per_device" else WHOLE
     lines = experiment.computed(section) if graph is None else graph
     interpreter = Interpreter(
-        mesh, experiment.mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most
+        mesh, experiment.mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most, copies=copies
     )
     values = dict(given or {})
     for array in experiment.given if given is None else ():
@@ -150,6 +151,8 @@ class Interpreter:
     most: int | None = None
     own: bool = False
     """Whether floats keep their own dtypes because `floats` has none."""
+    copies: bool = True
+    """Whether the copies that a `shard_map` gives must be equal."""
     values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     work: int = 0
     computed: int = 0
@@ -324,7 +327,7 @@ class Interpreter:
             members = [held[position] for position in positions]
             key = tuple(first[position] for position in positions)
             if key not in done:
-                if self.arithmetic.machine is None:
+                if self.copies and self.arithmetic.machine is None:
                     _check_copies(members, layout, equation, line)
                 done[key] = layout.assembled(members) if any(layout.spec) else members[0]
             for position in group:

@@ -218,13 +218,17 @@ def from_layout(
     dims: Sequence[str | None],
     device_ids: Sequence[int],
     platform: str,
+    programs: Sequence[str] = (),
 ) -> ArrayPicture:
     """Return the picture of an array with the layout of its PartitionSpec; `device_ids` are row-major in the mesh."""
     held: dict[tuple[Range, ...], list[int]] = {}
     for _, positions in layout.holders():  # blocks of an array without elements have the same ranges
         held.setdefault(layout.ranges(positions[0]), []).extend(device_ids[p] for p in positions)
     shards = tuple(Shard(ranges, tuple(sorted(ids))) for ranges, ids in held.items())
-    return ArrayPicture(name, role, layout.shape, dtype, tuple(dims), str(layout.spec), shards, itemsize, platform)
+    spec = str(layout.spec)
+    return ArrayPicture(
+        name, role, layout.shape, dtype, tuple(dims), spec, shards, itemsize, platform, programs=tuple(programs)
+    )
 
 
 def merge(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:

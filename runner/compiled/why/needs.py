@@ -350,7 +350,8 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, index:
     own = planned.of == planned.line or planned.of == planned.stated_in
     of_value = "" if own or returned else f" of {of}"
     if planned.kind == "all-to-all" and come and gone:
-        text = f"{who} {listed(other_dims)}{of_value} sharded in place of {listed(dims)}, {by}"
+        value = "it" if returned else "what it reads" if own else of
+        text = f"{who} {value} split along {listed(other_dims)} instead of {listed(dims)}, {by}"
         # It is gathered as soon as one of the two layouts has the axes; a key that shards it through another dimension
         # is only one of several.
         roundabout = sum(map(len, _ways(keys, lost, dims, index).values())) == len(keys)

@@ -31,7 +31,6 @@ from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Name, names, within
 from runner.programs.derivation import (
     combining,
-    draws,
     indexing,
     lookups,
     matrices,
@@ -266,11 +265,11 @@ EXPRESSIONS = {
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "bits", "block_diag", "choice", "conv_transpose",
+    "PRNGKey", "bernoulli", "bits", "block_diag", "categorical", "choice", "conv_transpose",
     "convolve", "correlate", "cross", "diag", "diag_indices", "diagonal", "empty", "fft2", "fftfreq",
     "fftn", "fold_in", "gumbel", "hsplit", "ifft2", "ifftn", "irfft2", "irfftn",
     "key", "key_data", "kron", "laplace", "linspace", "lu", "lu_pivots_to_permutation", "meshgrid",
-    "normal", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
+    "normal", "permutation", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
     "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform", "unravel_index",
     "vander", "vsplit", "wrap_key_data",
 ]  # fmt: skip
@@ -441,7 +440,6 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "blocks that are not combined": (
         "associative_scan('mul', a)", combining, "_combined", lambda fn, left, right, **_: right,
     ),
-    "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
 """Wrong rules: an expression that needs the rule, and the replaced and replacing ways or functions."""
 

@@ -67,6 +67,39 @@ def test_the_advised_override_is_read(given: str, advised: list[str]) -> None:
     assert refusal(CASE, [word if "=" in word else f"{key}={word}" for word in words]) is None
 
 
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("mesh: {x: 4, y: 2}", r"write (mesh: .*)"),
+        ("arrays: {A: {shape: [I, J], spec: P(None, 'x')}}", r"in quotes: (.*)"),
+        ('arrays: {A: {shape: [I, J], spec: P(("x", "y"), None)}}', r"in quotes: (.*)"),
+    ],
+)
+def test_the_advised_line_of_a_file_is_read(given: str, written: str, tmp_path: Path) -> None:
+    lines = {"mesh": "mesh: {axes: [x, y], shape: [2, 2]}", "arrays": "arrays: {A: {shape: [I, J]}}"}
+    graph = ["graph: {C: A * 2}", "outputs: {C: [null, null]}"]
+    key, file = given.partition(":")[0], tmp_path / "mine.yaml"
+
+    def read(line: str) -> str | None:
+        file.write_text("\n".join([*(lines | {key: line}).values(), "dims: {I: 8, J: 8}", *graph]))
+        return refusal(file, [])
+
+    advised = re.search(written, read(given) or "")
+    assert advised is not None
+    assert read(given.replace(advised[1][1:-1], advised[1]) if key == "arrays" else advised[1]) is None
+
+
+def test_a_name_whose_parts_are_exchanged_is_told_by_its_letters() -> None:
+    message = refusal(CASE, ["target=v5e_4x2"]) or ""
+    assert message.endswith("did you mean 'v5e_2x4'?")
+    assert refusal(CASE, ["target=v5e_2x4", "mesh=x4_y2"]) is None
+
+
+def test_a_mesh_that_is_written_as_in_python_is_told_as_overrides() -> None:
+    message = refusal(CASE, ["mesh={x: 4, y: 2}"]) or ""
+    assert refusal(CASE, message.partition("write ")[2].split()) is None
+
+
 def test_advice_for_python_is_read_from_python() -> None:
     message = refusal(CASE, ["expect.all-reduce=1"]) or ""
     assert api.texts({}, eval(f"dict({message.partition('in Python ')[2]})")) == [

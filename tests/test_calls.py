@@ -263,6 +263,8 @@ def test_what_jax_takes_is_taken(tmp_path: Path) -> None:
     record = check(tmp_path, mixed, tree, X, 3, kwargs=kwargs, mesh={"a": 4}, in_specs=specs)
     assert record.status == "passed", record
     assert set(record.arrays) == {"tree_key", "tree_scalar", "x", "shift"}
+    nothing = "output 'result_0_empty' has no elements (its shape is [0, 3]): there is nothing to compare"
+    assert nothing in record.warnings
 
 
 def test_a_functions_own_caches_may_hold_values_of_a_trace(tmp_path: Path) -> None:

@@ -17,12 +17,11 @@ from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kinds import derivation
 from runner.experiment import data, expect
-from runner.experiment.graphs import graph as graph_of
 from runner.experiment.model import Experiment, Line
 from runner.experiment.program import Program
-from runner.experiment.statements import read_section
+from runner.experiment.sections import read_section
 from runner.experiment.traced import TracedLines
-from runner.experiment.traced_calls import lines_of
+from runner.experiment.traced_graphs import lines_of
 from runner.experiment.written import of
 from runner.graph.inlining import of_equations
 from runner.graph.language.check import VisibleNames
@@ -80,8 +79,7 @@ def _pasted(experiment: Experiment, lines: Mapping[str, object]) -> Graph:
     if experiment.grad is not None:
         scope.loops["grad"] = experiment.grad.wrt
     written = of(lines, ("per_device",), "per_device", shared=False)
-    statements = read_section(written, scope, experiment.dims, {})
-    return graph_of(statements, [array.name for array in experiment.given])
+    return read_section(written, scope, experiment.dims, {}, [array.name for array in experiment.given])
 
 
 @pytest.mark.sample(4)

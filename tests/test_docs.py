@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.app.cli import catalogue
+from experiments import catalogue
 from runner.experiment.config import schema
 from runner.experiment.config.folders import conf_folder
 from runner.graph.language.__main__ import markdown
@@ -43,7 +43,7 @@ def test_the_page_shows_the_data_of_some_files(tmp_path: Path) -> None:
 def printed(folder: Path) -> str:
     """Return the page of a folder's experiments, made in a process without JAX."""
     script = (
-        "import sys; from pathlib import Path; from runner.app.cli.catalogue import markdown; "
+        "import sys; from pathlib import Path; from experiments.catalogue import markdown; "
         f"print(markdown(Path({str(folder)!r})), end=''); sys.exit('jax' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=False, encoding="utf-8")

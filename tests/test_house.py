@@ -335,8 +335,8 @@ def test_a_replaced_part_of_hydra_is_noticed() -> None:
     assert list(changed(ast.parse("from hydra import utils\nimport os\nos.a = 1\nutils.b = 2"))) == [(4, "utils")]
 
 
-def test_statements_are_known_to_those_who_read_them_alone(trees: dict[Path, ast.Module]) -> None:
+def test_the_text_of_sections_is_read_in_one_room(trees: dict[Path, ast.Module]) -> None:
     """Behind the readers in `experiment/` a section is a graph."""
-    reading = {"runner.experiment.lines", "runner.experiment.statements"}
+    reading = {"runner.experiment.sections", "runner.experiment.repeats"}
     outside = {file for file in FILES if "experiment" not in file.relative_to(ROOT / "runner").parts}
     assert [relative(file) for file in sorted(outside) if reading.intersection(imports(trees[file]))] == []

@@ -821,7 +821,7 @@ def test_an_unfit_reference_is_refused(case: str) -> None:
 def test_a_while_with_a_constant_trip_count_has_no_condition_in_its_lines() -> None:
     called, shapes = written.FUNCTIONS["power_iteration"]
     lines = jaxprs.read(called, operands(shapes)).lines
-    assert loop(lines).steps == 6
+    assert loop(lines).form.steps == 6
     assert "where" not in str(texts(lines))
 
 

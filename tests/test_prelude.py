@@ -26,6 +26,7 @@ OTHERS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "append": [((FINITE, FINITE), {"axis": axis}) for axis in (None, 0, -1)],
     "allclose": [((FINITE, FINITE + 1e-9), {}), ((EDGES, EDGES), {"equal_nan": True})],
     "clamp": [((-1.0, EDGES, 2.0), {}), ((2.0, EDGES, -1.0), {})],
+    "conv": [((QUERY, QUERY, (1, 1), padding), {}) for padding in ("SAME", "VALID", ((1, 0), (0, 2)))],
     "divmod": [((FINITE, 0.75), {}), ((np.array([7, -7], np.int32), 2), {})],
     "dot_product_attention": [
         ((QUERY, KEY, KEY), {}),
@@ -34,11 +35,20 @@ OTHERS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((QUERY, KEY, KEY), {"mask": np.zeros((1, 1, 3, 4), bool), "bias": np.ones((1, 2, 3, 4))}),
     ],
     **{name: [((EDGES, EDGES[:, ::-1]), {}), ((EDGES, 1.0), {})] for name in ("fmax", "fmin")},
+    "eigvalsh": [((FINITE[:, :2],), {}), ((np.stack([EDGES[1:, :2], FINITE[:, 2:]]),), {})],
     "identity": [((3,), {}), ((0,), {"dtype": "int32"})],
+    "isin": [
+        ((EDGES, FINITE), {}),
+        ((EDGES, EDGES[0]), {"invert": True}),
+        ((EDGES, EDGES[:0]), {}),
+        ((1.5, EDGES), {}),
+    ],
     "logspace": [((0, 2, 3), {}), ((0.5, -1.0), {"num": 1, "base": 2.0, "endpoint": False})],
     "matvec": [((FINITE, FINITE[0]), {}), ((1j * FINITE, FINITE[0]), {})],
     "outer": [((EDGES[0], FINITE[0]), {}), ((FINITE, FINITE), {})],
     "percentile": [((FINITE, q), {"axis": axis}) for q in (0.0, 75.0) for axis in (None, 0)],
+    "vdot": [((EDGES, EDGES[:, ::-1]), {}), ((1j * FINITE, FINITE.T), {}), ((2.0, 3), {})],
+    "vecdot": [((EDGES, EDGES[0]), {}), ((1j * FINITE, FINITE), {"axis": 0}), ((EDGES[:, :0], EDGES[:, :0]), {})],
     "vecmat": [((FINITE[:, 0], FINITE), {}), ((1j * FINITE[:, 0], FINITE), {})],
     **{
         name: [((EDGES, -1, 1), {"keepdims": keeps}) for keeps in (True, False)]

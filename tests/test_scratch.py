@@ -110,6 +110,36 @@ def test_an_empty_folder_of_such_a_name_is_removed_by_a_later_process(
     assert list(tmp_path.iterdir()) == [full]
 
 
+def test_a_folder_to_which_a_worker_writes_is_removed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = scratch.Folder()
+    (folder.path / "value.bin").touch()
+    # An interrupted run removes the folder of a job before its worker ends: there is always another file.
+    with monkeypatch.context() as written:
+        written.setattr("os.unlink", lambda path: None)
+        folder.remove()
+    assert folder.path.is_dir()
+    scratch.remove_own()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["", None])
+def test_a_folder_that_was_being_made_when_its_process_ended_is_removed(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"{scratch.PREFIX}sweep-0123456789abcdef"
+    folder.mkdir()
+    if content is not None:
+        (folder / scratch._MARK).write_text(content)
+    os.utime(folder, (1, 1))
+    scratch.remove_abandoned.cache_clear()
+    scratch.Folder().remove()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_mark_of_a_folder_is_removed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = scratch.Folder()

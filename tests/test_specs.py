@@ -155,7 +155,7 @@ def test_a_spec_on_the_command_line_replaces_the_files(tmp_path: Path) -> None:
             "\"P(('x', 'y'))\"",
             "P(None, 'x')",
             "mine.yaml:10:59\n  not YAML: expected ',' or '}', to go on in the '{' at 10:6 or close it; "
-            "between { and } a PartitionSpec is in quotes, \"P(None, 'x')\", or a list, [null, x]",
+            "between { and } a PartitionSpec is in quotes: \"P(None, 'x')\"",
         ),
         (
             "\"P(('x', 'y'))\"",

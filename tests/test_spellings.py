@@ -88,6 +88,8 @@ def test_a_method_of_jaxs_arrays_is_the_operation(method: str, operation: str) -
         ("lax.rev(A, (0,))", "there is no lax.rev; for jax.lax.rev(A, (0,)) write flip(A, axis=0)"),
         ("jax.qqqq(A)", "there is no jax.qqqq; docs/operations.md has the operations"),
         ("(A @ B).exp()", "arrays have no method 'exp'; write exp(A @ B)"),
+        ("fft.fft(A, axis=1)", "'fft.fft' is no operation; write fft(A, axis=1)"),
+        ("linalg.norm(A)", "'linalg.norm' is no operation; write norm(A)"),
         ("x.summ(axis=0)", "arrays have no method 'summ'; did you mean 'sum'?"),
         ("x.qqqq()", "only operations can be called, by their name: exp(x), not x.exp()"),
         ("(A @ B).shape", "attribute '.shape' is not part of the language; write shape(A @ B)"),

@@ -18,7 +18,7 @@ from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, UserSp
 from runner.graph.language.lines import every_line
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
-from runner.graph.model import Region
+from runner.graph.model import LoopForm, Region
 from runner.graph.source import Checkpoint
 from runner.graph.term import Const, Name, Term
 from tests import harness, traced
@@ -37,11 +37,12 @@ def terms(**texts: str) -> dict[str, Term]:
 
 STEP: dict[str, TracedLine] = {**terms(h="tanh(carry @ slice)", next_carry="h * 0.5"), "carry": Name("next_carry")}
 SCAN = TracedLoop(
-    4, STEP, "step", terms(carry="a + 1.0"), terms(slice="stack((a, b, a, b))"), {"stacked": "h"}
+    LoopForm(4, "step", {"stacked": "h"}), STEP, terms(carry="a + 1.0"), terms(slice="stack((a, b, a, b))")
 )  # fmt: skip
 WHILE = TracedLoop(
-    None, {**terms(next_x="x * 2", more="sum(next_x) < 9"), "x": Name("next_x"), "going": Name("more")},
-    carry=terms(x="b", going="True"), going="going",
+    LoopForm(None, going="going"),
+    {**terms(next_x="x * 2", more="sum(next_x) < 9"), "x": Name("next_x"), "going": Name("more")},
+    terms(x="b", going="True"),
 )  # fmt: skip
 LINES = TracedLines(
     ("a", "b"),
@@ -68,7 +69,9 @@ def test_lines_cross_as_they_are() -> None:
 
 
 def test_a_shard_map_crosses_with_its_specs() -> None:
-    loop = TracedLoop(1, terms(y="psum(shard, 'x')"), over=terms(shard="a"), stack={"joined": "y"}, region=REGION)
+    loop = TracedLoop(
+        LoopForm(1, stack={"joined": "y"}, region=REGION), terms(y="psum(shard, 'x')"), over=terms(shard="a")
+    )
     lines = TracedLines(("a",), {"shard_map": loop}, ("shard_map.joined",))
     assert crossed(TracedLines, lines) == lines
 
@@ -94,9 +97,10 @@ def yaml_of(lines: dict[str, Any]) -> dict[str, Any]:
 
 
 def _yaml_of_loop(loop: TracedLoop) -> dict[str, Any]:
-    kind = {"while": loop.going} if loop.steps is None else {"repeat": loop.steps, "index": loop.index, "unroll": False}
+    form = loop.form
+    kind = {"while": form.going} if form.steps is None else {"repeat": form.steps, "index": form.index, "unroll": False}
     parts = {part: yaml_of(dict(given)) for part, given in (("carry", loop.carry), ("over", loop.over)) if given}
-    stack = {"stack": dict(loop.stack)} if loop.stack else {}
+    stack = {"stack": dict(form.stack)} if form.stack else {}
     return {**kind, **parts, "body": yaml_of(dict(loop.body)), **stack}
 
 
@@ -139,7 +143,7 @@ def test_a_line_of_a_function_is_edited_where_it_stands(path: tuple[str, ...], v
     assert isinstance(scan, TracedLoop)
     values = traced.texts({"y": edited.lines["y"], "carry": scan.carry["carry"], "h": scan.body["h"]})
     before = {"y": text(LINES.lines["y"]), "carry": "a + 1.0", "h": "tanh(carry @ slice)", "repeat": 4}  # pyright: ignore[reportArgumentType]
-    assert {**values, "repeat": scan.steps} == {**before, path[-1]: changed}
+    assert {**values, "repeat": scan.form.steps} == {**before, path[-1]: changed}
 
 
 @pytest.mark.parametrize("path", [("no",), ("scan",), ("scan", "body"), ("y", "repeat"), ("scan", "body", "no")])
@@ -155,14 +159,14 @@ def test_other_results_of_a_function_are_names() -> None:
 
 
 def test_how_a_loop_of_derived_lines_is_taken_crosses_too() -> None:
-    loop = replace(SCAN, unroll=True, checkpoint=Checkpoint("save_only_these_names", ("h",)))
+    loop = replace(SCAN, form=replace(SCAN.form, unroll=True, checkpoint=Checkpoint("save_only_these_names", ("h",))))
     lines = TracedLines((), {"scan": loop}, ())
     assert TracedLines.of(json.loads(json.dumps(lines.json()))) == lines
 
 
 PARSING = {
     # What a user's YAML has.
-    "experiment/plain.py", "experiment/statements.py", "experiment/repeats.py", "experiment/combiners.py",
+    "experiment/plain.py", "experiment/sections.py", "experiment/repeats.py", "experiment/combiners.py",
     "experiment/functions.py", "experiment/enumeration.py", "experiment/extent.py", "experiment/reader.py",
     "worker/functions.py",
     # What an edit of a line is to be in the file; a result's part of the text of several.
@@ -186,7 +190,7 @@ PRINTING = {
 PARSES = {
     "runner.graph.language.syntax": {"parse"},
     "runner.experiment.plain": {"read_expression"},
-    "runner.experiment.statements": {"read_section"},
+    "runner.experiment.sections": {"read_section"},
 }
 PRINTS = {"runner.graph.language.printing": {"text", "written"}}
 

@@ -26,7 +26,7 @@ def test_an_output_without_elements(tmp_path: Path) -> None:
     result = harness.run(TEXT, tmp_path, program="auto")
     assert result.record.status == "passed"
     assert result.record.warnings == [
-        "output E has no elements (its shape is [4, 0]): there is nothing to compare",
+        "output 'E' has no elements (its shape is [4, 0]): there is nothing to compare",
     ]
 
 
@@ -35,12 +35,15 @@ def test_outputs_that_are_compared_have_no_warning(tmp_path: Path) -> None:
     assert result.record.warnings == []
 
 
+UNCOMPARED = "no check compared output 'C'"
+
+
 @pytest.mark.parametrize(
     ("agreement", "wording"),
     [
-        (None, ["no check compared output C: the oracle is not known"]),
+        (None, [f"{UNCOMPARED}: the oracle is not known"]),
         (AgreementVerdict(status="passed", others=["vmap"]), []),
-        (AgreementVerdict(status="passed", others=["vmap"], left_out={"C": ["vmap"]}), ["no check compared output C"]),
+        (AgreementVerdict(status="passed", others=["vmap"], left_out={"C": ["vmap"]}), [UNCOMPARED]),
     ],
 )
 def test_an_output_that_no_check_compared(agreement: AgreementVerdict | None, wording: list[str]) -> None:

@@ -160,16 +160,12 @@ COMMANDS = {
     "runner runs": (),
     "runner report": ("outputs",),
     "runner compare": ("outputs/run", "outputs/run"),
-    "runner catalogue": (),
     "runner.reports.record": (),
     "runner.graph.language": (),
     "runner editor": ("--help",),
     "runner measure": ("--help",),
 }
 """Commands that print something soon."""
-
-SOON = [pytest.param(name, marks=pytest.mark.whole if name == "runner catalogue" else ()) for name in COMMANDS]
-"""The same without the catalogue, which reads every experiment first and runs in one test per session."""
 
 
 @pytest.mark.sample(4)
@@ -184,7 +180,7 @@ def test_a_reader_that_leaves_ends_it_silently(runs: Path, module: str) -> None:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("module", SOON)
+@pytest.mark.parametrize("module", COMMANDS)
 def test_a_full_disk_is_one_message(runs: Path, module: str) -> None:
     with open("/dev/full", "w") as full:
         process = started(*COMMANDS[module], folder=runs, module=module, stdout=full)
@@ -193,7 +189,7 @@ def test_a_full_disk_is_one_message(runs: Path, module: str) -> None:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("module", SOON)
+@pytest.mark.parametrize("module", COMMANDS)
 def test_a_terminal_of_ascii_alone_is_given_no_other_character(runs: Path, module: str) -> None:
     process = started(*COMMANDS[module], folder=runs, module=module, env={"PYTHONIOENCODING": "ascii"})
     out, err = process.communicate(timeout=120)

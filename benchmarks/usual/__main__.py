@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from benchmarks.usual import programs
-from benchmarks.usual.mistakes import MISTAKES
+from benchmarks.usual.mistakes import CALLERS, MISTAKES
 from runner.app import api
 from runner.link.workers import Workers
 from runner.reports.record.model import Record
@@ -74,7 +74,7 @@ def mistaken(folder: Path) -> Iterator[tuple[str, Function]]:
     """The functions with mistakes, each with what is wrong with it."""
     assert programs.__file__ is not None
     source = Path(programs.__file__).read_text(encoding="utf-8")
-    for number, (changed, name, old, new) in enumerate(MISTAKES):
+    for number, (changed, old, new) in enumerate(MISTAKES):
         text = re.search(rf"^def {changed}\(.*?(?=^def |\Z)", source, re.DOTALL | re.MULTILINE)
         assert text is not None
         assert old in text[0], (changed, old)
@@ -86,7 +86,7 @@ def mistaken(folder: Path) -> Iterator[tuple[str, Function]]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[file.stem] = module
         spec.loader.exec_module(module)
-        yield f"{changed}: {old} → {new}", getattr(module, name)
+        yield f"{changed}: {old} → {new}", getattr(module, CALLERS.get(changed, changed))
 
 
 def main() -> None:

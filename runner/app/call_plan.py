@@ -18,6 +18,7 @@ from runner.experiment import remat
 from runner.graph.language.wrapping import around_products
 from runner.graph.source import Frame
 from runner.programs.planning.plan import Alternative
+from runner.programs.spelling import CONSTRAIN
 from runner.reports.record.folders import PAGE
 from runner.reports.show import plan_table as showing
 from runner.reports.show.console import captured
@@ -207,7 +208,7 @@ def _diffs(constraints: Sequence[LineConstraint]) -> Iterator[str]:
     for file, lines in files.items():
         before = linecache.getlines(file)
         specs = {line: [_written(each.spec) for each in own] for line, own in lines.items()}
-        changed = around_products("".join(before), "jax.lax.with_sharding_constraint", specs)
+        changed = around_products("".join(before), CONSTRAIN, specs)
         yield from difflib.unified_diff(before, changed.splitlines(keepends=True), file, file)
 
 

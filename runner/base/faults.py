@@ -59,5 +59,7 @@ _NAMES = 3
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return `; did you mean 'psum'?` if one of `candidates` is close to `name`, else ""."""
-    close = difflib.get_close_matches(str(name), [str(c) for c in candidates], n=1, cutoff=0.6)
+    names = [str(candidate) for candidate in candidates]
+    turned = [candidate for candidate in names if sorted(candidate) == sorted(str(name))]
+    close = turned or difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""

@@ -16,10 +16,10 @@ def warnings(context: Context, programs: Mapping[str, ProgramRecord]) -> Iterato
     ran = [program.checks for program in programs.values() if isinstance(program.checks.value, ValueVerdict)]
     for name, (shape, _) in context.outputs.items():
         if not math.prod(shape):
-            yield f"output {name} has no elements (its shape is {list(shape)}): there is nothing to compare"
+            yield f"output '{name}' has no elements (its shape is {list(shape)}): there is nothing to compare"
         elif ran and not any(_compares(checks, name) for checks in ran):
             reasons = dict.fromkeys(reason for checks in ran if (reason := _verdict(checks, name).reason))
-            yield f"no check compared output {name}" + (f": {'; '.join(reasons)}" if reasons else "")
+            yield f"no check compared output '{name}'" + (f": {'; '.join(reasons)}" if reasons else "")
 
 
 def _verdict(checks: Checks, name: str) -> OutputVerdict:

@@ -7,6 +7,7 @@ from dataclasses import field, replace
 
 from runner.base.faults import InvalidExperiment, Key
 from runner.base.lazy import dataclass
+from runner.experiment.graphs import GraphBuilder
 from runner.experiment.model import Line, Origin
 from runner.experiment.plain import located
 from runner.graph.language import static
@@ -77,7 +78,7 @@ class ReadingFrame:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of an expression: its key, its scope, the function, the repeat, and the `name` of its line.
+    """The place of an expression: its key, its scope, the function, the graph of its line, and the line's `name`.
 
     `written` is the expression as it is written at the key.
     """
@@ -86,13 +87,17 @@ class Place:
     written: Expression
     scope: VisibleNames
     frame: ReadingFrame
-    within: Line | None
+    into: GraphBuilder
     name: str
 
     @property
     def text(self) -> str:
         """The text of the expression."""
         return self.written.text
+
+    def line(self, label: str, *, parts: int = 0, result: bool = False) -> Line:
+        """The identity of a line here that the lines around it call `label`."""
+        return self.frame.line(label, self.into.within, self.key, parts=parts, result=result)
 
     def fault(self, message: str, part: Term) -> InvalidExperiment:
         """Return a fault at a part of the expression."""

@@ -1,4 +1,4 @@
-"""The frozen `Experiment` that all packages read: its arrays, its statements, its outputs."""
+"""The frozen `Experiment` that all packages read: its arrays, its sections, its outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
 from runner.experiment.source_text import SourceText
 from runner.experiment.topology import Topology
-from runner.graph.inlining import divided, inlined, of_equations, with_inputs
+from runner.graph.dividing import divided
+from runner.graph.inlining import inlined, of_equations, with_inputs
 from runner.graph.language.lines import paths, reached
 from runner.graph.language.syntax import Expression
 from runner.graph.model import Graph, Ref, Repeat, literal, walk

@@ -18,7 +18,6 @@ from runner.experiment.config import schema
 from runner.experiment.config.folders import misnamed
 from runner.experiment.forms import PLATFORMS, as_written, check, choices
 from runner.experiment.functions import read_functions
-from runner.experiment.graphs import graph
 from runner.experiment.imported import KEY, constrained, frames, read_imported
 from runner.experiment.model import GRADIENTS, Array, Experiment, Gradient, Target
 from runner.experiment.plain import (
@@ -46,7 +45,7 @@ from runner.experiment.results import (
     undeclared,
 )
 from runner.experiment.rules import Specs, read_rules
-from runner.experiment.statements import check_functions, lengths, read_section
+from runner.experiment.sections import check_functions, lengths, read_section
 from runner.experiment.written import BOTH, all_names, of_section, spread, targets
 from runner.graph.inlining import inlined, of_equations, with_inputs
 from runner.graph.language.check import VisibleNames
@@ -103,7 +102,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         written = of_section(config, section)
         extent.check_calls(written, section, counts[section])
         given = (*(array.name for array in arrays), *(f"{GRADIENTS}.{name}" for name in gradients.get(GRADIENTS, ())))
-        drawn[section] = graph(read_section(written, scope, dims, functions), given)
+        drawn[section] = read_section(written, scope, dims, functions, given)
         sections[section] = inlined(drawn[section])
         extent.check_repeats(sections[section], section)
         check_names(drawn[section])

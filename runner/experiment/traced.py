@@ -12,10 +12,9 @@ from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
-from runner.base.layout import Spec
+from runner.base import codec
 from runner.base.lazy import dataclass
-from runner.graph.model import Region
-from runner.graph.source import Checkpoint
+from runner.graph.model import LoopForm
 from runner.graph.term import Apply, Const, Group, Lambda, Listed, Name, Slice, Spelled, Term
 
 TracedLine: TypeAlias = "Term | TracedLoop"
@@ -24,30 +23,17 @@ TracedLine: TypeAlias = "Term | TracedLoop"
 
 @dataclass(frozen=True)
 class TracedLoop:
-    """A `scan`, a `while` or a `shard_map` of a function, with the meaning of a `Loop` in a section.
+    """A loop of a function; `carry`, `over`: the initial values, and what each step takes a slice of."""
 
-    - `steps`: None for a `while`, which takes a step as long as the carried value `going` is true.
-    - `index`: the name of the step's number; a `while` and a `region` have none.
-    - `carry`, `over`: the initial values, and what each step takes a slice of; `stack`: by the names of the stacked
-      results, the names in the body.
-    - `unroll`: whether the step's number is a Python integer; `checkpoint`: what a step keeps for the backward pass.
-    """
-
-    steps: int | None
+    form: LoopForm
     body: Mapping[str, TracedLine]
-    index: str = "i"
     carry: Mapping[str, Term] = field(default_factory=dict[str, Term])
     over: Mapping[str, Term] = field(default_factory=dict[str, Term])
-    stack: Mapping[str, str] = field(default_factory=dict[str, str])
-    going: str = ""
-    region: Region | None = None
-    unroll: bool = False
-    checkpoint: Checkpoint | None = None
 
     @property
     def bound(self) -> Iterator[str]:
         """Every name of the body: what it starts with, its lines, and the names of loops inside."""
-        yield from (self.index, *self.carry, *self.over, *self.body)
+        yield from (self.form.index, *self.carry, *self.over, *self.body)
         yield from _bound(self.body)
 
 
@@ -151,7 +137,7 @@ def _with_line(
     if not isinstance(line, TracedLoop):
         edited = value if line is not None and not rest and not isinstance(value, int) else None
     elif isinstance(value, int):
-        edited = replace(line, steps=value) if rest == ["repeat"] else None
+        edited = replace(line, form=replace(line.form, steps=value)) if rest == ["repeat"] else None
     elif len(rest) == 2 and rest[0] == "carry":
         edited = replace(line, carry={**line.carry, rest[1]: value})
     elif len(rest) == 2 and rest[0] == "over":
@@ -180,38 +166,17 @@ def _lines_of(lines: list[Any]) -> dict[str, TracedLine]:
 
 
 def _loop(loop: TracedLoop) -> dict[str, Any]:
-    of_region: dict[str, Any] = {}
-    if (region := loop.region) is not None:
-        specs = ([spec.json() for spec in each] for each in (region.in_specs, region.out_specs))
-        of_region = {"region": [list(region.manual), *specs, region.check_vma]}
-    kept = loop.checkpoint
-    of_steps: dict[str, Any] = {"unroll": True} if loop.unroll else {}
-    of_steps |= {} if kept is None else {"checkpoint": [kept.policy, list(kept.names)]}
     return {
-        "steps": loop.steps,
-        "index": loop.index,
+        "form": codec.plain(loop.form),
         "carry": {name: written(term) for name, term in loop.carry.items()},
         "over": {name: written(term) for name, term in loop.over.items()},
-        "stack": dict(loop.stack),
-        "going": loop.going,
         "body": _written_lines(loop.body),
-        **of_region,
-        **of_steps,
     }
 
 
 def _loop_of(loop: dict[str, Any]) -> TracedLoop:
-    region = None
-    if "region" in loop:
-        manual, in_specs, out_specs, check_vma = loop["region"]
-        region = Region(tuple(manual), tuple(map(Spec.of, in_specs)), tuple(map(Spec.of, out_specs)), check_vma)
     carry, over = ({name: term_of(term) for name, term in loop[part].items()} for part in ("carry", "over"))
-    body = _lines_of(loop["body"])
-    kept = Checkpoint(loop["checkpoint"][0], tuple(loop["checkpoint"][1])) if "checkpoint" in loop else None
-    unroll = loop.get("unroll", False)
-    return TracedLoop(
-        loop["steps"], body, loop["index"], carry, over, loop["stack"], loop["going"], region, unroll, kept
-    )
+    return TracedLoop(codec.build(LoopForm, loop["form"]), _lines_of(loop["body"]), carry, over)
 
 
 def written(term: Term) -> Any:

@@ -16,7 +16,7 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLoop
-from runner.experiment.traced_calls import loop_of, section_graph
+from runner.experiment.traced_graphs import loop_of, section_graph
 from runner.graph.inlining import of_equations
 from runner.graph.language.lines import RepeatLines, line_of, lines, regions, repeat
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
@@ -375,7 +375,7 @@ def _index(step: int, *, known: bool) -> Term:
 
 def _renamed(loop: TracedLoop, known: Mapping[str, Term]) -> TracedLoop:
     """A loop, with terms in the place of names that it reads from around it."""
-    within = {loop.index, *loop.carry, *loop.over, *loop.body}
+    within = {loop.form.index, *loop.carry, *loop.over, *loop.body}
     own = {name: term for name, term in known.items() if name not in within}
     return replace(
         loop,

@@ -1,15 +1,12 @@
-"""Replaces the calls in a graph by the equations of their functions, and divides it at some of its inputs."""
+"""Replaces the calls in a graph by the equations of their functions."""
 
 from __future__ import annotations
 
 import itertools
 import operator
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 
-from runner.base.lazy import dataclass
 from runner.graph.model import (
     Branches,
     CalledFunction,
@@ -39,7 +36,7 @@ def inlined(graph: Graph) -> Graph:
     if graph.without_calls:
         return graph.without_calls[0]
     if any(isinstance(equation.form, CalledFunction | Branches) for equation in walk(graph)):
-        equations = itertools.chain.from_iterable(_Inliner().units(graph))
+        equations = itertools.chain.from_iterable(Inliner().units(graph))
         graph.without_calls.append(of_equations(graph.inputs, equations))
         return graph.without_calls[0]
     return graph
@@ -59,21 +56,22 @@ def with_inputs(graph: Graph, names: Collection[str]) -> Graph:
     return graph if len(inputs) == len(graph.inputs) else of_equations(inputs, graph.equations)
 
 
-def statements(graph: Graph) -> Iterator[tuple[Equation, ...]]:
+def line_by_line(graph: Graph) -> Iterator[tuple[Equation, ...]]:
     """The equations of each line of a graph, of each repeat with its initial values, and each call and choice."""
-    statement: list[Equation] = []
+    line: list[Equation] = []
     for equation in graph.equations:
-        statement.append(equation)
+        line.append(equation)
         if equation.form is not None or (equation.source.whole and equation.source.line.first is None):
-            yield tuple(statement)
-            statement = []
+            yield tuple(line)
+            line = []
 
 
-class _Inliner:
-    """Replaces calls; `same` has the numbers of the values that parameters and results of calls are."""
+class Inliner:
+    """Replaces calls."""
 
     def __init__(self) -> None:
         self.same: dict[int, int] = {}
+        """The numbers of the values that parameters and results of calls are."""
 
     def number(self, number: int) -> int:
         """The number of a value without calls."""
@@ -81,11 +79,11 @@ class _Inliner:
 
     def units(self, graph: Graph) -> Iterator[tuple[Equation, ...]]:
         """The lines and repeats of a graph and of the calls in it; all those of a choice together."""
-        return itertools.chain.from_iterable(map(self.of_statement, statements(graph)))
+        return itertools.chain.from_iterable(map(self.of_line, line_by_line(graph)))
 
-    def of_statement(self, statement: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
+    def of_line(self, line: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
         """The units of a line, a repeat, a call or a choice."""
-        equation = statement[-1]
+        equation = line[-1]
         match equation.form:
             case CalledFunction():
                 yield from self._called(equation.bodies[0], equation.operands)
@@ -96,7 +94,7 @@ class _Inliner:
                 yield tuple(itertools.chain.from_iterable((*units, *self.units(selecting))))
                 self._give(equation, selecting.outputs)
             case _:
-                yield tuple(map(self._inside, statement))
+                yield tuple(map(self._inside, line))
 
     def _called(self, body: Graph, operands: Iterable[Operand]) -> Iterator[tuple[Equation, ...]]:
         for value, operand in zip(body.inputs, operands, strict=True):
@@ -183,102 +181,3 @@ def _operand(operand: Operand, number: Numbering) -> Operand:
             return CombiningFunction(_renumbered(body, number))
         case _:
             return operand
-
-
-@dataclass(frozen=True, eq=False)
-class _Unit:
-    """Equations of a section that stay together when it is divided; `statement`: the position of their statement."""
-
-    statement: int
-    equations: tuple[Equation, ...]
-
-    @cached_property
-    def reads(self) -> frozenset[int]:
-        """The values that they read."""
-        return frozenset(number for equation in self.equations for number in dependencies(equation))
-
-    @cached_property
-    def defines(self) -> frozenset[int]:
-        """The values that they give."""
-        return frozenset(value.number for equation in self.equations for value in equation.results)
-
-
-def _entered(units: Iterable[_Unit], numbers: Iterable[int]) -> list[_Unit]:
-    """The units that depend on some of these values."""
-    entered: list[_Unit] = []
-    known = set(numbers)
-    for unit in units:
-        if not known.isdisjoint(unit.reads):
-            entered.append(unit)
-            known |= unit.defines
-    return entered
-
-
-def divided(graph: Graph, later: Collection[str]) -> tuple[Graph, Graph]:
-    """The part of a section that needs none of the inputs named in `later`, and the part that does.
-
-    The second begins with copies of what it reads and what depends on no input; it has the other values that it reads
-    of the first among its inputs. A call that is divided is replaced by its lines; a choice stays whole.
-    """
-    if not any(value.name in later for value in graph.inputs):
-        return graph, of_equations(graph.inputs, ())
-    return _Division(graph, later).parts
-
-
-class _Division:
-    def __init__(self, graph: Graph, later: Collection[str]) -> None:
-        self._graph, self._later = graph, later
-        self._inliner = _Inliner()
-        self._statements = list(statements(graph))
-        self._units = [
-            _Unit(position, equations)
-            for position, statement in enumerate(self._statements)
-            for equations in self._inliner.of_statement(statement)
-        ]
-        self._counts = Counter(unit.statement for unit in self._units)
-
-    @property
-    def parts(self) -> tuple[Graph, Graph]:
-        """The two parts."""
-        inputs, later = self._graph.inputs, self._later
-        needing = _entered(self._units, (value.number for value in inputs if value.name in later))
-        parted = set(needing)
-        before = [unit for unit in self._units if unit not in parted]
-        entered = set(_entered(self._units, (value.number for value in inputs if value.name not in later)))
-        read = frozenset[int]().union(*(unit.reads for unit in needing))
-        again: list[_Unit] = []
-        for unit in reversed(before):
-            if unit not in entered and unit.defines & read:
-                read |= unit.reads
-                again.insert(0, unit)
-        places = {value.number: value.number for value in inputs}
-        first = of_equations((value for value in inputs if value.name not in later), self._joined(before, places))
-        second = tuple(self._joined([*again, *needing], places))
-        own = {value.number for equation in second for value in equation.results}
-        passed_on = frozenset(number for equation in second for number in dependencies(equation)) - own
-        passed = [value for value in _in_order(first) if value.number in passed_on]
-        return first, of_equations((*inputs, *passed), second)
-
-    def _joined(self, kept: Iterable[_Unit], places: dict[int, int]) -> Iterator[Equation]:
-        """The equations of the kept units: of a statement all of whose units are kept, its own.
-
-        `places` maps the numbers of values without calls to those that they have; it gets those of these equations.
-        """
-
-        def number(of: int) -> int:
-            return places.get(self._inliner.number(of), of)
-
-        for position, group in itertools.groupby(kept, lambda unit: unit.statement):
-            units = tuple(group)
-            whole = len(units) == self._counts[position]
-            equations = self._statements[position] if whole else (e for unit in units for e in unit.equations)
-            for equation in equations:
-                places.update((self._inliner.number(value.number), value.number) for value in equation.results)
-                yield renumbered(equation, number)
-
-
-def _in_order(graph: Graph) -> Iterator[Value]:
-    """The values that a section gives in the order of its lines; the results of a repeat by their names."""
-    for equation in graph.equations:
-        repeats = isinstance(equation.form, Repeat)
-        yield from sorted(equation.results, key=lambda value: value.name) if repeats else equation.results

@@ -78,6 +78,36 @@ class Region:
 
 
 @dataclass(frozen=True)
+class LoopForm:
+    """How a loop runs, by the names in it: a repeat or `scan`, a `while`, or a `shard_map` inside a function.
+
+    - `steps`: None for a `while`, which takes a step as long as the carried value `going` is true.
+    - `index`: the name of the step's number; a `while` and a `region` have none.
+    - `stack`: the names of the stacked results, each with its name in the body.
+    - `unroll`: whether the step's number is a Python integer; `checkpoint`: what a step keeps for the backward pass;
+      None: everything.
+    """
+
+    steps: int | None
+    index: str = "i"
+    stack: Mapping[str, str] = field(default_factory=dict[str, str])
+    going: str = ""
+    region: Region | None = None
+    unroll: bool = False
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def counted(self) -> int:
+        """The number of steps for which its costs are counted."""
+        return ASSUMED_STEPS if self.steps is None else self.steps
+
+    @property
+    def counter(self) -> str:
+        """The name of the step's number, "" where there is none."""
+        return "" if self.steps is None or self.region is not None else self.index
+
+
+@dataclass(frozen=True)
 class Repeat:
     """A repeat of `steps` steps. The inputs of its body are the carries, then the slices, then the index of the step.
 

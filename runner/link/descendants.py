@@ -17,10 +17,12 @@ def kill(pid: int) -> None:
 
     The process has to be this one's child, not yet waited for.
     """
-    if any(_below(pid)):
-        os.kill(pid, signal.SIGSTOP)
-        kill_below(pid)
-    os.kill(pid, signal.SIGKILL)
+    # Another thread of this process may be waiting for its end.
+    with contextlib.suppress(ProcessLookupError):
+        if any(_below(pid)):
+            os.kill(pid, signal.SIGSTOP)
+            kill_below(pid)
+        os.kill(pid, signal.SIGKILL)
 
 
 def kill_below(pid: int) -> None:

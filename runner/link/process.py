@@ -282,8 +282,13 @@ _GONE = 0.5
 """Seconds in which the system ends processes that were killed, on a busy machine too."""
 
 
-def abandon() -> None:
-    """End the workers of a command that ends, and remove all its temporary files, wherever it was interrupted."""
+def abandon(*, at_once: bool = False) -> None:
+    """End the workers of a command that ends, and remove all its temporary files, wherever it was interrupted.
+
+    With `at_once` other threads may still run, but make no more of them.
+    """
+    if at_once:
+        scratch.make_no_more()
     for worker in list(_LIVE):
         # Another thread of this process may be waiting for it.
         worker.dismiss()

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,24 +55,31 @@ class Folder:
         name = f"{PREFIX}{purpose}-" if purpose else PREFIX
         self.path = Path(tempfile.gettempdir(), f"{name}{os.urandom(_RANDOM).hex()}")
         self._lock: int | None = None
-        # Known before it exists, so that no signal comes between.
-        _OWN.add(self)
-        os.mkdir(self.path, 0o700)
-        self._lock = _locked(self.path)
-        (self.path / _MARK).write_text(_number(self.path), "ascii")
+        with _MAKING:
+            # Known before it exists, so that no signal comes between.
+            _OWN.add(self)
+            os.mkdir(self.path, 0o700)
+            self._lock = _locked(self.path)
+            (self.path / _MARK).write_text(_number(self.path), "ascii")
 
     def keep(self) -> None:
         """Leave it where it is."""
         (self.path / _KEPT).touch()
 
     def remove(self) -> None:
-        """Remove it and, once in a process, those that nobody has locked; a folder to be kept is only unlocked."""
-        if not (self.path / _KEPT).exists():
+        """Remove it and, once in a process, those that nobody has locked; a folder to be kept is only unlocked.
+
+        A folder to which a process still writes may stay; `remove_own` removes it at the end.
+        """
+        kept = (self.path / _KEPT).exists()
+        if not kept:
             _remove(self.path)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-        _OWN.discard(self)
+        if kept or not self.path.exists():
+            _OWN.discard(self)
+            # Another thread may be removing it too.
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                os.close(lock)
         remove_abandoned(Path(tempfile.gettempdir()))
 
     def __enter__(self) -> Self:
@@ -83,6 +91,17 @@ class Folder:
 
 _OWN: set[Folder] = set()
 """The folders of this process that have not been removed."""
+
+_MAKING = threading.Lock()
+"""Held by a thread that makes a folder, and by one that ends the process."""
+
+_LONG = 0.5
+"""The seconds in which a folder is made, on a busy machine too."""
+
+
+def make_no_more() -> None:
+    """Let no other thread of this process make a folder from here on: it would wait for the end of the process."""
+    _MAKING.acquire(timeout=_LONG)
 
 
 def remove_own() -> None:
@@ -107,8 +126,14 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _is_bare(folder: Path) -> bool:
-    """Whether a folder was being made or removed here when its process was killed: an empty one of such a name."""
-    return _RANDOM_END.search(folder.name) is not None and not os.listdir(folder)
+    """Whether a folder was being made or removed here when its process was killed: it has such a name, and no more."""
+    return _RANDOM_END.search(folder.name) is not None and _is_unmarked(folder)
+
+
+def _is_unmarked(folder: Path) -> bool:
+    """Whether a folder has nothing in it, or a mark that was not yet written."""
+    entries = _entries(folder)
+    return [each.name for each in entries if each.stat(follow_symlinks=False).st_size or each.name != _MARK] == []
 
 
 _RANDOM_END = re.compile(rf"-[0-9a-f]{{{2 * _RANDOM}}}\Z")
@@ -122,9 +147,11 @@ def remove_abandoned(home: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder with all in it if it was made here; another one only if it is empty."""
+    """Remove a folder with all in it if it was made here; another one only if nothing is in it."""
     if not _is_marked(folder):
         with contextlib.suppress(OSError):
+            if _is_unmarked(folder):
+                (folder / _MARK).unlink(missing_ok=True)
             os.rmdir(folder)
         return
     for _ in range(_TRIES):

@@ -14,6 +14,7 @@ from runner.graph.language.printing import text
 from runner.graph.model import CombiningFunction, Equation, Graph, Operand, Ref, Size, literal
 from runner.graph.sharding.repairs import Repair
 from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Term
+from runner.programs.spelling import RESHARD
 
 
 class Emit:
@@ -143,7 +144,7 @@ def _packed(operand: Operand, flat: Iterator[Term]) -> Term:
 
 def _laid_out(operands: Iterable[Term], repair: Repair) -> tuple[Term, ...]:
     return tuple(
-        Apply("jax.reshard", (operand, _sharding(repair.operands[i]))) if i in repair.operands else operand
+        Apply(RESHARD, (operand, _sharding(repair.operands[i]))) if i in repair.operands else operand
         for i, operand in enumerate(operands)
     )
 

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from runner.base.layout import Mesh, Spec
 from runner.experiment.model import Checkpoint
 
+CONSTRAIN, RESHARD = "jax.lax.with_sharding_constraint", "jax.reshard"
+"""JAX's functions that lay a value out."""
+
 
 def tuple_of(items: list[str]) -> str:
     """`(a, b)`, `(a,)`."""
@@ -21,17 +24,17 @@ def sharding(spec: Spec) -> str:
 
 def resharded(value: str, spec: Spec) -> str:
     """`value` resharded in explicit mode: `jax.reshard(value, …)`."""
-    return f"jax.reshard({value}, {sharding(spec)})"
+    return f"{RESHARD}({value}, {sharding(spec)})"
 
 
 def constrained(value: str, spec: Spec) -> str:
     """`value` under a `with_sharding_constraint`."""
-    return f"jax.lax.with_sharding_constraint({value}, {sharding(spec)})"
+    return f"{CONSTRAIN}({value}, {sharding(spec)})"
 
 
 def constrained_inside(value: str, spec: Spec) -> str:
     """`value` inside a `shard_map`, under a constraint on the automatic axes."""
-    return f"jax.lax.with_sharding_constraint({value}, {spec})"
+    return f"{CONSTRAIN}({value}, {spec})"
 
 
 def out_shardings(specs: Iterable[Spec | None]) -> list[str]:

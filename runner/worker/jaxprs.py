@@ -34,7 +34,7 @@ from runner.graph.language.check import canonical_term
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.parts import at_index, axes_of
 from runner.graph.language.printing import is_within
-from runner.graph.model import Region
+from runner.graph.model import LoopForm, Region
 from runner.graph.source import Frame
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Term, within
 from runner.programs.derivation.terms import built, constant, indexed
@@ -820,7 +820,7 @@ class _Body:
         """A repeat that evaluates `drawn` for each of several keys; returns the name of the stacked results."""
         loop, index = self.reader.fresh(self._loop_name("draws")), self.reader.fresh("step")
         body, stack = self.reader.fresh("drawn"), self.reader.fresh("stacked")
-        self._put(loop, TracedLoop(count, {body: drawn}, index, over=over, stack={stack: body}))
+        self._put(loop, TracedLoop(LoopForm(count, index, {stack: body}), {body: drawn}, over=over))
         return Name(f"{loop}.{stack}")
 
     def _initial(self, variable: Any) -> Term:
@@ -868,7 +868,7 @@ class _Body:
         inside.end(carry, [inside._cast(*each) for each in zip(ends[:count], jaxpr.outvars[:count], strict=True)])
         for variable, inner in zip(equation.outvars[count:], jaxpr.outvars[count:], strict=True):
             self.over[variable] = inside._differs(inner)
-        self._put(loop, TracedLoop(length, inside.lines, index, carry, over, stack))
+        self._put(loop, TracedLoop(LoopForm(length, index, stack), inside.lines, carry, over))
         return [*(Name(f"{loop}.{name}") for name in carry), *stacked]
 
     def _region(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
@@ -922,7 +922,7 @@ class _Body:
             self.over[joins] = inside._differs(variable) - {*manual}
         specs = (tuple(map(Spec.of, each)) for each in (in_specs, out_specs))
         region = Region(manual, *specs, check_vma=bool(params["check_vma"]))
-        self._put(name, TracedLoop(1, inside.lines, over=over, stack=stack, region=region))
+        self._put(name, TracedLoop(LoopForm(1, stack=stack, region=region), inside.lines, over=over))
         return results
 
     def _check_mesh(self, own: Any) -> None:
@@ -1004,10 +1004,8 @@ class _Body:
             ends = [inside.named(end, f"next_{wish or 'carry'}") for end, wish in zip(ends, wishes, strict=True)]
             ends += inside._condition(condition.jaxpr, ends)
         inside.end(carry, ends)
-        if count is None:
-            self._put(loop, TracedLoop(None, inside.lines, carry=carry, going=going[-1]))
-        else:
-            self._put(loop, TracedLoop(count, inside.lines, index, carry))
+        form = LoopForm(None, going=going[-1]) if count is None else LoopForm(count, index)
+        self._put(loop, TracedLoop(form, inside.lines, carry))
         return [Name(f"{loop}.{name}") for name in list(carry)[: len(initial)]]
 
     def _condition(self, jaxpr: Any, carry: Sequence[Term]) -> list[Term]:

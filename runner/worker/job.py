@@ -30,7 +30,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.experiment.traced import TracedLines
-from runner.experiment.traced_calls import lines_of
+from runner.experiment.traced_graphs import lines_of
 from runner.link import events, handover
 from runner.link.events import (
     Devices,

@@ -18,7 +18,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from runner.base.lazy import dataclass
 from runner.link.events import EquationError, Parted
-from runner.worker import widening
+from runner.worker import calls, widening
 from runner.worker.versions import CLOSED_JAXPR, Literal, core, user_places, varying_axes
 
 _jax: Any = cast("Any", jax)
@@ -159,7 +159,7 @@ class _Held:
     def evaluate(self, values: Mapping[int, Any]) -> dict[int, Any]:
         """The value, constrained."""
         types = getattr(self.sharding.mesh, "axis_types", ()) if hasattr(self.sharding, "mesh") else ()
-        hold = _jax.reshard if AxisType.Explicit in types else _jax.lax.with_sharding_constraint
+        hold = calls.reshard if AxisType.Explicit in types else calls.with_sharding_constraint
         return {self.result: hold(values[self.operand], self.sharding)}
 
 

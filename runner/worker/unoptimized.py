@@ -1,7 +1,6 @@
 """Turns the text of a module before XLA's passes, as `--xla_dump_to` writes it, back into StableHLO with its layouts.
 
-XLA keeps Shardy's layouts in attributes of its own; jaxlib converts the rest of a module. What `shard_map` leaves to
-its body is not converted.
+XLA keeps Shardy's layouts in attributes of its own; jaxlib converts the rest of a module.
 
 Source: xla/service/spmd/shardy, whose import jaxlib does not register.
 """
@@ -10,9 +9,8 @@ from __future__ import annotations
 
 import re
 
-from runner.worker import versions
+from runner.worker import manual_computations, versions
 
-_REGION = re.compile(r"@(?:xla\.sdy\.GlobalToLocalShape|SPMDFullToShardShape)\b")
 _MESH = re.compile(r"\bmesh\[([^\]]*)\]|#sdy\.mesh<\[([^\]]*)\]>")
 _LAYOUT = re.compile(
     r'mhlo\.frontend_attributes = \{xla\.sdy\.sharding = "#sdy\.sharding(?:_per_value<\[)?<@\w+, '
@@ -31,14 +29,18 @@ def stablehlo(text: str) -> versions.ReadStableHlo | str:
     converted = versions.converted(text)
     if isinstance(converted, versions.NotConverted):
         return converted.why
-    if _REGION.search(converted):
-        return "it has a shard_map, of which a dump keeps too little"
     # The quotes in XLA's attributes, escaped there.
     converted = converted.replace("\\22", "'")
     meshes = {(hlo or shardy).replace(" ", "") for hlo, shardy in _MESH.findall(converted)}
     if len(meshes) != 1:
         return "its layouts are on several meshes" if meshes else "its shardings are those of GSPMD"
-    return versions.stablehlo("\n".join(_lines(converted.splitlines(), _spelled(meshes.pop()))))
+    if "@SPMDFullToShardShape" in converted:
+        return "its shard_map is that of GSPMD"
+    try:
+        lines = manual_computations.restored(converted.splitlines())
+    except ValueError as error:
+        return str(error)
+    return versions.stablehlo("\n".join(_lines(lines, _spelled(meshes.pop()))))
 
 
 def _lines(written: list[str], mesh: str) -> list[str]:

@@ -182,7 +182,12 @@ def _variant(arrays):
 
 def _is_array(leaf):
     kind = getattr(getattr(leaf, "dtype", None), "kind", "V")
-    return hasattr(leaf, "shape") and kind not in "OSUMm" and 0 not in leaf.shape
+    return hasattr(leaf, "shape") and kind not in "OSUMm"
+
+
+def _is_passed(leaf):
+    """Whether an operand's leaf is an array that a program passes: one without elements stays as it is."""
+    return _is_array(leaf) and 0 not in leaf.shape
 
 
 def _is_key(leaf):
@@ -190,7 +195,7 @@ def _is_key(leaf):
 
 
 def _array(leaf):
-    """The array of a leaf: for a PRNG key its key data; None if the leaf is not an array, or an empty one."""
+    """The array of a leaf: for a PRNG key its key data; None if the leaf is not an array."""
     if not _is_array(leaf):
         return None
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
@@ -201,7 +206,7 @@ def _whole(tree, arrays):
     given = iter(jax.tree.leaves(arrays))
 
     def leaf(own):
-        if not _is_array(own):
+        if not _is_passed(own):
             return own
         array = next(given)
         return jax.random.wrap_key_data(array, impl=jax.random.key_impl(own)) if _is_key(own) else array
@@ -267,7 +272,10 @@ def _called(own, arrays):
 
 
 _NUMBERS = (bool, int, float, complex)
-operands = [jax.tree.map(_array, operand) for operand in _loaded(None, None)[2]]
+operands = [
+    jax.tree.map(lambda leaf: _array(leaf) if _is_passed(leaf) else None, operand)
+    for operand in _loaded(None, None)[2]
+]
 
 
 def function(*arrays):

@@ -87,12 +87,13 @@ def _run(module: str | None) -> int:
             except SystemExit as left:
                 # An argument parser has printed its help, or an error.
                 status = left.code if isinstance(left.code, int) else int(left.code is not None)
-            finally:
-                signals.leave_nothing()
             printable.require_written(sys.stdout)
             return status
     except signals.Ended as ended:
         return signals.status(ended.number)
+    finally:
+        # Again: the signal may have come while the command ended.
+        signals.leave_nothing()
 
 
 def _say(message: str) -> None:

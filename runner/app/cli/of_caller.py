@@ -24,8 +24,8 @@ def main(arguments: list[str]) -> int:
         from runner.link import scratch
 
         # The end of every command removes its temporary folders.
-        file = scratch.Folder("sweep").path / "conf" / "experiment" / f"{request['name']}_.yaml"
-        file.parent.mkdir(parents=True)
+        file = scratch.Folder("sweep").path / "experiment" / f"{request['name']}_.yaml"
+        file.parent.mkdir()
         file.write_text(request["text"], encoding="utf-8")
         folder, name = located(file, request["config_dir"] and Path(request["config_dir"]))
         arguments = [*arguments, "--config-dir", str(folder), f"+experiment={for_hydra(name)}"]

@@ -39,14 +39,23 @@ def status(number: int) -> int:
 
 @contextlib.contextmanager
 def handled() -> Generator[None]:
-    """In its context SIGTERM and SIGHUP raise `Ended`, Ctrl-C raises `KeyboardInterrupt`; a second Ctrl-C exits."""
+    """In its context SIGTERM and SIGHUP raise `Ended`, Ctrl-C raises `KeyboardInterrupt`; a second Ctrl-C exits.
+
+    At its end the process has no worker and no temporary folder.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        try:
+            yield
+        finally:
+            leave_nothing()
         return
     later: list[int] = []
     raised: list[BaseException] = []
 
     def deliver(number: int, frame: FrameType | None, error: BaseException) -> None:
+        # The watching thread handles another one, which must not interrupt what the first one makes the process do.
+        if raised:
+            return
         if _importing(frame):
             _send_again(number, later)
             return
@@ -57,9 +66,7 @@ def handled() -> Generator[None]:
         deliver(number, frame, Ended(number))
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        # The watching thread handles the second one.
-        if not any(isinstance(error, KeyboardInterrupt) for error in raised):
-            deliver(number, frame, KeyboardInterrupt())
+        deliver(number, frame, KeyboardInterrupt())
 
     # A signal that the parent process ignores, as nohup does with SIGHUP, stays ignored.
     ours = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
@@ -72,14 +79,17 @@ def handled() -> Generator[None]:
     watch = threading.Thread(target=_watch, args=(woken, frozenset(ours), later), daemon=True)
     watch.start()
     try:
-        yield
+        try:
+            yield
+        except Exception:
+            if raised:
+                raise raised[0] from None
+            raise
+        finally:
+            leave_nothing()
         if raised:
             # Other code caught the exception and continued.
             raise raised[0]
-    except Exception:
-        if raised:
-            raise raised[0] from None
-        raise
     finally:
         signal.set_wakeup_fd(fd)
         for number, handler in before.items():
@@ -89,18 +99,18 @@ def handled() -> Generator[None]:
         woken.close()
 
 
-def leave_nothing() -> None:
-    """End the workers of this process, and remove its temporary files, if a signal left any."""
+def leave_nothing(*, at_once: bool = False) -> None:
+    """End the workers of this process, and remove its temporary files; `at_once` while other threads may run."""
     # Nothing to do, and to import, for a command that has started no worker.
     process = sys.modules.get("runner.link.process")
     if process is not None:
-        process.abandon()
+        process.abandon(at_once=at_once)
 
 
 def _exit(code: int) -> None:
     """Exit at once, whatever the main thread is doing."""
     try:
-        leave_nothing()
+        leave_nothing(at_once=True)
     finally:
         os._exit(code)
 

@@ -88,12 +88,6 @@ SUBCOMMANDS = {
         "here --platform gpu --largest 256M",
         "0 written, 2 bad input, 3 the devices cannot be used",
     ),
-    "catalogue": Subcommand(
-        "the experiments that come with the runner, as a page",
-        "Print the table of the experiments that come with the runner, as Markdown.",
-        "> docs/experiments.md",
-        "0",
-    ),
     "editor": Subcommand(
         "completion and checks of YAML files in an editor",
         "Write the JSON Schema of experiments into a config folder, and refer to it from each experiment.",

@@ -33,6 +33,7 @@ from runner.link.workers import Workers
 from runner.programs.derivation.scopes import NotDerived
 from runner.programs.planning import clock
 from runner.programs.planning.costs import costs_the_same
+from runner.programs.planning.model import Layable
 from runner.programs.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
 from runner.programs.planning.reading import layable
 from runner.reports.record import writing
@@ -196,21 +197,22 @@ def _saving(
     seconds: float,
 ) -> Planning:
     """Return the plan with the best choice of what is saved for the backward pass; each choice is `opened` once."""
-    choices_opened = dict[Saved, _Open]()
+    choices_opened = dict[Saved, tuple[_Open, Layable]]()
 
-    def of(saved: Saved) -> _Open:
+    def of(saved: Saved) -> tuple[_Open, Layable]:
         if saved not in choices_opened:
             own = folder / f"saved_{len(choices_opened)}"
-            choices_opened[saved] = opened(remat.saving(config, saved), own)
+            read = opened(remat.saving(config, saved), own)
+            choices_opened[saved] = read, layable(read.graph, read.types, tuple(map(key_text, read.keys)))
         return choices_opened[saved]
 
     if not config.get("imports") and not remat.reads(config):
         raise invalid(("remat",), "nothing reads it: write checkpoint: auto in a function or a repeat")
-    given = remat.names(of(()).graph.computed("graph"))
+    given = remat.names(of(())[0].graph.computed("graph"))
     if not given:
         raise invalid(("remat",), "no value has a name to save it by: give it one, checkpoint_name(x, 'hidden')")
-    all_again = _computed(of(()))
-    names = tuple(name for name in given if _computed(of((name,))) < all_again)
+    all_again = _computed(of(())[1])
+    names = tuple(name for name in given if _computed(of((name,))[1]) < all_again)
     where = "checkpoint: auto in a file, policy=runner.AUTO in Python"
     idle = f"to save {listed(given)} changes nothing: is a checkpoint around open ({where})?"
     notes, names = () if names else (idle,), names or given
@@ -219,7 +221,8 @@ def _saving(
     def chosen(memory: float | None) -> Planning:
         def plan_of(saved: Saved) -> Planning:
             share = seconds if saved == EVERYTHING else max(1.0, seconds / _CHOICES)
-            return _solved(of(saved), memory, share).saving(saved)
+            read, graph = of(saved)
+            return _solved(read, memory, share, graph).saving(saved)
 
         _, best, choices = saving.best(names, plan_of)
         plan_ = replace(best.plan, unknown=(*best.plan.unknown, *notes))
@@ -231,10 +234,9 @@ def _saving(
     return chosen(memory)
 
 
-def _computed(read: _Open) -> int:
+def _computed(graph: Layable) -> int:
     """How many operations run, those that the backward pass computes again counted twice."""
-    operations = layable(read.graph, read.types, tuple(map(key_text, read.keys))).operations
-    return len(operations) + sum(operation.recomputed is not None for operation in operations)
+    return len(graph.operations) + sum(operation.recomputed is not None for operation in graph.operations)
 
 
 _CHOICES = 8
@@ -273,11 +275,11 @@ def _key(keys: Sequence[Key]) -> Key:
     return keys[0] if keys else ("mesh", "shape")
 
 
-def _solved(read: _Open, memory: float | None, seconds: float) -> Planning:
+def _solved(read: _Open, memory: float | None, seconds: float, graph: Layable | None = None) -> Planning:
     """Return the plan of what was read. Raises `NoPlan`."""
     wanted = replace(_wanted(read.request, read.keys, seconds), memory=memory)
     try:
-        solution = plan(read.graph, read.types, wanted)
+        solution = plan(read.graph, read.types, wanted, graph)
     except NotDerived as error:
         raise invalid(_key(read.keys), f"the graph cannot be planned: {error}") from None
     return Planning(**vars(read), plan=solution)

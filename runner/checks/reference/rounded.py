@@ -58,9 +58,7 @@ _MOVING: frozenset[Callable[..., Any]] = frozenset(
 )  # fmt: skip
 """Functions whose results are elements of their operands."""
 
-_CONTRACTIONS: frozenset[Callable[..., Any]] = frozenset(
-    {np.einsum, np.dot, np.vdot, np.inner, np.tensordot, np.convolve, np.correlate}
-)
+_CONTRACTIONS: frozenset[Callable[..., Any]] = frozenset({np.einsum, np.convolve, np.correlate})
 """Functions of products and sums that are one operation for the compiler."""
 
 _AT_ONCE: frozenset[Any] = frozenset({"numpy.linalg", "numpy.fft", np.quantile})

@@ -153,6 +153,9 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
             known = shape.at((name,))
             keys = ", ".join(f"{name}.{key}" for key in known.keys or ()) if known else ""
             message = f"'{name}' is the name of a file in {name}/, not {shape.described(value)}"
+            if name == "mesh" and (sizes := shape.sizes_of_axes(value)):
+                named, counts = ",".join(sizes), ",".join(map(str, sizes.values()))
+                return f"command line: {text}\n  {message}; write mesh.axes=[{named}] mesh.shape=[{counts}]"
             return f"command line: {text}\n  {message}{f'; its keys are {keys}' if keys else ''}"
         if name in groups:
             continue
@@ -275,8 +278,8 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
         )
     elif context and not duplicate:
         message += f", {context}"
-    if mark is not None and not duplicate and _has_spec(file or Path(mark.name), mark.line):
-        message += "; between { and } a PartitionSpec is in quotes, \"P(None, 'x')\", or a list, [null, x]"
+    if mark is not None and not duplicate and (spec := _spec_in(file or Path(mark.name), mark.line)):
+        message += f"; between {{ and }} a PartitionSpec is in quotes: {spec}"
     return f"{where}\n  {message}"
 
 
@@ -284,10 +287,10 @@ _BRACKETS = {"while parsing a flow sequence": "[", "while parsing a flow mapping
 """What the parser was reading when it met something else, and the bracket with which that began."""
 
 
-def _has_spec(file: Path, number: int) -> bool:
-    """Whether line `number` (from 0) of a file has an unquoted `P(...)`."""
+def _spec_in(file: Path, number: int) -> str | None:
+    """The first `P(...)` without quotes in line `number` (from 0) of a file, in quotes."""
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if is_there(file) else []
-    return number < len(lines) and specs.is_in(lines[number])
+    return specs.quoted_in(lines[number]) if number < len(lines) else None
 
 
 def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:

@@ -134,7 +134,17 @@ def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
         elif name in kind.keys:
             yield from _misfits(inner, below, kind.keys[name])
         elif key or name not in _FILES:
-            yield ShapeMisfit(Fault(below, unknown(below, inner)), name=True)
+            mesh = sizes_of_axes(value) if key == ("mesh",) else {}
+            yield ShapeMisfit(Fault(below, unknown(below, inner, mesh=mesh)), name=True)
+            if mesh:
+                return
+
+
+def sizes_of_axes(value: Any) -> dict[str, int]:
+    """A mesh as Python has it, `{x: 4, y: 2}`; empty for anything else."""
+    sizes: dict[str, Any] = dict(value) if is_mapping(value) else {}
+    known = {*siblings(("mesh", ""))} & {*sizes}
+    return {} if known or not all(isinstance(size, int) for size in sizes.values()) else sizes
 
 
 def _fits(value: Any, kind: Kind) -> bool:
@@ -298,8 +308,11 @@ _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "col
 """The kinds of collectives that are often counted; `forms.py`, which imports this module, has them all."""
 
 
-def unknown(key: Key, value: Any = None, there: Sequence[str] = ()) -> str:
-    """Return the message for a `key` that does not exist, beside those that are `there`."""
+def unknown(key: Key, value: Any = None, there: Sequence[str] = (), mesh: Mapping[str, int] | None = None) -> str:
+    """Return the message for a `key` that does not exist, beside those that are `there`.
+
+    - `mesh`: the sizes of axes for which somebody wrote the key.
+    """
     if (message := keyless(key)) is not None:
         return message
     if key[:-1] == ("expect",) and (kind := str(key[-1]).replace("_", "-")) in _COLLECTIVES:
@@ -314,6 +327,9 @@ def unknown(key: Key, value: Any = None, there: Sequence[str] = ()) -> str:
     if len(key) == 3 and key[0] == "arrays" and key[-1] in _LAYOUTS:
         return f"there is no key '{key[-1]}'; the layout of an array is its 'spec'"
     there = siblings(key) or there
+    if mesh:
+        sizes = ", ".join(map(str, mesh.values()))
+        return f"there is no key '{key[-1]}'; write mesh: {{axes: [{', '.join(mesh)}], shape: [{sizes}]}}"
     near = nearest(str(key[-1]), there)
     spelling = _MESH if key[:-1] == ("mesh",) and not near else ""
     return f"there is no key '{key[-1]}'{near or listed(there)}{spelling}"

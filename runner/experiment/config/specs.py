@@ -43,9 +43,16 @@ def begins(text: object) -> bool:
     return isinstance(text, str) and _BEGINS.match(text.strip()) is not None
 
 
-def is_in(line: str) -> bool:
-    """Whether a line of YAML has an unquoted `P(...)`."""
-    return any(line[call.start() - 1 : call.start()] not in ("'", '"') for call in _CALL.finditer(line))
+def quoted_in(line: str) -> str | None:
+    """The first `P(...)` of a line of YAML that is not in quotes, in quotes; None if there is none."""
+    bare = (call for call in _CALL.finditer(line) if line[call.start() - 1 : call.start()] not in ("'", '"'))
+    for call in bare:
+        rest = line[call.start() :]
+        ends = (at + 1 for at, letter in enumerate(rest) if letter == ")")
+        end = next((at for at in ends if rest[:at].count("(") == rest[:at].count(")")), None)
+        if end is not None:
+            return f"'{rest[:end]}'" if '"' in rest[:end] else f'"{rest[:end]}"'
+    return None
 
 
 def read(text: str) -> Entries:

@@ -1,7 +1,7 @@
 """Finds the functions and the operands of a call that takes functions.
 
 `cond`, `switch` and `map` are not operations: they call the experiment's own functions, whose lines are inlined
-(`runner/experiment/statements.py`).
+(`runner/experiment/sections.py`).
 """
 
 from __future__ import annotations

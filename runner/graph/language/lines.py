@@ -10,7 +10,7 @@ from functools import cached_property
 
 from runner.base.lazy import dataclass
 from runner.graph.language.syntax import Expression
-from runner.graph.model import Equation, Graph, Region, Repeat, dependencies
+from runner.graph.model import Equation, Graph, LoopForm, Region, Repeat, dependencies
 from runner.graph.source import Line
 from runner.graph.spelling import Spelling
 
@@ -78,6 +78,12 @@ class RepeatLines:
         inside = {number: name for name, number in self.body.names.items()}
         ends = zip(self.results, self.body.outputs, strict=True)
         return {name: inside[number] for name, number in list(ends)[self.form.carried :]}
+
+    @property
+    def by_name(self) -> LoopForm:
+        """How it runs, by the names in it."""
+        form = self.form
+        return LoopForm(form.steps, self.index, self.stack, self.going, form.region, form.unroll, form.checkpoint)
 
     @property
     def often(self) -> str:

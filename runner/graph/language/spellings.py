@@ -199,6 +199,10 @@ def refusal(function: ast.expr, call: ast.Call) -> str:
             return f"there is no {written}; {name} is {OPERATIONS[name].jax}"
         meant = nearest(path, _BY_PATH) or nearest(name, OPERATIONS)
         return f"there is no {written}{meant or '; docs/operations.md has the operations'}"
+    part_of = f".{_dotted(function)}"
+    if (name := next((_BY_PATH[path] for path in _BY_PATH if path.endswith(part_of)), None)) is not None:
+        arguments = [*map(ast.unparse, call.args), *map(ast.unparse, call.keywords)]
+        return f"'{part_of[1:]}' is no operation; write {name}({', '.join(arguments)})"
     if isinstance(function, ast.Attribute) and function.attr in OPERATIONS:
         arguments = [*map(ast.unparse, (function.value, *call.args)), *map(ast.unparse, call.keywords)]
         return f"arrays have no method '{function.attr}'; write {function.attr}({', '.join(arguments)})"

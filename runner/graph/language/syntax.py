@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import textwrap
 import warnings
-from dataclasses import field
 from functools import cached_property
 
 from runner.base.lazy import dataclass
@@ -65,14 +64,10 @@ def fault_at(message: str, source: Source) -> SyntaxFault:
 
 @dataclass(frozen=True)
 class Expression:
-    """One expression: its text as written, and its term.
-
-    `whole`: the term of all of the text, if `term` is a part of it or has names in the place of parts; else None.
-    """
+    """One expression: its text as written, and its term, which may be a part of it or have names in place of parts."""
 
     text: str
     term: Term
-    whole: Term | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, term: Term) -> Expression:

@@ -77,7 +77,7 @@ class _Body:
             # An inner repeat reads its operands in every step.
             self.reads.update(names(line.term) if isinstance(line, Written) else [*line.names] * 2)
             if isinstance(line, Repeated):
-                self.reads.update([inner for _, inner in line.stack])
+                self.reads.update(line.form.stack.values())
 
     def only(self, name: str) -> Written | None:
         """The only line that defines a name."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from runner.base.layout import Spec
 from runner.graph.term import Term
 from runner.programs.derivation.calls import Call
-from runner.programs.derivation.registry import Write, rule_for, whole
+from runner.programs.derivation.registry import Write, rule_for
 from runner.programs.derivation.rules import Rule, every
 from runner.programs.derivation.site import Site
 from runner.programs.derivation.terms import built, constant
@@ -143,9 +143,3 @@ def one_hot(call: Call) -> Rule | None:
         return None
     labels = tuple(each for each in every(shape, but=[_axis(call)]) if each)
     return Rule({"x": labels}, every(shape), dict(enumerate(shape)))
-
-
-whole(
-    "linspace", "logspace", "empty", "fftfreq", "rfftfreq", "tril_indices", "triu_indices", "diag_indices",
-    because="no operand is an array, so every device computes it whole and keeps its part",
-)  # fmt: skip

@@ -54,8 +54,8 @@ def _separated(loop: Repeated, fresh: Callable[[str], str]) -> tuple[list[Writin
 
     The latter maps each invariant line's position to the positions of the invariant lines that it reads.
     """
-    inputs = {loop.index, *(name for name, _ in (*loop.carry, *loop.over))}
-    kept = inputs | {inner for _, inner in loop.stack}
+    inputs = {loop.form.index, *loop.carry, *loop.over}
+    kept = inputs.union(loop.form.stack.values())
     changing, last = set(inputs), dict[str, int]()
     body: list[Writing] = []
     invariant: dict[int, set[int]] = {}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
 from runner.base.lazy import dataclass
 from runner.experiment.traced import TracedLine, TracedLoop
 from runner.graph.language.check import canonical_term
-from runner.graph.model import Repeat
+from runner.graph.model import LoopForm
 from runner.graph.source import Line
 from runner.graph.term import Term, names
 
@@ -39,19 +40,12 @@ class Written:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A repeat as written, with its initial carry, slices, body and stacked results.
-
-    - `form`: the repeat in the graph.
-    - `index`: the name of the step counter, "" for a while; `results`: the names of the results after the last step.
-    """
+    """A repeat as written, with its initial carry, slices and body."""
 
     line: Line
-    form: Repeat
-    index: str
-    results: tuple[str, ...]
-    carry: tuple[tuple[str, Term], ...]
-    over: tuple[tuple[str, Term], ...]
-    stack: tuple[tuple[str, str], ...]
+    form: LoopForm
+    carry: Mapping[str, Term]
+    over: Mapping[str, Term]
     body: tuple[Writing, ...]
 
     @property
@@ -59,15 +53,15 @@ class Repeated:
         """The prefix of its results' names."""
         return self.line.name
 
-    @property
+    @cached_property
     def defines(self) -> frozenset[str]:
-        """The names of its results."""
-        return frozenset(self.results)
+        """The names of its results after the last step."""
+        return frozenset(f"{self.name}.{name}" for name in (*self.carry, *self.form.stack))
 
     @cached_property
     def names(self) -> frozenset[str]:
         """All names that it reads, including those in its body."""
-        firsts = (name for _, term in (*self.carry, *self.over) for name in names(term))
+        firsts = (name for term in (*self.carry.values(), *self.over.values()) for name in names(term))
         return frozenset(firsts).union(*(line.names for line in self.body))
 
 
@@ -80,12 +74,7 @@ def as_data(lines: Iterable[Writing]) -> dict[str, TracedLine]:
 
 
 def _loop(line: Repeated) -> TracedLoop:
-    form, body = line.form, as_data(line.body)
-    carry, over = ({name: canonical_term(term) for name, term in part} for part in (line.carry, line.over))
-    going = "" if form.going is None else line.carry[form.going][0]
+    carry, over = ({name: canonical_term(term) for name, term in part.items()} for part in (line.carry, line.over))
     # JAX need not trace a body that never runs.
-    unroll = form.unroll or not form.counted
-    return TracedLoop(
-        form.steps, body, line.index, carry, over, dict(line.stack), going, unroll=unroll,
-        checkpoint=form.checkpoint,
-    )  # fmt: skip
+    form = replace(line.form, unroll=line.form.unroll or not line.form.counted)
+    return TracedLoop(form, as_data(line.body), carry, over)

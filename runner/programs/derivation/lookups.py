@@ -208,7 +208,7 @@ def counted(call: Call) -> Rule | None:
     return Rule(parts, ((),), {0: call.type_of("x").shape[0]}, {0: "sum"})
 
 
-@rule_for("digitize", "interp", "polyval")
+@rule_for("digitize", "interp")
 def searched(call: Call, place: str = "x") -> Rule | None:
     """Rule: elementwise in the argument `place`, with a table that is whole on every device."""
     shape = call.type_of(place).shape
@@ -216,5 +216,3 @@ def searched(call: Call, place: str = "x") -> Rule | None:
 
 
 rule_for("searchsorted")(partial(searched, place="v"))
-rule_for("isin")(partial(searched, place="element"))
-rule_for("unravel_index")(partial(searched, place="indices"))

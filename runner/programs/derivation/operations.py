@@ -5,7 +5,6 @@ from runner.programs.derivation import (
     combining,
     creation,
     defined,
-    draws,
     indexing,
     lookups,
     matrices,
@@ -18,15 +17,15 @@ from runner.programs.derivation import (
     updating,
     windows,
 )
-from runner.programs.derivation.registry import WAYS, WHOLE
+from runner.programs.derivation.registry import WAYS
 
 FILES = (
-    combining, creation, defined, draws, indexing, lookups, matrices, pointwise, products, reductions, several, shaping,
+    combining, creation, defined, indexing, lookups, matrices, pointwise, products, reductions, several, shaping,
     sliding, updating, windows,
 )  # fmt: skip
 
-__all__ = ["FILES", "WAYS", "WHOLE"]
+__all__ = ["FILES", "WAYS"]
 
 for _row in OPERATIONS.values():
-    if _row.definition and not {_row.key} & (WAYS.keys() | WHOLE.keys()):
+    if _row.definition and _row.key not in WAYS:
         WAYS[_row.key] = defined.WAYS

@@ -38,9 +38,6 @@ class Way:
 WAYS: dict[str, tuple[Way, ...]] = {}
 """The ways to run each operation; the first whose rule covers the call is used."""
 
-WHOLE: dict[str, str] = {}
-"""The operations that get whole operands, with the reason."""
-
 
 def rule_for(*names: str, write: Write = as_written, otherwise: Iterable[Way] = ()) -> Callable[[_Rule], _Rule]:
     """Register a rule for operations; `otherwise` are the ways to run calls that it does not cover.
@@ -55,8 +52,3 @@ def rule_for(*names: str, write: Write = as_written, otherwise: Iterable[Way] = 
         return rule
 
     return register
-
-
-def whole(*names: str, because: str) -> None:
-    """Register operations that have no rule, with the reason."""
-    WHOLE.update(dict.fromkeys(names, because))

@@ -12,7 +12,7 @@ from typing import Any
 from runner.base.faults import Key
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLoop
-from runner.experiment.traced_calls import section_graph
+from runner.experiment.traced_graphs import section_graph
 from runner.graph.language.printing import text
 from runner.graph.term import Term
 
@@ -23,14 +23,15 @@ def section(lines: Mapping[str, TracedLine]) -> dict[str, Any]:
 
 
 def _loop(loop: TracedLoop) -> dict[str, Any]:
-    counts = {"repeat": loop.steps, "index": loop.index, "unroll": loop.unroll}
+    form = loop.form
+    counts = {"repeat": form.steps, "index": form.index, "unroll": form.unroll}
     return {
-        **({"while": loop.going} if loop.going else counts),
+        **({"while": form.going} if form.going else counts),
         **({"over": _texts(loop.over)} if loop.over else {}),
         **({"carry": _texts(loop.carry)} if loop.carry else {}),
         "body": section(loop.body),
-        **({"stack": dict(loop.stack)} if loop.stack else {}),
-        **({"checkpoint": loop.checkpoint.written} if loop.checkpoint else {}),
+        **({"stack": dict(form.stack)} if form.stack else {}),
+        **({"checkpoint": form.checkpoint.written} if form.checkpoint else {}),
     }
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from runner.graph.term import Term
 from runner.programs.derivation.calls import Call, is_number, itemsize
 from runner.programs.derivation.reductions import default_axis
@@ -18,32 +16,13 @@ def _axis(call: Call) -> int:
 
 
 @rule_for("split", "array_split", "unstack")
-def pieces(call: Call, axis: int | None = None) -> Rule | None:
-    """Rule: whole along the dimension that is split: `axis`, or the last one before it, else the call's own."""
-    shape = call.array.shape
-    axis = _axis(call) if axis is None else min(axis, len(shape) - 1)
+def pieces(call: Call) -> Rule | None:
+    """Rule: whole along the dimension that is split."""
+    shape, axis = call.array.shape, _axis(call)
     dimensions = every(shape, but=[axis])
     keeps = len(call.result.shape) == len(shape)
     result = tuple(each for d, each in enumerate(dimensions) if d != axis or keeps)
     return Rule({call.operand.place: dimensions}, result, dict(enumerate(shape)))
-
-
-rule_for("vsplit")(partial(pieces, axis=0))
-rule_for("hsplit")(partial(pieces, axis=1))
-
-
-@rule_for("meshgrid")
-def grid(call: Call) -> Rule | None:
-    """Rule: each array is sharded along its own dimension."""
-    parts, indexing = call.arguments["xi"].parts or (), call.static("indexing", "xy")
-    shapes = [Call.type(part).shape for part in parts]
-    if call.given("sparse") or indexing not in ("xy", "ij") or any(len(shape) != 1 for shape in shapes):
-        return None
-    order = list(range(len(parts)))
-    if indexing == "xy" and len(parts) > 1:
-        order[:2] = [1, 0]
-    operands = {part.place: ((i,),) for i, part in enumerate(parts)}
-    return Rule(operands, tuple((i,) for i in order), {i: shape[0] for i, shape in enumerate(shapes)})
 
 
 def _largest(site: Site) -> Term:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 from runner.graph.model import Operand
 from runner.graph.term import Apply, Group, Term
-from runner.programs.derivation.calls import Argument, Call
+from runner.programs.derivation.calls import Call
 from runner.programs.derivation.pointwise import aligned
-from runner.programs.derivation.registry import rule_for, whole
+from runner.programs.derivation.registry import rule_for
 from runner.programs.derivation.rules import Dimensions, Rule, every, followed_by
 from runner.programs.derivation.site import Site
 from runner.programs.derivation.terms import built, constant, divided
@@ -54,19 +53,6 @@ rule_for("transpose")(partial(permuted, order=_transposed))
 rule_for("matrix_transpose")(partial(permuted, order=lambda call, rank: (*range(rank - 2), rank - 1, rank - 2)))
 rule_for("swapaxes")(partial(permuted, order=_swapped))
 rule_for("moveaxis")(partial(permuted, order=_moved))
-
-
-@rule_for("rot90")
-def rotated(call: Call) -> Rule | None:
-    """Rule: two dimensions change places in a quarter turn; one that is reversed stays whole."""
-    rank, turns = len(call.array.shape), call.static("k", 1) % 4
-    first, second = (axis % rank for axis in call.static("axes", (0, 1)))
-    order = [*range(rank)]
-    if turns % 2:
-        order[first], order[second] = second, first
-    rule = permuted(call, lambda _call, _rank: order)
-    reversed_: tuple[tuple[int, ...], ...] = (), (second,), (first, second), (first,)
-    return rule and replace(rule, whole=frozenset(reversed_[turns]))
 
 
 def common(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
@@ -194,26 +180,7 @@ def broadcast_in(call: Call) -> Rule | None:
 @rule_for("concatenate", "stack")
 def joined(call: Call) -> Rule | None:
     """Rule: whole along the joined dimension, that of `axis`."""
-    return _joined(call, call.operand.parts or (), call.static("axis", 0))
-
-
-@rule_for("append")
-def appended(call: Call) -> Rule | None:
-    """Rule: whole along the joined dimension; without `axis` the arrays are flattened first."""
-    return _joined(call, (call.arguments["arr"], call.arguments["values"]), call.static("axis"))
-
-
-def piled(call: Call, axis: int) -> Rule | None:
-    """Rule: whole along the joined dimension: `axis`, or the last one of a result that has fewer."""
-    return _joined(call, call.operand.parts or (), min(axis, len(call.result.shape) - 1))
-
-
-rule_for("vstack")(partial(piled, axis=0))
-rule_for("hstack", "column_stack")(partial(piled, axis=1))
-rule_for("dstack")(partial(piled, axis=2))
-
-
-def _joined(call: Call, parts: Sequence[Argument], axis: int | None) -> Rule | None:
+    parts, axis = call.operand.parts or (), call.static("axis", 0)
     ranks, rank = {len(Call.type(part).shape) for part in parts}, len(call.result.shape)
     if len(ranks) != 1 or axis is None:
         return None
@@ -273,6 +240,3 @@ def tiled(call: Call) -> Rule | None:
     reps, offset = (1,) * (rank - len(reps)) + reps, rank - len(shape)
     result = tuple((d,) if d >= offset and reps[d] == 1 else () for d in range(rank))
     return Rule({call.operand.place: result[offset:]}, result, {d + offset: size for d, size in enumerate(shape)})
-
-
-whole("block_diag", because="elements move between dimensions")

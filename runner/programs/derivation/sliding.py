@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,7 @@ from runner.base.untyped import is_sequence
 from runner.graph.term import NOTHING, Group, Slice, Term
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize
 from runner.programs.derivation.reductions import ALONG, default_axis
-from runner.programs.derivation.registry import Way, Write, rule_for
+from runner.programs.derivation.registry import Write, rule_for
 from runner.programs.derivation.rules import Rule, Sent, every, halo_sent
 from runner.programs.derivation.site import Site
 from runner.programs.derivation.terms import ALL, built, constant, indexed, spread
@@ -23,10 +22,10 @@ def _part(x: Term, axis: int, lower: int | None, upper: int | None) -> Term:
     return indexed(x, [*[ALL] * axis, Slice(constant(lower), constant(upper), NOTHING)])
 
 
-def _axis(call: Call, axis: int | None = None) -> int:
-    """The single dimension that an operation works along, by default that of `axis`. Raises `NotStatic` if none."""
+def _axis(call: Call) -> int:
+    """The single dimension that an operation works along. Raises `NotStatic` if there is none."""
     shape = call.array.shape
-    axis = call.static("axis", default_axis(call)) if axis is None else axis
+    axis = call.static("axis", default_axis(call))
     axis = 0 if axis is None and len(shape) == 1 else axis
     if not isinstance(axis, int) or not shape or 0 in shape:
         raise NotStatic
@@ -102,10 +101,10 @@ rule_for("cumlogsumexp", write=scanned("logsumexp", "-inf", "logaddexp({mine}, {
 )
 
 
-def _rolled(site: Site, x: Term, axis: int, over: tuple[str, ...], size: int) -> Term:
-    """A device's block along `axis`, of `size` elements in all, after a shift by the static argument."""
+@_slid
+def _roll(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     site.ours("the shift between blocks")
-    n = site.mesh.axis_size(over)
+    n, size, x = site.mesh.axis_size(over), site.call.array.shape[axis], site.x
     blocks, rest = divmod(site.call.static("shift") % size, size // n)
 
     def from_before(term: Term, count: int) -> Term:
@@ -119,11 +118,6 @@ def _rolled(site: Site, x: Term, axis: int, over: tuple[str, ...], size: int) ->
     return built(template, last=from_before(last, blocks + 1), first=from_before(first, blocks), d=axis)
 
 
-@_slid
-def _roll(site: Site, axis: int, over: tuple[str, ...]) -> Term:
-    return _rolled(site, site.x, axis, over, site.call.array.shape[axis])
-
-
 def _shift(call: Call) -> int:
     """The static shift of a `roll`. Raises `NotStatic` if it has one for each dimension."""
     shift = call.static("shift")
@@ -132,25 +126,7 @@ def _shift(call: Call) -> int:
     return shift
 
 
-def _roll_of_all(site: Site) -> Term:
-    over, size = site.over(0), math.prod(site.call.array.shape)
-    if not over:
-        return site.rewritten()
-    shifted = _rolled(site, built("ravel({x})", x=site.x), 0, over, size)
-    return built("reshape({x}, {shape})", x=shifted, shape=constant(site.local))
-
-
-def roll_of_all(call: Call) -> Rule | None:
-    """Rule: a shift of all elements sends those that leave a block of rows."""
-    shape = call.array.shape
-    if call.static("axis") is not None or 0 in shape:
-        return None
-    size, rows = math.prod(shape), every(shape, but=range(1, len(shape)))
-    sent = Sent("shift", (0,), (), itemsize(call.array.dtype), _shift(call) % size, size)
-    return Rule({call.operand.place: rows}, rows, {0: shape[0]}, permuted=frozenset({0}), inside=(sent,))
-
-
-@rule_for("roll", write=_roll, otherwise=[Way(roll_of_all, _roll_of_all), ALONG])
+@rule_for("roll", write=_roll, otherwise=[ALONG])
 def roll(call: Call) -> Rule | None:
     """Rule: a shift sends the elements that leave a block to the next ones."""
     axis = _axis(call)
@@ -168,15 +144,11 @@ def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
 
 
 @rule_for("flip", write=_flip, otherwise=[ALONG])
-def flip(call: Call, axis: int | None = None) -> Rule | None:
-    """Rule: the blocks are sent in reverse order, each flipped along `axis`, by default the call's own."""
-    axis, shape = _axis(call, axis), call.array.shape
+def flip(call: Call) -> Rule | None:
+    """Rule: the blocks are sent in reverse order, each flipped."""
+    axis, shape = _axis(call), call.array.shape
     held = tuple((size, (d,), 0) for d, size in enumerate(shape))
     return _sliding(call, Sent("permute", (axis,), held, itemsize(call.array.dtype)), permuted=True)
-
-
-rule_for("flipud", write=_flip, otherwise=[ALONG])(partial(flip, axis=0))
-rule_for("fliplr", write=_flip, otherwise=[ALONG])(partial(flip, axis=1))
 
 
 def edges(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from runner.base.lazy import dataclass
+from runner.graph.language.counterparts.windows import padded_by
 from runner.graph.language.operations import COMPUTATIONS
 from runner.graph.term import Term
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize
-from runner.programs.derivation.registry import rule_for, whole
+from runner.programs.derivation.registry import rule_for
 from runner.programs.derivation.rules import Dimensions, Rule, every, halo_sent
 from runner.programs.derivation.site import Site
 from runner.programs.derivation.sliding import edges
@@ -64,14 +64,7 @@ def _pads(padding: Any, windows: Sequence[tuple[int, int, int]]) -> list[tuple[i
         if len(pairs) != len(windows) or any(len(pair) != 2 for pair in pairs):
             raise NotStatic
         return [(int(low), int(high)) for low, high in pairs]
-    if padding.upper() == "VALID":
-        return [(0, 0)] * len(windows)
-    pads: list[tuple[int, int]] = []
-    for size, reach, stride in windows:
-        total = max((math.ceil(size / stride) - 1) * stride + reach - size, 0)
-        less, more = total // 2, total - total // 2
-        pads.append((more, less) if padding.upper() == "SAME_LOWER" else (less, more))
-    return pads
+    return [*padded_by(padding, *zip(*windows, strict=True))] if windows else []
 
 
 def _edged(site: Site, dimensions: Dimensions, fill: str) -> Term:
@@ -177,17 +170,6 @@ def convolved(call: Call) -> Rule | None:
     return _windowed(call, operands, tuple(of_out[c] for c in out), sizes, () if grouped else (2,), windows)
 
 
-@rule_for("conv_transpose")
-def transposed(call: Call) -> Rule | None:
-    """Rule: batch and features; space is whole."""
-    lhs, rhs = call.type_of("lhs").shape, call.type_of("rhs").shape
-    if call.given("transpose_kernel") or call.static("dimension_numbers") is not None:
-        return None
-    between = ((),) * (len(lhs) - 2)
-    operands: dict[str, Dimensions] = {"lhs": ((0,), *between, (2,)), "rhs": (*between, (2,), (1,))}
-    return Rule(operands, ((0,), *between, (1,)), {0: lhs[0], 1: rhs[-1], 2: lhs[-1]}, {2: "sum"})
-
-
 def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:
     """The windows along each dimension where they are not single elements, and the padding of all dimensions."""
     shape = call.array.shape
@@ -217,15 +199,3 @@ def reduced(call: Call) -> Rule | None:
         return None
     shape = call.result.shape
     return _windowed(call, {"operand": every(shape)}, every(shape), dict(enumerate(shape)), (), _window(call)[0])
-
-
-@rule_for("correlate")
-def correlated(call: Call) -> Rule | None:
-    """Rule: the correlation of two signals of one length is their product."""
-    first, second = call.type_of("a"), call.type_of("v")
-    if call.static("mode", "valid") != "valid" or first.shape != second.shape or not is_number(call.result):
-        return None
-    return Rule({"a": ((0,),), "v": ((0,),)}, ((),), {0: first.shape[0]}, {0: "sum"})
-
-
-whole("convolve", because="each element of the result reads a window of one signal as long as the other")

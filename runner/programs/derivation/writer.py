@@ -17,7 +17,7 @@ from runner.graph.language.lines import RepeatLines
 from runner.graph.language.lines import lines as lines_of
 from runner.graph.language.parts import operator
 from runner.graph.language.syntax import Expression, SyntaxFault
-from runner.graph.model import Equation, Graph, Operand, Repeat
+from runner.graph.model import Equation, Graph, LoopForm, Operand, Repeat
 from runner.graph.sharding import moves
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Name, Term
@@ -29,7 +29,6 @@ from runner.programs.derivation.lines import Repeated, Writing, Written
 from runner.programs.derivation.partials import is_scalar
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.scopes import Binding, Names, NamesState, NotDerived, Scope
-from runner.programs.derivation.simplifying import absorbed
 from runner.programs.derivation.terms import built, gathered
 from runner.programs.derivation.values import DeviceValue
 
@@ -187,8 +186,6 @@ class Writer:
             if isinstance(equation.form, Repeat):
                 self._loop(equation, equation.form)
                 continue
-            if absorbed(self.names, equation):
-                continue
             (value,) = equation.results
             again = bool(forced) and any(value.name == each.name for later in lines[at + 1 :] for each in later.results)
             if value.number in self.names.unread:
@@ -336,17 +333,17 @@ class Writer:
         self.names.index = outer
         sums = self._summed_after(loop, scope, carried)
         starts = [(name, self._nothing(value, sums[name]) if name in sums else value) for name, value in carried]
-        carry = tuple((name, self._varying(value)) for name, value in starts)
-        over = tuple((name, value.term) for name, value in zip(loop.over, overs, strict=True))
-        stack = tuple((name, value.term.name) for name, value in stacked if isinstance(value.term, Name))
+        carry = {name: self._varying(value) for name, value in starts}
+        over = {name: value.term for name, value in zip(loop.over, overs, strict=True)}
+        stack = {name: value.term.name for name, value in stacked if isinstance(value.term, Name)}
         goals = {name: self._goal(loop, name, first) for name, first in carried}
         moved = {name: goal for name, first in carried if (goal := goals[name]) is not None and first.spec != goal}
         again = bool(moved) or self._read_by_name(loop, sums)
         line = self.names.scopes[-1].line(self.names.fresh(f"{loop.name}_steps") if again else loop.name)
         lines = tuple(scope.lines) if form.counted else tuple(self._as_they_are(body, line))
-        results = tuple(f"{line.name}.{value.name.rpartition('.')[2]}" for value in loop.equation.results)
-        self.names.scopes[-1].changing.update(results)
-        self.names.scopes[-1].lines.append(Repeated(line, form, loop.index, results, carry, over, stack, lines))
+        written = Repeated(line, replace(loop.by_name, stack=stack), carry, over, lines)
+        self.names.scopes[-1].changing.update(written.defines)
+        self.names.scopes[-1].lines.append(written)
         for name, value in stacked:
             term = Name(f"{line.name}.{name}")
             shape, spec = (form.counted, *(value.shape or ())), Spec(((), *value.spec))
@@ -419,11 +416,10 @@ class Writer:
         """Append a repeat of one step that gives the results of a renamed repeat the graph's names."""
         scope, results = self.names.scopes[-1], tuple(f"{loop.name}.{name}" for name in carried)
         line = scope.line(loop.name)
-        carry = tuple((name, scope.names[result].value.term) for name, result in zip(carried, results, strict=True))
+        carry = {name: scope.names[result].value.term for name, result in zip(carried, results, strict=True)}
         body = tuple(Written(line.inside(name), Name(name)) for name in carried)
-        form = replace(loop.form, steps=1, carried=len(carried), unroll=True, checkpoint=None, going=None)
-        index = loop.index or self.names.fresh("step")
-        scope.lines.append(Repeated(line, form, index, results, carry, (), (), body))
+        form = LoopForm(1, loop.index or self.names.fresh("step"), unroll=True)
+        scope.lines.append(Repeated(line, form, carry, {}, body))
         for result in results:
             binding = scope.names[result]
             scope.names[result] = Binding(replace(binding.value, term=Name(result)), binding.held)
@@ -437,12 +433,10 @@ class Writer:
                 continue
             loop = RepeatLines(equation, equation.form)
             line, starts = within.inside(loop.name), list(map(spelling.operand, equation.operands))
-            carry = tuple(zip(loop.carry, starts, strict=False))
-            over = tuple(zip(loop.over, starts[len(loop.carry) :], strict=True))
-            stack = tuple(loop.stack.items())
-            results = tuple(value.name for value in equation.results)
+            carry = dict(zip(loop.carry, starts, strict=False))
+            over = dict(zip(loop.over, starts[len(loop.carry) :], strict=True))
             lines = tuple(self._as_they_are(loop.body, line))
-            yield Repeated(line, loop.form, loop.index, results, carry, over, stack, lines)
+            yield Repeated(line, loop.by_name, carry, over, lines)
 
     def _stacked(self, loop: RepeatLines) -> list[tuple[str, DeviceValue]]:
         """The values to stack, each as a named line of the body, in the layout of the stacked result."""

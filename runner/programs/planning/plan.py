@@ -19,6 +19,7 @@ from runner.programs.planning.costs import costs_more, costs_the_same
 from runner.programs.planning.front import front, undominated
 from runner.programs.planning.limited import TooLittleMemory, limited
 from runner.programs.planning.memory import Memory
+from runner.programs.planning.model import Layable
 from runner.programs.planning.network import Choice, Network
 from runner.programs.planning.parallelism import parallelism
 from runner.programs.planning.reading import layable
@@ -194,13 +195,16 @@ _RESERVED = 0.25
 """The share of the time limit that the search has in any case, also where the tables alone take longer."""
 
 
-def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
-    """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
+def plan(experiment: Experiment, types: Parts, wanted: Wanted, graph: Layable | None = None) -> LayoutPlan:
+    """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`.
+
+    `graph`: what `layable` made of the experiment, if it was called already.
+    """
     if experiment.regions:
         raise NotDerived(f"the shard_map in {listed(experiment.regions)} has its layouts in in_specs and out_specs")
     began = clock.now()
     every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
-    graph = layable(experiment, types, wanted.free)
+    graph = graph or layable(experiment, types, wanted.free)
     divided = any(each.divided for each in every.values())
     of = {least: Tables(experiment.mesh, graph, prices, divided=divided) for least, prices in every.items()}
     networks = {least: each.network for least, each in of.items()}

@@ -13,8 +13,7 @@ from runner.graph.language import notation
 from runner.graph.language.counterparts.contraction import contract
 from runner.graph.language.counterparts.promotion import array, common, floating, preferred
 
-# Typed loosely: NumPy's stubs lack `axis` for generalised ufuncs, and take `mode` only as a literal.
-_vecdot: Callable[..., Any] = np.vecdot
+# Typed loosely: NumPy's stubs take `mode` only as a literal.
 _convolve: Callable[..., Any] = np.convolve
 _correlate: Callable[..., Any] = np.correlate
 
@@ -26,26 +25,15 @@ def matmul(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
     return np.matmul(*preferred(common(a, b), preferred_element_type))
 
 
-def dot(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
-    """`jnp.dot`."""
-    return np.dot(*preferred(common(a, b), preferred_element_type))
+def product(labels_of: Callable[[Sequence[Any]], notation.Labels | None]) -> Callable[..., Any]:
+    """The counterpart of a product of two arrays by the function of `notation.py` that labels its dimensions."""
 
+    def multiply(a: Any, b: Any, *axes: Any, preferred_element_type: Any = None) -> Any:
+        a, b = preferred(common(a, b), preferred_element_type)
+        labels = labels_of((a, b, *(part for each in axes for part in (each if is_sequence(each) else [each]))))
+        return np.multiply(a, b) if labels is None else contract(labels, a, b)
 
-def vdot(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
-    """`jnp.vdot`."""
-    return np.vdot(*preferred(common(a, b), preferred_element_type))
-
-
-def inner(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
-    """`jnp.inner`."""
-    a, b = preferred(common(a, b), preferred_element_type)
-    return np.inner(a, b)
-
-
-def tensordot(a: Any, b: Any, axes: Any = 2, *, preferred_element_type: Any = None) -> Any:
-    """`jnp.tensordot`."""
-    a, b = preferred(common(a, b), preferred_element_type)
-    return np.tensordot(a, b, axes)
+    return multiply
 
 
 def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = None) -> Any:
@@ -69,13 +57,6 @@ def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = Non
         arrays.append(contract(([term for term, _ in reduced], left), *(value for _, value in reduced)))
         terms.append(left)
     return arrays[0]
-
-
-def dot_general(lhs: Any, rhs: Any, dimension_numbers: Any, *, preferred_element_type: Any = None) -> Any:
-    """`jax.lax.dot_general`: the batch dimensions come first, then the free ones of `lhs`, then of `rhs`."""
-    labels = notation.dot_general((np.asarray(lhs), np.asarray(rhs), *dimension_numbers))
-    assert labels is not None
-    return einsum(notation.spelled(labels), lhs, rhs, preferred_element_type=preferred_element_type)
 
 
 def ragged_dot(lhs: Any, rhs: Any, group_sizes: Any, *, preferred_element_type: Any = None) -> Any:
@@ -106,11 +87,6 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     # `np.cross` would lose the rounding of `Rounded` arrays.
     parts = [u[i] * v[j] - u[j] * v[i] for i, j in ((1, 2), (2, 0), (0, 1))]
     return np.stack(parts, axisc)
-
-
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """`jnp.vecdot`: the first operand is conjugated."""
-    return _vecdot(*common(x1, x2), axis=axis)
 
 
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
@@ -257,12 +233,6 @@ def matrix_power(a: Any, n: int) -> Any:
     return result
 
 
-def svdvals(x: Any, /) -> Any:
-    """`jnp.linalg.svdvals`."""
-    (values,) = _of_finite(lambda matrices: (np.linalg.svd(matrices, compute_uv=False),), floating(x))
-    return values
-
-
 def svd(a: Any, full_matrices: bool = True) -> tuple[Any, Any, Any]:
     """`jnp.linalg.svd`: the signs of the columns of `u` and the rows of `vh` are not determined."""
     u, s, vh = _of_finite(lambda matrices: np.linalg.svd(matrices, full_matrices=full_matrices), floating(a))
@@ -294,13 +264,6 @@ def eigh(a: Any) -> tuple[Any, Any]:
     a = floating(a)
     values, vectors = _of_finite(np.linalg.eigh, (a + np.conj(np.swapaxes(a, -1, -2))) / 2)
     return values, vectors
-
-
-def eigvalsh(a: Any) -> Any:
-    """`jnp.linalg.eigvalsh`: the matrix is symmetrized first."""
-    a = floating(a)
-    (values,) = _of_finite(lambda matrices: (np.linalg.eigvalsh(matrices),), (a + np.conj(np.swapaxes(a, -1, -2))) / 2)
-    return values
 
 
 def _of_finite(function: Callable[[Any], Sequence[Any]], matrices: Any) -> Sequence[Any]:

@@ -263,13 +263,6 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     return values
 
 
-def isin(element: Any, test_elements: Any, *, invert: bool = False) -> Any:
-    """`jnp.isin`."""
-    element, test_elements = common(element, test_elements)
-    inside = np.any(element[..., None] == np.ravel(test_elements), axis=-1)
-    return ~inside if invert else inside
-
-
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """`jnp.unravel_index`: an index out of range is clamped."""
     flat = array(indices)

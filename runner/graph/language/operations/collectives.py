@@ -14,18 +14,10 @@ _ragged = ("operand", "output", "input_offsets", "send_sizes", "output_offsets",
 ROWS = (
     over_axes("psum", _reduction, collectives.psum, OverAxes("sum", _sums, _limits, ("",), reduction="sum")),
     over_axes("pmean", _reduction, collectives.pmean, OverAxes("mean", _sums, _limits, ("",), reduction="mean")),
-    over_axes(
-        "pmax",
-        _reduction,
-        collectives.pmax,
-        OverAxes("extreme", ("pmax", "unreduced_pmax"), ("axes of one kind",), ("",), reduction="max"),
-    ),
-    over_axes(
-        "pmin",
-        _reduction,
-        collectives.pmin,
-        OverAxes("extreme", ("pmin", "unreduced_pmin"), ("axes of one kind",), ("",), reduction="min"),
-    ),
+    over_axes("pmax", _reduction, collectives.pmax,
+        OverAxes("extreme", ("pmax", "unreduced_pmax"), ("axes of one kind",), ("",), reduction="max")),
+    over_axes("pmin", _reduction, collectives.pmin,
+        OverAxes("extreme", ("pmin", "unreduced_pmin"), ("axes of one kind",), ("",), reduction="min")),
     over_axes(
         "psum_scatter",
         "x, axis_name, *, scatter_dimension=0, axis_index_groups=None, tiled=False",
@@ -111,19 +103,9 @@ ROWS = (
             ("compiles for GPUs only", "axes of one kind"),
         ),
     ),
-    over_axes(
-        "pcast",
-        "x, axis_name, *, to",
-        collectives.pcast,
-        OverAxes("cast", limits=("casts what is the same",), to=("varying",)),
-    ),
+    over_axes("pcast", "x, axis_name, *, to", collectives.pcast,
+        OverAxes("cast", limits=("casts what is the same",), to=("varying",))),
     over_axes("axis_index", "axis_name", collectives.axis_index, OverAxes("index", operands=())),
-    Operation(
-        "axis_size",
-        "axis_name",
-        "jax.lax.axis_size",
-        collectives.axis_size,
-        kind="static",
-        over=OverAxes("size", operands=()),
-    ),
-)
+    Operation("axis_size", "axis_name", "jax.lax.axis_size", collectives.axis_size, kind="static",
+        over=OverAxes("size", operands=())),
+)  # fmt: skip

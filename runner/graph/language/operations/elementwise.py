@@ -22,15 +22,8 @@ _ELEMENTWISE = (
     array("add", "x, y, /", arithmetic.add, neutral=(0, 0), inverse="subtract", linear="together"),
     array("subtract", "x, y, /", arithmetic.subtract, neutral=(None, 0), inverse="add", linear="together"),
     array("multiply", "x, y, /", arithmetic.multiply, neutral=(1, 1), inverse="divide", linear="each"),
-    array(
-        "divide",
-        "x1, x2, /",
-        arithmetic.divide,
-        also=("true_divide",),
-        neutral=(None, 1),
-        inverse="multiply",
-        linear="first",
-    ),
+    array("divide", "x1, x2, /", arithmetic.divide, also=("true_divide",), neutral=(None, 1), inverse="multiply",
+        linear="first"),
     array("floor_divide", "x1, x2, /", arithmetic.floor_divide, decides="comparison"),
     array("remainder", "x1, x2, /", arithmetic.remainder, decides="comparison", also=("mod",)),
     array("fmod", "x1, x2, /", arithmetic.fmod, decides="comparison"),
@@ -128,17 +121,11 @@ _ELEMENTWISE = (
     array("equal", "x, y, /", promoted(np.equal), decides="equality", confused_with=("not_equal",)),
     array("not_equal", "x, y, /", promoted(np.not_equal), decides="equality", confused_with=("equal",)),
     array("less", "x, y, /", promoted(np.less), decides="comparison", confused_with=("less_equal", "greater")),
-    array(
-        "less_equal", "x, y, /", promoted(np.less_equal), decides="comparison", confused_with=("less", "greater_equal")
-    ),
+    array("less_equal", "x, y, /", promoted(np.less_equal), decides="comparison",
+        confused_with=("less", "greater_equal")),
     array("greater", "x, y, /", promoted(np.greater), decides="comparison", confused_with=("greater_equal", "less")),
-    array(
-        "greater_equal",
-        "x, y, /",
-        promoted(np.greater_equal),
-        decides="comparison",
-        confused_with=("greater", "less_equal"),
-    ),
+    array("greater_equal", "x, y, /", promoted(np.greater_equal), decides="comparison",
+        confused_with=("greater", "less_equal")),
     array("isclose", "a, b, rtol=1e-05, atol=1e-08, equal_nan=False", arithmetic.isclose, decides="comparison"),
     array("isnan", "x, /", in_floats(np.isnan)),
     array("isinf", "x, /", in_floats(np.isinf)),
@@ -154,18 +141,12 @@ _ELEMENTWISE = (
     array("invert", "x, /", arithmetic.invert, also=("bitwise_not",)),
     array("bitwise_count", "x, /", promoted(np.bitwise_count)),
     array("clz", "x", arithmetic.leading_zeros, jax="jax.lax.clz"),
-    Operation(
-        "bitcast_convert_type",
-        "operand, new_dtype",
-        "jax.lax.bitcast_convert_type",
-        arithmetic.bitcast,
-        decides="threshold",
-        dtype_of=("operand",),
-    ),
+    Operation("bitcast_convert_type", "operand, new_dtype", "jax.lax.bitcast_convert_type", arithmetic.bitcast,
+        decides="threshold", dtype_of=("operand",)),
     Operation("nextafter", "x, y, /", "jnp.nextafter", arithmetic.next_float, dtype_of=("x", "y")),
     array("left_shift", "x, y, /", arithmetic.left_shift, also=("bitwise_left_shift",)),
     array("right_shift", "x1, x2, /", arithmetic.right_shift, also=("bitwise_right_shift",)),
-)
+)  # fmt: skip
 
 ROWS = (
     *(replace(row, elementwise=True) for row in _ELEMENTWISE),

@@ -27,4 +27,4 @@ def _update(method: str) -> Operation:
 ROWS = (
     *map(_update, ("set", "add", "subtract", "multiply", "mul", "divide", "power", "min", "max")),
     _by_index("get", updates.get, f"x, index, /, *, {_promises}, fill_value=None"),
-)
+)  # fmt: skip

@@ -1,19 +1,20 @@
-"""Reads the text of `graph` or `per_device` into checked statements.
+"""Reads the text of `graph` or `per_device`, checks it, and makes the section's graph.
 
-A call `y: swiglu(h, w)` becomes an `Invocation` with the lines of the function, in which static arguments are written
-out; an argument without a name gets a line before the call. `h: cond(p, f, g, x)` becomes a `Choice` between the calls
-`g(x)` and `f(x)`, with a line `h: where(p, …, …)` for readers that compute both branches. `y: map(f, xs)` becomes a
-`Loop` over the slices of `xs` and a line with the stacked results. Each line has a unique name in the section, which
-begins with that of the call (`runner/experiment/lines.py`: `flat`).
+A call `y: swiglu(h, w)` becomes an equation with the lines of the function as its body, in which static arguments are
+written out; an argument without a name gets a line before the call. `h: cond(p, f, g, x)` becomes a choice between the
+calls `g(x)` and `f(x)`, with a line `h: where(p, …, …)` for readers that compute both branches. `y: map(f, xs)` becomes
+a repeat over the slices of `xs` and a line with the stacked results. Each line has a unique name in the section, which
+begins with that of the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from runner.base.faults import Fault, InvalidExperiment, invalid, nearest
+from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.base.layout import Mesh
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
@@ -22,19 +23,19 @@ from runner.experiment.combiners import combined
 from runner.experiment.forms import choices
 from runner.experiment.frames import Place, ReadingFrame, cycle, free, together
 from runner.experiment.functions import RESULT, DefinedFunction, bind, is_static
-from runner.experiment.lines import Choice, Invocation, Loop, Node, Statement
-from runner.experiment.model import Array, FunctionCall, Line, Section
+from runner.experiment.graphs import CallBuilder, GraphBuilder, RepeatBuilder, graph
+from runner.experiment.model import Array, FunctionCall, Section
 from runner.experiment.plain import located, read_expression
 from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
-from runner.experiment.traced import TracedLines
-from runner.experiment.traced_calls import traced_invocation
+from runner.experiment.traced_graphs import put_lines
 from runner.experiment.written import BOTH, WrittenLine, of
 from runner.graph.language import bounds, forms, static
 from runner.graph.language.check import VisibleNames, check
-from runner.graph.language.forms import CALLING, is_choice, is_map
+from runner.graph.language.forms import is_choice, is_map
 from runner.graph.language.operations import CONSTANTS
 from runner.graph.language.parts import at_index
 from runner.graph.language.syntax import Expression, SyntaxFault
+from runner.graph.model import Graph, LoopForm
 from runner.graph.term import (
     NOTHING,
     Apply,
@@ -57,12 +58,17 @@ _MAP = "map(f, xs), or map(lambda x: x @ w, xs)"
 
 
 def read_section(
-    lines: Sequence[WrittenLine], scope: VisibleNames, dims: Mapping[str, int], functions: Mapping[str, DefinedFunction]
-) -> tuple[Statement, ...]:
-    """The statements of a section; their names are added to `scope`."""
+    lines: Sequence[WrittenLine],
+    scope: VisibleNames,
+    dims: Mapping[str, int],
+    functions: Mapping[str, DefinedFunction],
+    given: Iterable[str],
+) -> Graph:
+    """The graph of a section with the inputs `given`; the names of its lines are added to `scope`."""
     taken = {*dims, *scope.values, *functions, *_everywhere(lines)}
     scope.functions = tuple(functions)
-    return _SectionReader(dims, functions, taken).statements(lines, scope, ReadingFrame(), None)
+    reader = _SectionReader(dims, functions, taken)
+    return graph(given, lambda into: reader.lines(lines, scope, ReadingFrame(), into))
 
 
 def check_functions(functions: Mapping[str, DefinedFunction], scope: VisibleNames, dims: Mapping[str, int]) -> None:
@@ -83,7 +89,8 @@ def check_functions(functions: Mapping[str, DefinedFunction], scope: VisibleName
             )
             frame = ReadingFrame(inside=(function.name,), hidden=function.own)
             reader = _SectionReader(dims, functions, {*dims, *scope.values, *function.inputs, *functions})
-            reader.statements([*function.body(section), function.result(section)], inside, frame, None)
+            lines = [*function.body(section), function.result(section)]
+            graph(inside.values, partial(reader.lines, lines, inside, frame))
 
 
 def lengths(arrays: Iterable[Array], section: Section, mesh: Mesh) -> dict[str, int]:
@@ -116,11 +123,9 @@ class _SectionReader:
     functions: Mapping[str, DefinedFunction]
     taken: set[str]
 
-    def statements(
-        self, lines: Sequence[WrittenLine], scope: VisibleNames, frame: ReadingFrame, within: Line | None
-    ) -> tuple[Statement, ...]:
+    def lines(self, lines: Sequence[WrittenLine], scope: VisibleNames, frame: ReadingFrame, into: GraphBuilder) -> None:
+        """Append the equations of lines to a graph."""
         parsed = [None if isinstance(line.value, Mapping) else read_expression(line.value, line.key) for line in lines]
-        statements: list[Statement] = []
         for position, (line, expression) in enumerate(zip(lines, parsed, strict=True)):
             later = {
                 name: known
@@ -129,57 +134,60 @@ class _SectionReader:
             }
             local = replace(scope, later=later)
             if expression is not None:
-                statements += self._line(line, expression, local, frame, within)
+                self._line(line, expression, local, frame, into)
                 continue
             if len(line.names) > 1:
                 what = "while" if "while" in (line.value or {}) else "repeat"
                 raise invalid(line.key, f"a {what} has one name; its carries are NAME.{line.names[0]}")
-            *before, loop = self._loop(line, local, frame, within)
-            statements += [*before, loop]
-            assert isinstance(loop, Loop)
-            scope.loops[loop.line.label] = loop.results
-        return tuple(statements)
+            self._loop(line, local, frame, into)
 
     # A line: the calls in it first, then the rest.
 
     def _line(
-        self, line: WrittenLine, expression: Expression, scope: VisibleNames, frame: ReadingFrame, within: Line | None
-    ) -> list[Statement]:
+        self, line: WrittenLine, expression: Expression, scope: VisibleNames, frame: ReadingFrame, into: GraphBuilder
+    ) -> None:
         term = frame.filled(expression, line.key, scope)
-        place = Place(line.key, expression, scope, frame, within, line.names[0])
-        before: list[Statement] = []
-        statements = self._written_out(term, line.names, place, before)
-        if statements is None:
-            statements = self._given(line.names, self._hoisted(term, place, before), place)
-        return [*before, *statements]
+        place = Place(line.key, expression, scope, frame, into, line.names[0])
+        if (written_out := self._written_out(term)) is not None:
+            written_out(line.names, place)
+        else:
+            self._given(line.names, self._hoisted(term, place), place)
 
-    def _given(self, given: tuple[str, ...], term: Term, place: Place) -> list[Statement]:
-        """The lines that name an expression's value, or its parts."""
+    def _given(self, given: tuple[str, ...], term: Term, place: Place) -> None:
+        """Append the lines that name an expression's value, or its parts."""
         if len(given) == 1:
-            return [self._node(given[0], term, place)]
+            self._node(given[0], term, place)
+            return
         if isinstance(term, Group):
             if len(term.items) != len(given):
                 message = f"it gives {len(term.items)} values for {len(given)} names"
                 raise place.fault(message, term)
             if not any(name in given for name in heads(term)):
-                return [self._node(name, part, place) for name, part in zip(given, term.items, strict=True)]
+                for name, part in zip(given, term.items, strict=True):
+                    self._node(name, part, place)
+                return
         whole = self._fresh(together(given), place)
-        return [self._node(whole, term, place, parts=len(given)), *self._parts(given, whole, place)]
+        self._node(whole, term, place, parts=len(given))
+        self._parts(given, whole, place)
 
-    def _parts(self, given: tuple[str, ...], whole: str, place: Place) -> list[Statement]:
-        """The lines that name the parts of the value called `whole`."""
-        parts = [Expression.of(at_index(Name(whole), Const(i))) for i in range(len(given))]
-        return [
-            self._node(name, part.term, replace(place, written=part)) for name, part in zip(given, parts, strict=True)
-        ]
+    def _parts(self, given: tuple[str, ...], whole: str, place: Place) -> None:
+        """Append the lines that name the parts of the value called `whole`."""
+        for i, name in enumerate(given):
+            part = Expression.of(at_index(Name(whole), Const(i)))
+            self._node(name, part.term, replace(place, written=part))
 
-    def _node(self, name: str, term: Term, place: Place, *, parts: int = 0, result: bool = False) -> Node:
-        """One checked line; `name` is its name for the lines around it."""
-        scope, expression = place.scope, Expression(place.text, term, place.written.term)
+    def _node(self, name: str, term: Term, place: Place, *, parts: int = 0) -> None:
+        """Append one line; `name` is its name for the lines around it."""
+        expression = self._checked(name, term, place)
+        place.into.line(place.line(name, parts=parts), expression)
+
+    def _checked(self, name: str, term: Term, place: Place) -> Expression:
+        """The checked expression of a line, whose name can be read from now on."""
+        scope, expression = place.scope, Expression(place.text, term)
         self._check(expression, place, name)
         place.frame.named(name, self.taken)
         self._add(name, known_without_arrays(expression, scope), scope)
-        return Node(place.frame.line(name, place.within, place.key, parts=parts, result=result), expression)
+        return expression
 
     def _add(self, name: str, size: int | None, scope: VisibleNames) -> None:
         """Add the name of a value, which may be a static integer."""
@@ -206,42 +214,43 @@ class _SectionReader:
 
     # Calls of functions.
 
-    def _hoisted(self, term: Term, place: Place, before: list[Statement]) -> Term:
-        """The term with each call of a function replaced by a name; the calls are appended to `before`."""
-        return self._taken_out(combined(term, self.functions, place), place, before)
+    def _hoisted(self, term: Term, place: Place) -> Term:
+        """The term with each call of a function replaced by a name; the calls are appended before its line."""
+        return self._taken_out(combined(term, self.functions, place), place)
 
-    def _taken_out(self, term: Term, place: Place, before: list[Statement]) -> Term:
+    def _taken_out(self, term: Term, place: Place) -> Term:
         if isinstance(term, Lambda):
             return term
-        if not calls(term, (*self.functions, *CALLING)):
-            return mapped(term, lambda part: self._taken_out(part, place, before))
+        written_out = self._written_out(term)
+        if written_out is None:
+            return mapped(term, lambda part: self._taken_out(part, place))
+        assert isinstance(term, Apply)
         named_after = "" if place.name == RESULT else f"{place.name}_"
         name = self._fresh(f"{named_after}{term.operation}", place)
-        before += self._written_out(term, (name,), place, before) or ()
+        written_out((name,), place)
         return Name(name, term.at)
 
-    def _written_out(
-        self, term: Term, given: tuple[str, ...], place: Place, before: list[Statement]
-    ) -> list[Statement] | None:
-        """The statements that a call becomes, None for other expressions; its arguments' lines go to `before`."""
+    def _written_out(self, term: Term) -> Callable[[tuple[str, ...], Place], None] | None:
+        """Appends what a call becomes, with names for its results; None for other expressions."""
         if calls(term, self.functions):
-            return self._call(self.functions[term.operation], term, given, place, before)
+            return partial(self._call, self.functions[term.operation], term)
         if is_choice(term):
-            return self._choice(term, given, place, before)
-        return self._map(term, given, place, before) if is_map(term) else None
+            return partial(self._choice, term)
+        return partial(self._map, term) if is_map(term) else None
 
-    def _call(
-        self,
-        function: DefinedFunction,
-        call: Apply,
-        given: tuple[str, ...],
-        place: Place,
-        before: list[Statement],
-        scope: str | None = None,
-    ) -> list[Statement]:
-        """A call of a function, and the lines that unpack its result; the lines of its arguments are added to `before`.
+    def _call(self, function: DefinedFunction, call: Apply, given: tuple[str, ...], place: Place) -> None:
+        """Append a call of a function, after the lines of its arguments, and the lines that unpack its result."""
+        made = self._called(function, call, given, place)
+        made.put()
+        if len(made.call.results) < len(given):
+            self._parts(given, made.call.label, place)
 
-        Its lines are in the named `scope`, by default that of the name that it defines.
+    def _called(
+        self, function: DefinedFunction, call: Apply, given: tuple[str, ...], place: Place, scope: str | None = None
+    ) -> CallBuilder:
+        """A call of a function, after the lines of its arguments; with a `scope` it is a branch, whose lines are there.
+
+        The lines of others are in the named scope of the name that they define.
         """
         frame = place.frame
         if function.name in frame.inside:
@@ -265,38 +274,15 @@ class _SectionReader:
                 continue
             inside = replace(place, name=self._fresh(f"{label}_{parameter}", place))
             if calls(argument, self.functions):
-                before += self._call(self.functions[argument.operation], argument, (inside.name,), inside, before)
+                self._call(self.functions[argument.operation], argument, (inside.name,), inside)
             else:
-                hoisted = self._hoisted(argument, inside, before)
-                before.append(self._node(inside.name, hoisted, inside))
+                self._node(inside.name, self._hoisted(argument, inside), inside)
             arguments[parameter] = inside.name
-        if function.traced is not None:
-            made = FunctionCall(function.name, label, given, tuple(arguments.items()))
-            return self._traced(function.traced, made, place, scope or label)
-        last = function.result(place.scope.section)
-        if isinstance(last.value, Mapping):
-            message = f"the result of '{function.name}' is an expression, such as NAME.CARRIED of a repeat"
-            raise InvalidExperiment(Fault(last.key, message, uses=(place.key, *frame.uses)))
-        result = read_expression(last.value, last.key)
+        result, key = self._result(function, place)
         apart = len(given) > 1 and not isinstance(result.term, Group)
         results = (label,) if apart else given
         made = FunctionCall(function.name, label, results, tuple(arguments.items()), function.checkpoint)
-        parts = len(given) if apart else 0
-        invocation = self._invocation(function, made, statics, result, place, scope or label, parts)
-        return [invocation, *(self._parts(given, label, place) if apart else ())]
-
-    def _invocation(
-        self,
-        function: DefinedFunction,
-        made: FunctionCall,
-        statics: Mapping[str, Term],
-        result: Expression,
-        place: Place,
-        scope: str,
-        parts: int,
-    ) -> Invocation:
-        """The invocation of the call `made`; the lines after it take its `result` into `parts` parts, or 0."""
-        outer, section = place.frame, place.scope.section
+        outer, builder = frame, CallBuilder(place.into, made)
         single = len(made.results) == 1
         head = outer.named(made.label, self.taken) if single else free(f"{outer.prefix}{made.label}", self.taken)
         frame = ReadingFrame(
@@ -304,62 +290,73 @@ class _SectionReader:
             own=function.own | {*function.captured},
             hidden=function.own,
             prefix=f"{head}_",
-            scopes=(*outer.scopes, scope),
+            scopes=(*outer.scopes, scope or label),
             uses=(place.key, *outer.uses),
             inside=(*outer.inside, function.name),
         )
-        inside = place.scope.called(dict(made.arguments))
-        lines = list(self.statements(function.body(section), inside, frame, place.within))
-        there = Place(function.result(section).key, result, inside, frame, place.within, RESULT)
-        term = self._hoisted(frame.filled(result, there.key, inside), there, lines)
-        # The results of a call have the names that the lines around the call know.
-        if single:
-            frame.names[RESULT] = head
-            gives = [self._node(RESULT, term, there, parts=parts, result=True)]
+        inside, section = place.scope.called(dict(made.arguments)), place.scope.section
+        there, term = Place(key, result, inside, frame, builder.body, RESULT), result.term
+        if function.traced is not None:
+            put_lines(function.traced.lines, builder.body, frame, function.key, self.taken)
         else:
-            assert isinstance(term, Group)
-            if len(term.items) != len(made.results):
-                message = f"it gives {len(term.items)} values for {len(made.results)} names"
-                raise there.fault(message, term)
-            gives: list[Node] = []
-            for i, (name, part) in enumerate(zip(made.results, term.items, strict=True)):
-                frame.names[f"{RESULT}{i}"] = outer.named(name, self.taken)
-                gives.append(self._node(f"{RESULT}{i}", part, there))
-        for name, node in zip(made.results, gives, strict=True):
-            self._add(name, inside.static.get(node.line.label), place.scope)
-        return Invocation(made, tuple(lines), tuple(gives))
+            self.lines(function.body(section), inside, frame, builder.body)
+            term = self._hoisted(frame.filled(result, key, inside), there)
+        if scope is not None:
+            builder.open()
+        elements = term.items if not single and isinstance(term, Group) else (term,)
+        if len(elements) != len(made.results):
+            message = f"it gives {len(elements)} values for {len(made.results)} names"
+            raise there.fault(message, term) if function.traced is None else place.fault(message, place.written.term)
+        checked, parts = function.traced is None, len(given) if apart else 0
+        self._give(builder, elements, there, outer, checked=checked, parts=parts)
+        for i, name in enumerate(made.results):
+            self._add(name, inside.static.get(RESULT if single else f"{RESULT}{i}"), place.scope)
+        return builder
 
-    def _traced(self, traced: TracedLines, call: FunctionCall, place: Place, scope: str) -> list[Statement]:
-        """A call of a function that was read from Python."""
-        given, count = call.results, len(traced.results)
-        if len(given) > 1 and count not in (1, len(given)):
-            raise place.fault(f"it gives {count} values for {len(given)} names", place.written.term)
-        apart = count == 1 and len(given) > 1
-        made = replace(call, results=(call.label,)) if apart else call
-        for name in made.results:
-            self._add(name, None, place.scope)
-        invocation = traced_invocation(traced, made, place, scope, self.taken, parts=len(given) if apart else 0)
-        return [invocation, *(self._parts(given, call.label, place) if apart else ())]
+    def _result(self, function: DefinedFunction, place: Place) -> tuple[Expression, Key]:
+        """What a function returns, and the key of that line."""
+        if function.traced is not None:
+            names = tuple(map(Name, function.traced.results))
+            return Expression.of(names[0] if len(names) == 1 else Group(names)), (*function.key, RESULT)
+        last = function.result(place.scope.section)
+        if isinstance(last.value, Mapping):
+            message = f"the result of '{function.name}' is an expression, such as NAME.CARRIED of a repeat"
+            raise InvalidExperiment(Fault(last.key, message, uses=(place.key, *place.frame.uses)))
+        return read_expression(last.value, last.key), last.key
+
+    def _give(
+        self,
+        builder: CallBuilder,
+        elements: Sequence[Term],
+        there: Place,
+        outer: ReadingFrame,
+        *,
+        checked: bool = True,
+        parts: int = 0,
+    ) -> None:
+        """Append the lines of a call's results, which have the names that the lines around the call know."""
+        single = len(elements) == 1
+        for i, (name, part) in enumerate(zip(builder.call.results, elements, strict=True)):
+            label = RESULT if single else f"{RESULT}{i}"
+            there.frame.names[label] = outer.named(name, self.taken)
+            expression = self._checked(label, part, there) if checked else Expression(there.text, part)
+            builder.give(there.line(label, parts=parts, result=single), expression)
 
     # Repeats.
 
-    def _loop(
-        self, line: WrittenLine, scope: VisibleNames, frame: ReadingFrame, within: Line | None
-    ) -> list[Statement]:
-        """A repeat, after the calls in its initial values."""
+    def _loop(self, line: WrittenLine, scope: VisibleNames, frame: ReadingFrame, into: GraphBuilder) -> None:
+        """Append a repeat, after the calls in its initial values."""
         config, key, name = line.value, line.key, line.names[0]
         check_repeat(config, key, name, self.dims)
         steps, counted = read_steps(config, frame, key, self.dims, scope)
-        index = config.get("index", "i")
-        place = Place(key, Expression("", NOTHING), scope, frame, within, name)
+        index = config.get("index", "i") if "repeat" in config else ""
+        place = Place(key, Expression("", NOTHING), scope, frame, into, name)
         frame.named(name, self.taken)
-        itself = frame.line(name, within, key)
-        before: list[Statement] = []
         over, carry = (
-            tuple(self._begins(config.get(what, {}), replace(place, key=(*key, what)), before))
-            for what in ("over", "carry")
+            dict(self._begins(config.get(what, {}), replace(place, key=(*key, what)))) for what in ("over", "carry")
         )
-        given = {*((index,) if "repeat" in config else ()), *(carried for carried, _ in (*carry, *over))}
+        repeat = RepeatBuilder(into, frame.line(name, into.within, key), carry, over, index)
+        given = {*((index,) if index else ()), *carry, *over}
         inside = scope.nested()
         inside.values |= given
         inside.lengths = {known: size for known, size in inside.lengths.items() if known not in given}
@@ -368,64 +365,59 @@ class _SectionReader:
         own = {given for inner_line in lines for given in inner_line.names}
         inside.loops = {n: c for n, c in inside.loops.items() if n not in own}
         inner = frame.in_repeat(given, own)
-        body = self.statements(lines, inside, inner, itself)
-        carried = {name for name, _ in carry}
+        self.lines(lines, inside, inner, repeat.body)
         for inner_line in lines:
             for known in inner_line.names:
-                if known in scope.values and known not in carried:
+                if known in scope.values and known not in carry:
                     message = f"'{known}' is a name outside the repeat already; carry it, or choose another name"
                     raise InvalidExperiment(replace(invalid((*key, "body", known), message).fault, uses=frame.uses))
-                if known in inside.loops and known in carried:
+                if known in inside.loops and known in carry:
                     message = f"'{known}' is carried; a repeat cannot be assigned to it"
                     raise invalid((*key, "body", known), message)
         values = {*given, *(name for name in own if name not in inside.loops)}
         values |= {f"{name}.{result}" for name in own for result in inside.loops.get(name, ())}
-        stack = tuple(config.get("stack", {}).items())
-        for name, written in stack:
+        stack: Mapping[str, str] = config.get("stack", {})
+        for stacked, written in stack.items():
             if written not in values:
                 known = sorted(given | own)
                 message = f"the body has no '{written}'{nearest(written, known) or choices(known)}"
-                raise InvalidExperiment(replace(invalid((*key, "stack", name), message).fault, uses=frame.uses))
+                raise InvalidExperiment(replace(invalid((*key, "stack", stacked), message).fault, uses=frame.uses))
         checkpoint = read_checkpoint(config.get("checkpoint"), (*key, "checkpoint"))
         unroll = config.get("unroll", not (over or stack or steps is None))
         going = config.get("while", "")
-        loop = Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted, going=going)
-        return [*before, loop]
+        repeat.put(LoopForm(steps, index, stack, going, unroll=unroll, checkpoint=checkpoint), counted)
+        scope.loops[name] = (*carry, *stack)
 
-    def _begins(
-        self, given: Mapping[str, Any], place: Place, before: list[Statement]
-    ) -> Iterator[tuple[str, Expression]]:
-        """The names and initial values of a repeat; calls in these are appended to `before`."""
+    def _begins(self, given: Mapping[str, Any], place: Place) -> Iterator[tuple[str, Expression]]:
+        """The names and initial values of a repeat, after the calls in these."""
         for name, first in given.items():
             key = (*place.key, name)
             written = read_expression(first, key)
             here = replace(place, key=key, written=written, name=f"{place.name}_{name}")
-            expression = Expression(
-                written.text, self._hoisted(place.frame.filled(written, key, place.scope), here, before)
-            )
+            expression = Expression(written.text, self._hoisted(place.frame.filled(written, key, place.scope), here))
             self._check(expression, here, None)
             yield name, expression
 
     # Choices.
 
-    def _choice(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
-        """The choice for a call of `cond` or `switch`; the lines of its operands are appended to `before`."""
+    def _choice(self, call: Apply, given: tuple[str, ...], place: Place) -> None:
+        """Append the choice for a call of `cond` or `switch`, after the lines of its operands."""
         asked = forms.read(call)
         if isinstance(asked, str):
             raise place.fault(asked, call)
         outer = place.frame
         label = given[0] if len(given) == 1 else self._fresh(together(given), place)
         hidden = {name for case in asked.cases for name in self._hides(case)} | set(given if given[1:] else ())
-        on = self._held(asked.on, f"{label}_{'on' if asked.name == 'cond' else 'index'}", hidden, place, before)
+        on = self._held(asked.on, f"{label}_{'on' if asked.name == 'cond' else 'index'}", hidden, place)
         operands = [
-            operand if is_static(operand, self.dims) else self._held(operand, f"{label}_x", hidden, place, before)
+            operand if is_static(operand, self.dims) else self._held(operand, f"{label}_x", hidden, place)
             for operand in asked.operands
         ]
         names = outer.names | {name: outer.named(name, self.taken) for name in given}
         # The values of a branch are only visible in that branch.
         frame = replace(outer, own=outer.own | set(given), names=names, scopes=(*outer.scopes, label))
         inside = replace(place, frame=frame, scope=place.scope.nested())
-        branches: list[Invocation] = []
+        branches: list[CallBuilder] = []
         for i, case in enumerate(asked.cases):
             word, scope = case.name if isinstance(case, Name) else asked.words[i], f"branch_{i}_fun"
             results = tuple(self._fresh(f"{name}_{word}", inside) for name in given)
@@ -435,21 +427,17 @@ class _SectionReader:
                 function = self._function(case, place)
                 self._gives(function, given, place, case)
                 handed = Apply(function.name, tuple(operands), at=call.at)
-                (branch,) = self._call(function, handed, results, inside, before, scope)
-                assert isinstance(branch, Invocation)
-                branches.append(branch)
+                branches.append(self._called(function, handed, results, inside, scope))
         taken = [
             tuple(Name(branch.call.results[i], case.at) for branch, case in zip(branches, asked.cases, strict=True))
             for i in range(len(given))
         ]
-        gives = [
-            self._node(name, _taken(asked.name, on, parts, call), inside, result=len(given) == 1)
-            for name, parts in zip(given, taken, strict=True)
-        ]
+        terms = {name: _taken(asked.name, on, parts, call) for name, parts in zip(given, taken, strict=True)}
+        read = {name: self._checked(name, term, inside) for name, term in terms.items()}
+        gives = [(inside.line(name, result=len(given) == 1), expression) for name, expression in read.items()]
         for name in given:
             self._add(name, None, place.scope)
-        made = FunctionCall(asked.name, label, given, (("on", on.name),))
-        return [Choice(made, tuple(branches), tuple(gives))]
+        place.into.choice(FunctionCall(asked.name, label, given, (("on", on.name),)), branches, gives)
 
     def _hides(self, case: Term) -> frozenset[str]:
         function = self.functions.get(case.name) if isinstance(case, Name) else None
@@ -474,13 +462,13 @@ class _SectionReader:
         if count != len(given):
             raise place.fault(_unlike(f"'{function.name}'", count, given), case)
 
-    def _held(self, operand: Term, wish: str, hidden: set[str], place: Place, before: list[Statement]) -> Name:
-        """An operand as a name; if it is another expression, a line for it is appended to `before`."""
+    def _held(self, operand: Term, wish: str, hidden: set[str], place: Place) -> Name:
+        """An operand as a name; if it is another expression, a line for it is appended."""
         hidden = {*hidden, *self.dims, *CONSTANTS}
         if isinstance(operand, Name) and not operand.carried and operand.name not in hidden:
             return operand
         inside = replace(place, name=self._fresh(wish, place))
-        before.append(self._node(inside.name, self._hoisted(operand, inside, before), inside))
+        self._node(inside.name, self._hoisted(operand, inside), inside)
         return Name(inside.name, operand.at)
 
     def _lambda(
@@ -492,42 +480,35 @@ class _SectionReader:
         place: Place,
         scope: str,
         known: VisibleNames,
-    ) -> Invocation:
+    ) -> CallBuilder:
         """The call of a lambda, under the name `called`; it may read the names that are `known` around the choice."""
         parameters = case.parameters
         if len(parameters) != len(operands):
             message = f"the lambda takes {len(parameters)}, and {len(operands)} operands are given"
             raise place.fault(message, case)
         body = substituted(case.body, dict(zip(parameters, operands, strict=True)).get)
-        single = len(given) == 1
         elements = body.items if isinstance(body, Group) else (body,)
         if len(elements) != len(given):
             raise place.fault(_unlike("the lambda", len(elements), given), case.body)
         outer = place.frame
         held = {*self.dims, *CONSTANTS, *self.functions, *forms.CALLING}
         read = tuple(dict.fromkeys(name for name in _free(body) if name not in held))
-        label = given[0] if single else self._fresh(together(given), place)
-        made = FunctionCall(called, label, given, tuple((name, name) for name in read))
-        names = [outer.named(name, self.taken) for name in given]
-        labels = [RESULT if single else f"{RESULT}{i}" for i in range(len(given))]
-        frame = replace(
-            outer,
-            names=outer.names | dict(zip(labels, names, strict=True)),
-            prefix=f"{names[0]}_",
-            scopes=(*outer.scopes, scope),
-        )
-        lines: list[Statement] = []
-        here = replace(place, frame=frame, scope=known.nested(), name=RESULT)
-        hoisted = [self._hoisted(part, here, lines) for part in elements]
-        gives = [self._node(own, part, here, result=single) for own, part in zip(labels, hoisted, strict=True)]
+        label = given[0] if len(given) == 1 else self._fresh(together(given), place)
+        first, *_ = [outer.named(name, self.taken) for name in given]
+        frame = replace(outer, names=dict(outer.names), prefix=f"{first}_", scopes=(*outer.scopes, scope))
+        builder = CallBuilder(place.into, FunctionCall(called, label, given, tuple((name, name) for name in read)))
+        here = replace(place, frame=frame, scope=known.nested(), into=builder.body, name=RESULT)
+        hoisted = [self._hoisted(part, here) for part in elements]
+        builder.open()
+        self._give(builder, hoisted, replace(here, into=builder.body), outer)
         for name in given:
             self._add(name, None, place.scope)
-        return Invocation(made, tuple(lines), tuple(gives))
+        return builder
 
     # Maps.
 
-    def _map(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
-        """The repeat for a call of `map`, and the line with its result; its array's lines are added to `before`."""
+    def _map(self, call: Apply, given: tuple[str, ...], place: Place) -> None:
+        """Append the repeat for a call of `map` and the line with its result, after the lines of its array."""
         if len(call.operands) != 2 or any(name != "length" for name, _ in call.named):
             raise place.fault(f"map takes a function and an array: {_MAP}", call)
         label, *more = given
@@ -535,28 +516,27 @@ class _SectionReader:
             raise place.fault("a map gives one array; for several, write a repeat with 'over' and 'stack'", call)
         function, xs = call.operands
         frame, scope = place.frame, place.scope
-        array = self._held(xs, f"{label}_xs", set(), place, before) if name_of(xs) is None else xs
+        array = self._held(xs, f"{label}_xs", set(), place) if name_of(xs) is None else xs
         over = Expression(place.text, array)
         self._check(over, place, label)
         steps = self._length(call, array, place)
         head = self._fresh(f"{label}_map", place)
         frame.named(head, self.taken)
-        itself = frame.line(head, place.within, place.key)
         parameter = self._parameter(function, label, place)
         index = self._fresh(f"{label}_step", place)
         result = self._fresh(f"{label}_each", place)
         inside = scope.nested()
         inside.values |= {parameter, index}
         inside.lengths = {name: size for name, size in inside.lengths.items() if name != parameter}
+        repeat = RepeatBuilder(place.into, frame.line(head, place.into.within, place.key), {}, {parameter: over}, index)
         here = replace(
-            place, scope=inside, frame=frame.in_repeat({parameter, index}, {result}), within=itself, name=result
+            place, scope=inside, frame=frame.in_repeat({parameter, index}, {result}), into=repeat.body, name=result
         )
-        body = self._step(function, parameter, result, here, call)
-        loop = Loop(itself, steps, index, (), tuple(body), False, ((parameter, over),), ((label, result),))
+        self._step(function, parameter, result, here, call)
+        repeat.put(LoopForm(steps, index, {label: result}))
         scope.loops[head] = (label,)
-        line = self._node(label, Name(f"{head}.{label}", call.at), place)
+        self._node(label, Name(f"{head}.{label}", call.at), place)
         scope.lengths[label] = steps
-        return [loop, line]
 
     def _parameter(self, function: Term, label: str, place: Place) -> str:
         if not isinstance(function, Lambda):
@@ -565,16 +545,14 @@ class _SectionReader:
             raise place.fault(f"the mapped function takes one slice: {_MAP}", function)
         return function.parameters[0]
 
-    def _step(self, function: Term, parameter: str, result: str, place: Place, call: Apply) -> list[Statement]:
-        """The lines of one step."""
-        lines: list[Statement] = []
+    def _step(self, function: Term, parameter: str, result: str, place: Place, call: Apply) -> None:
+        """Append the lines of one step."""
         if isinstance(function, Lambda):
-            hoisted = self._hoisted(function.body, place, lines)
-            return [*lines, self._node(result, hoisted, place)]
+            self._node(result, self._hoisted(function.body, place), place)
+            return
         mapped = self._mapped(function, place)
         handed = Apply(mapped.name, (Name(parameter, function.at),), at=call.at)
-        lines += self._call(mapped, handed, (result,), place, lines)
-        return lines
+        self._call(mapped, handed, (result,), place)
 
     def _mapped(self, function: Term, place: Place) -> DefinedFunction:
         if isinstance(function, Name) and function.name in self.functions:

@@ -1,12 +1,11 @@
-"""`python -m runner catalogue`: the table of experiments as Markdown, which is `docs/experiments.md`."""
+"""`python -m experiments.catalogue`: the table of experiments as Markdown, which is `docs/experiments.md`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.app.cli import subcommands
 from runner.base import executions
 from runner.base.executions import Count, Range
 from runner.base.layout import Mesh
@@ -32,13 +31,6 @@ _GROUPS = (
 """The prefix of a `source`, and the title of its group; the first match counts."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the table of the experiments that come with the runner."""
-    subcommands.parser("catalogue").parse_args(list(arguments))
-    print(markdown(conf_folder()), end="")
-    return 0
-
-
 def markdown(folder: Path) -> str:
     """Return one table per group of experiments in `folder`/experiment, with links from a folder beside `folder`."""
     groups: dict[str, list[tuple[str, ...]]] = {title: [] for _, title in _GROUPS}
@@ -51,8 +43,8 @@ def markdown(folder: Path) -> str:
     lines = [
         "# The experiments",
         "",
-        f"There are {len(experiments)}. `python -m runner NAME` runs one. `python -m runner catalogue` prints this",
-        "page.",
+        f"There are {len(experiments)}. `python -m runner NAME` runs one. `python -m experiments.catalogue` prints",
+        "this page.",
         "",
         "The collectives are those that the file expects of the compiled programs (`expect:`), else those that",
         "`per_device` calls, with how often they run; –: neither. The six programs are `auto`, `constraint`,",
@@ -118,3 +110,7 @@ def _called(graph: Graph) -> dict[str, Count]:
 
     count(graph, 1)
     return {name: None if None in each else sum(filter(None, each)) for name, each in runs.items()}
+
+
+if __name__ == "__main__":
+    print(markdown(conf_folder()), end="")

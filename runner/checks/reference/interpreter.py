@@ -348,12 +348,12 @@ class Interpreter:
         kind = None if equation is None or self.own else self._kind(equation.source)
         if self.mesh.size == 1:
             here = [operand.pop() for operand in operands]
-            return [self._one(function, equation, here, kind)]
+            return [self._result(function, equation, here, kind)]
         results: PerDevice = []
         for position, first in enumerate(first_holders(*operands) if operands else [0] * self.mesh.size):
             here = [operand[position] for operand in operands]
             if position == first:
-                results.append(self._one(function, equation, here, kind))
+                results.append(self._result(function, equation, here, kind))
             else:
                 results.append(results[first])
             for operand in operands:
@@ -361,7 +361,7 @@ class Interpreter:
             here.clear()
         return results
 
-    def _one(
+    def _result(
         self, function: Callable[..., Any], equation: Equation | None, operands: list[Any], kind: str | None
     ) -> Any:
         """The result of a function on one device, as it is stored."""

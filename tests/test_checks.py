@@ -286,12 +286,15 @@ def test_vmap_has_no_layout() -> None:
 # replicas
 
 
-def test_copies_that_differ_in_one_bit_are_found() -> None:
+def test_copies_that_differ_in_one_bit_are_found_and_called_rounding() -> None:
     given = context()
     verdict = replicas.check(given, run(given, at2=lambda part: np.nextafter(part, np.float32(np.inf))))
     assert verdict.status == "failed"
-    assert verdict.reason == "C[0:2, 0:4] on device 3 differs from device 7"
+    place, _, why = str(verdict.reason).partition(": ")
+    assert place == "C[0:2, 0:4] on device 3 differs from device 7"
+    assert why.startswith("by rounding alone")
     assert (verdict.wrong, verdict.copies) == (1, 2)
+    assert "rounding" not in str(replicas.check(given, run(given, at2=off_by_one)).reason)
 
 
 def test_shards_that_are_not_copies_may_differ() -> None:

@@ -685,6 +685,17 @@ def test_a_sweep_shows_its_command_and_the_one_that_resumes_it(tmp_path: Path) -
     assert "Points that did not pass run again with python -m runner resume=out" in text
 
 
+def test_a_page_of_more_than_a_sweep_shows_no_command_of_the_sweep_alone(tmp_path: Path) -> None:
+    swept, single = tmp_path / "swept", tmp_path / "single"
+    for folder in (swept, single):
+        folder.mkdir()
+        (folder / "0").mkdir()
+    (swept / "sweep.json").write_text(json.dumps({"arguments": ["-m", "+experiment=case"], "from": str(tmp_path)}))
+    by_folder = {folder / "0": evidence.record() for folder in (swept, single)}
+    page = report.write_sweep(by_folder, [swept, single], tmp_path / "page.html", [])
+    assert "resume" not in Page(page.read_text()).text
+
+
 def test_no_name_is_struck_by_the_line_of_the_front() -> None:
     axis = chart.Axis("", str, scale.Scale(0, 10, False))
     dots = [Dot(x, 10 - x, 0, "", None, str(x), f"p{x}", "") for x in range(1, 9)]

@@ -392,7 +392,7 @@ def test_a_reshard_in_the_backward_pass_is_the_derivative_of_a_reshard(tmp_path:
     (why,) = [each.why for each in entries if each.kind == "all-to-all" and each.gradient]
     assert why is not None
     assert why.text == (
-        "the derivative of the reshard in h (backward) needs B of loss sharded in place of D, "
+        "the derivative of the reshard in h (backward) needs loss split along B instead of D, "
         "which constraints.h shards over x"
     )
 

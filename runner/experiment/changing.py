@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from runner.experiment import graphs
-from runner.graph.inlining import of_equations, statements
+from runner.graph.inlining import line_by_line, of_equations
 from runner.graph.language.lines import every_line
 from runner.graph.model import Equation, Graph, Repeat, walk
 from runner.graph.source import Line
@@ -80,10 +80,10 @@ def remaining(graph: Graph, before: Graph) -> Graph:
     """The part of a changed graph from the first line that is not in `before`, which takes the earlier values."""
     pairs, at = zip(graph.equations, before.equations, strict=False), 0
     same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], pairs))
-    for statement in statements(graph):
-        if at + len(statement) > same:
+    for line in line_by_line(graph):
+        if at + len(line) > same:
             break
-        at += len(statement)
+        at += len(line)
     earlier = (value for equation in graph.equations[:at] for value in equation.results if value.name)
     return of_equations((*graph.inputs, *earlier), graph.equations[at:])
 

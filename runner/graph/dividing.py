@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
 from runner.base.lazy import dataclass
-from runner.graph.inlining import Inliner, of_equations, renumbered, statements
+from runner.graph.inlining import Inliner, line_by_line, of_equations, renumbered
 from runner.graph.model import Equation, Graph, Repeat, Value, dependencies
 
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """Equations of a section that stay together when it is divided; `statement`: the position of their statement."""
+    """Equations of a section that stay together when it is divided; `line`: the position of their line."""
 
-    statement: int
+    line: int
     equations: tuple[Equation, ...]
 
     @cached_property
@@ -56,13 +56,13 @@ class _Division:
     def __init__(self, graph: Graph, later: Collection[str]) -> None:
         self._graph, self._later = graph, later
         self._inliner = Inliner()
-        self._statements = list(statements(graph))
+        self._lines = list(line_by_line(graph))
         self._units = [
             _Unit(position, equations)
-            for position, statement in enumerate(self._statements)
-            for equations in self._inliner.of_statement(statement)
+            for position, line in enumerate(self._lines)
+            for equations in self._inliner.of_line(line)
         ]
-        self._counts = Counter(unit.statement for unit in self._units)
+        self._counts = Counter(unit.line for unit in self._units)
 
     @property
     def parts(self) -> tuple[Graph, Graph]:
@@ -87,7 +87,7 @@ class _Division:
         return first, of_equations((*inputs, *passed), second)
 
     def _joined(self, kept: Iterable[_Unit], places: dict[int, int]) -> Iterator[Equation]:
-        """The equations of the kept units: of a statement all of whose units are kept, its own.
+        """The equations of the kept units: of a line all of whose units are kept, its own.
 
         `places` maps the numbers of values without calls to those that they have; it gets those of these equations.
         """
@@ -95,10 +95,10 @@ class _Division:
         def number(of: int) -> int:
             return places.get(self._inliner.number(of), of)
 
-        for position, group in itertools.groupby(kept, lambda unit: unit.statement):
+        for position, group in itertools.groupby(kept, lambda unit: unit.line):
             units = tuple(group)
             whole = len(units) == self._counts[position]
-            equations = self._statements[position] if whole else (e for unit in units for e in unit.equations)
+            equations = self._lines[position] if whole else (e for unit in units for e in unit.equations)
             for equation in equations:
                 places.update((self._inliner.number(value.number), value.number) for value in equation.results)
                 yield renumbered(equation, number)

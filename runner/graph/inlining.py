@@ -56,14 +56,14 @@ def with_inputs(graph: Graph, names: Collection[str]) -> Graph:
     return graph if len(inputs) == len(graph.inputs) else of_equations(inputs, graph.equations)
 
 
-def statements(graph: Graph) -> Iterator[tuple[Equation, ...]]:
+def line_by_line(graph: Graph) -> Iterator[tuple[Equation, ...]]:
     """The equations of each line of a graph, of each repeat with its initial values, and each call and choice."""
-    statement: list[Equation] = []
+    line: list[Equation] = []
     for equation in graph.equations:
-        statement.append(equation)
+        line.append(equation)
         if equation.form is not None or (equation.source.whole and equation.source.line.first is None):
-            yield tuple(statement)
-            statement = []
+            yield tuple(line)
+            line = []
 
 
 class Inliner:
@@ -79,11 +79,11 @@ class Inliner:
 
     def units(self, graph: Graph) -> Iterator[tuple[Equation, ...]]:
         """The lines and repeats of a graph and of the calls in it; all those of a choice together."""
-        return itertools.chain.from_iterable(map(self.of_statement, statements(graph)))
+        return itertools.chain.from_iterable(map(self.of_line, line_by_line(graph)))
 
-    def of_statement(self, statement: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
+    def of_line(self, line: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
         """The units of a line, a repeat, a call or a choice."""
-        equation = statement[-1]
+        equation = line[-1]
         match equation.form:
             case CalledFunction():
                 yield from self._called(equation.bodies[0], equation.operands)
@@ -94,7 +94,7 @@ class Inliner:
                 yield tuple(itertools.chain.from_iterable((*units, *self.units(selecting))))
                 self._give(equation, selecting.outputs)
             case _:
-                yield tuple(map(self._inside, statement))
+                yield tuple(map(self._inside, line))
 
     def _called(self, body: Graph, operands: Iterable[Operand]) -> Iterator[tuple[Equation, ...]]:
         for value, operand in zip(body.inputs, operands, strict=True):

@@ -93,28 +93,28 @@ def parsed(arguments: Sequence[str], of: argparse.ArgumentParser | None = None) 
     parser.add_argument("--experimental-rerun")
     parser.add_argument("--info", "-i", nargs="?", const="all", choices=_INFO)
     parser.add_argument("--shell-completion", "-sc", action="store_true")
-    known, rest = parser.parse_known_args(list(arguments))
+    options, rest = parser.parse_known_args(list(arguments))
     overrides = [argument for argument in rest if not argument.startswith("-")]
     if unknown := [argument for argument in rest if argument.startswith("-")]:
         flags = re.findall(r"--[\w-]+", (of or parser).format_help()) + list(VALUED)
         (of or parser).error(
             f"unrecognized arguments: {' '.join(unknown)}{_instead(list(arguments), unknown[0], flags)}"
         )
-    known.asks = bool(known.hydra_help or known.cfg or known.info or known.shell_completion)
-    known.others = any(getattr(known, name) for name in _HYDRAS)
-    return known, overrides
+    options.asks = bool(options.hydra_help or options.cfg or options.info or options.shell_completion)
+    options.others = any(getattr(options, name) for name in _HYDRAS)
+    return options, overrides
 
 
-def asks_for_listing(known: argparse.Namespace, overrides: list[str]) -> bool:
+def asks_for_listing(options: argparse.Namespace, overrides: list[str]) -> bool:
     """Return whether the command line names nothing to run."""
-    return not (known.asks or known.config_name) and all(
+    return not (options.asks or options.config_name) and all(
         override.startswith("hydra.searchpath=") for override in overrides
     )
 
 
-def folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
+def folders(options: argparse.Namespace, overrides: list[str]) -> list[Path]:
     """Return the folders that may hold `experiment/`, the user's first."""
-    folders = [Path(known.config_dir)] if known.config_dir else []
+    folders = [Path(options.config_dir)] if options.config_dir else []
     for override in overrides:
         if override.startswith("hydra.searchpath="):
             entries = override.split("=", 1)[1].strip("[]").split(",")

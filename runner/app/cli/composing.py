@@ -41,7 +41,7 @@ def run(arguments: Sequence[str], task: Task | None, worker: Worker | None) -> i
 
 def _resumed(command: CommandLine, arguments: list[str]) -> int:
     """Return the exit status of a command line that may resume a sweep."""
-    known, overrides = parsed(arguments)
+    options, overrides = parsed(arguments)
     try:
         resumed = resume.read(overrides)
     except InvalidConfiguration as error:
@@ -50,15 +50,15 @@ def _resumed(command: CommandLine, arguments: list[str]) -> int:
     if resumed is not None:
         arguments, command.resume = resumed.arguments, resumed.folder
         command.distrust = None if resumed.trusted else resume.distrusted(resumed.folder)
-        known, overrides = parsed(arguments)
+        options, overrides = parsed(arguments)
     command.arguments = arguments
-    return _run(command, arguments, known, overrides)
+    return _run(command, arguments, options, overrides)
 
 
-def _run(command: CommandLine, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> int:
+def _run(command: CommandLine, arguments: list[str], options: argparse.Namespace, overrides: list[str]) -> int:
     try:
-        if known.asks or known.others or not _run_once(command, known, overrides):
-            _run_by_hydra(command, arguments, known, overrides)
+        if options.asks or options.others or not _run_once(command, options, overrides):
+            _run_by_hydra(command, arguments, options, overrides)
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
         return 2
@@ -90,21 +90,21 @@ def _claim(folder: Path) -> None:
         raise InvalidConfiguration(f"command line: hydra.run.dir\n  {occupied}") from None
 
 
-def _run_once(command: CommandLine, known: argparse.Namespace, overrides: list[str]) -> bool:
+def _run_once(command: CommandLine, options: argparse.Namespace, overrides: list[str]) -> bool:
     """Run a single job, composed once: Hydra's own command composes twice. Returns whether it was a single job.
 
     Raises `InvalidConfiguration`.
     """
     searched = any(override.startswith("hydra.searchpath=") for override in overrides)
-    if any("hydra.mode" in override for override in overrides) or (searched and known.config_dir):
+    if any("hydra.mode" in override for override in overrides) or (searched and options.config_dir):
         return False
-    with composed(overrides, Path(known.config_dir) if known.config_dir else None) as config:
+    with composed(overrides, Path(options.config_dir) if options.config_dir else None) as config:
         try:
             return _done(command, config)
         except (InvalidConfiguration, OSError):
             raise
         except Exception as error:
-            raise _refused(error, known, overrides) from error
+            raise _refused(error, options, overrides) from error
 
 
 def _done(command: CommandLine, config: DictConfig) -> bool:
@@ -137,7 +137,9 @@ def _done(command: CommandLine, config: DictConfig) -> bool:
     return True
 
 
-def _run_by_hydra(command: CommandLine, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> None:
+def _run_by_hydra(
+    command: CommandLine, arguments: list[str], options: argparse.Namespace, overrides: list[str]
+) -> None:
     """Leave a sweep, or a question to Hydra, to Hydra's own command. Raises `InvalidConfiguration`."""
     # Makes Hydra raise errors instead of printing them and exiting with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -146,19 +148,19 @@ def _run_by_hydra(command: CommandLine, arguments: list[str], known: argparse.Na
     from runner.experiment.config import sweep_size
 
     register()
-    refuse_too_much(overrides, folders(known, overrides))
+    refuse_too_much(overrides, folders(options, overrides))
     # Hydra's own parser accepts no override before a flag.
     arguments = [*(argument for argument in arguments if argument not in overrides), *overrides]
     run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(command)
     before = sys.argv
     composed_by_hydra = overrides
     try:
-        if known.multirun and (withheld := sweep_size.withheld(overrides)):
+        if options.multirun and (withheld := sweep_size.withheld(overrides)):
             arguments = [argument for argument in arguments if argument not in withheld]
             composed_by_hydra = [override for override in overrides if override not in withheld]
             command.points = tuple(o for o in overrides if not o.startswith(("hydra.", "hydra/")))
-        if not known.shell_completion:
-            _look_before(known, composed_by_hydra, resumed=command.resume is not None)
+        if not options.shell_completion:
+            _look_before(options, composed_by_hydra, resumed=command.resume is not None)
         sys.argv = [before[0], *arguments]
         run()
         if command.sweep is not None:
@@ -170,7 +172,7 @@ def _run_by_hydra(command: CommandLine, arguments: list[str], known: argparse.Na
             command.sweep.tell_how_to_go_on()
         raise
     except Exception as error:
-        raise _refused(error, known, overrides) from error
+        raise _refused(error, options, overrides) from error
     finally:
         if command.sweep is not None:
             # After any error: the results so far are needed to resume.
@@ -182,21 +184,21 @@ _NUMBERED = "${hydra.job.num}"
 """Hydra's name for the folder of a point."""
 
 
-def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bool) -> None:
+def _look_before(options: argparse.Namespace, overrides: list[str], *, resumed: bool) -> None:
     """Check what Hydra is about to compose and run; raise `Untrusted`, or what Hydra raises.
 
     Raises `InvalidConfiguration` if the run folder is not empty, unless a sweep is `resumed` in it.
     """
-    folder, home = (Path(path) if path else None for path in (known.config_dir, known.config_path))
-    with beforehand(overrides, folder, home, known.config_name) as config:
+    folder, home = (Path(path) if path else None for path in (options.config_dir, options.config_path))
+    with beforehand(overrides, folder, home, options.config_name) as config:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
         from omegaconf import OmegaConf
 
-        if known.asks or resumed:
+        if options.asks or resumed:
             return
         HydraConfig.instance().set_config(config)
-        many = known.multirun or config.hydra.mode == RunMode.MULTIRUN
+        many = options.multirun or config.hydra.mode == RunMode.MULTIRUN
         sweep: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
         if many and sweep["subdir"] != _NUMBERED:
             message = "the points of a sweep are in folders by their numbers, of which its table is made; leave it out"
@@ -206,7 +208,7 @@ def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bo
             raise InvalidConfiguration(f"command line: hydra.{'sweep' if many else 'run'}.dir\n  {why}")
 
 
-def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) -> InvalidConfiguration:
+def _refused(error: Exception, options: argparse.Namespace, overrides: list[str]) -> InvalidConfiguration:
     """Convert what Hydra raises for a configuration into one message."""
     # The runner's callbacks have messages of their own; Hydra only says that one raised.
     if isinstance(error.__cause__, InvalidConfiguration):
@@ -214,5 +216,5 @@ def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) 
     from runner.experiment.config import composition, quoting
 
     # In a sweep, the word `all` was not meant for Hydra.
-    typed = [override for override in overrides if not (known.multirun and quoting.WORD.match(override))]
-    return InvalidConfiguration(composition.report(error, folders(known, overrides), typed))
+    typed = [override for override in overrides if not (options.multirun and quoting.WORD.match(override))]
+    return InvalidConfiguration(composition.report(error, folders(options, overrides), typed))

@@ -113,9 +113,10 @@ def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
         if not path.is_dir():
             what = "it is not the folder of a run or sweep" if path.exists() else "there is no such folder"
             raise InvalidReport(f"{path}: {what}")
-        inside = folders.runs(path)
+        inside = folders.runs(path, unreadable)
         if not inside:
-            raise InvalidReport(f"{shown(path)}: no run folder, and none in it: there is no {folders.RECORD}")
+            none = f"{shown(path)}: no run folder, and none in it: there is no {folders.RECORD}"
+            raise InvalidReport("\n".join([*unreadable, none]))
         for folder in inside:
             try:
                 by_folder[folder] = records.read(folder)
@@ -146,9 +147,9 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
     name = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "no experiment"
     swept = measured.gather(points)
     notes = [f"{' '.join(line.strip() for line in message.splitlines())}" for message in unreadable]
-    commands = [
-        command for home in dict.fromkeys(folder.parent for folder in by_folder) if (command := sweeps.read(home))
-    ]
+    started = [sweeps.read(home) for home in dict.fromkeys(folder.parent for folder in by_folder)]
+    # A command that ran only some of the runs would be taken for that of all.
+    commands = [command for command in started if command] if all(started) else []
     plan = plan_section.part(paths[0], lambda folder: _link(paths[0] / folder, page)) if len(paths) == 1 else None
     write_text(page, sweep.page(name, swept, notes, commands, plan))
     return page

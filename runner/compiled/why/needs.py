@@ -143,7 +143,7 @@ def renamed(planned: PlannedCollective, names: Mapping[str, str]) -> PlannedColl
 def of_collective(
     planned: PlannedCollective,
     operations: Sequence[PlannedOperation],
-    known: Keys,
+    index: Keys,
     axes: set[str] | None = None,
     *,
     kind: str | None = None,
@@ -155,12 +155,12 @@ def of_collective(
     """
     there = next((operation for operation in operations if operation.number == planned.needed_by), None)
     if planned.kind in ("all-reduce", "reduce-scatter"):
-        return _summed(planned, there, axes or axes_of(planned), known)
-    return _laid_out(planned, there, known, gathered=kind == "all-gather")
+        return _summed(planned, there, axes or axes_of(planned), index)
+    return _laid_out(planned, there, index, gathered=kind == "all-gather")
 
 
 def of_operation(
-    operation: PlannedOperation, axes: Iterable[str] | None, known: Keys, *, reducing: bool = False
+    operation: PlannedOperation, axes: Iterable[str] | None, index: Keys, *, reducing: bool = False
 ) -> Need | None:
     """The need of an operation that the plan leaves to the partitioner; None if none of these axes shards its values.
 
@@ -179,8 +179,8 @@ def of_operation(
             keys = _keys(operation, sharded, axes)
             over = sorted({axis for factor in sharded for axis in _over(operation, factor, axes)})
             words_of = (
-                f"{_computing(operation)} in {_line(operation.line, operation.gradient, known)} "
-                f"{says.format(dims=listed(dims))}, {_by(keys, over, dims, known)}"
+                f"{_computing(operation)} in {_line(operation.line, operation.gradient, index)} "
+                f"{says.format(dims=listed(dims))}, {_by(keys, over, dims, index)}"
             )
             return Need(words_of, operation.name, operation.line, dims, keys)
     return None
@@ -190,61 +190,61 @@ _TAKEN = {"all-gather": "all of {dims} of {name}", "all-to-all": "{name} sharded
 """What the reader of a moved value gets, by the kind of collective."""
 
 
-def of_values(compiled: Collective, plan: Planned, known: Keys) -> Need | None:
+def of_values(compiled: Collective, plan: Planned, index: Keys) -> Need | None:
     """Why a collective moves its value: the layouts of its sources; None if unknown."""
     if compiled.between is None or compiled.kind in ("all-reduce", "reduce-scatter"):
         return None
-    return of_sources(compiled.between.source, compiled.nodes or compiled.between.to, compiled, plan, known)
+    return of_sources(compiled.between.source, compiled.nodes or compiled.between.to, compiled, plan, index)
 
 
-def of_batches(compiled: Collective, lines: Sequence[str], plan: Planned, known: Keys) -> Need | None:
+def of_batches(compiled: Collective, lines: Sequence[str], plan: Planned, index: Keys) -> Need | None:
     """Why the batches of an operation are gathered that does not need them whole; None for any other collective."""
     axes = set(compiled.axes or ())
-    calls = ((line, *known.batched[line]) for line in lines if line in known.batched)
+    calls = ((line, *index.batched[line]) for line in lines if line in index.batched)
     for line, operation, operand, last in calls if compiled.kind == "all-gather" else ():
-        value = _value_of([operand or ""], plan, known, axes).get(operand or "")
+        value = _value_of([operand or ""], plan, index, axes).get(operand or "")
         over = _sharded_dims(value, axes) if value else {}
         if value is None or not over or any(at >= len(value.spec) - last for at in over):
             continue
         dims = _dims_at(value, over)
         keys = tuple(dict.fromkeys(key for axis in sorted(axes) for key in value.origins.get(axis, ())))
-        by = _by(keys, sorted({axis for each in over.values() for axis in each}), dims, known)
+        by = _by(keys, sorted({axis for each in over.values() for axis in each}), dims, index)
         text = (
-            f"XLA gathers {listed(dims)} of {known.named(value.of)}, {by}, for {operation} in "
-            f"{_line(line, compiled.gradient, known)}, which does not need {'them' if len(dims) > 1 else 'it'} whole"
+            f"XLA gathers {listed(dims)} of {index.named(value.of)}, {by}, for {operation} in "
+            f"{_line(line, compiled.gradient, index)}, which does not need {'them' if len(dims) > 1 else 'it'} whole"
         )
         return Need(text, operation, line, dims, keys)
     return None
 
 
-def of_joint_reduction(operation: PlannedOperation, axes: Iterable[str] | None, known: Keys) -> Need | None:
+def of_joint_reduction(operation: PlannedOperation, axes: Iterable[str] | None, index: Keys) -> Need | None:
     """Why the parts of a reduction of several values at once are gathered; None for any other operation.
 
     An all-reduce has one value: XLA's partitioner gathers what each device has of a value and its index.
     """
     if operation.name != "reduce" or len(operation.results) < 2:
         return None
-    need = of_operation(operation, axes, known, reducing=True)
+    need = of_operation(operation, axes, index, reducing=True)
     return need and replace(
         need, text=f"{need.text}; it reduces {len(operation.results)} values at once, which no all-reduce does"
     )
 
 
-def of_slice(operation: PlannedOperation, axes: Iterable[str], known: Keys) -> Need | None:
+def of_slice(operation: PlannedOperation, axes: Iterable[str], index: Keys) -> Need | None:
     """Why the operand of a slice is gathered of which devices cannot have equal parts; None for any other operation."""
     if operation.name != "slice":
         return None
     (value,), (result,) = operation.operands, operation.results
     for at in _sharded_dims(value, axes):
         over = {axis.partition(":")[0] for axis in value.spec[at]}
-        kept, count = result.shape[at], math.prod(known.sizes[axis] for axis in over)
+        kept, count = result.shape[at], math.prod(index.sizes[axis] for axis in over)
         if kept == value.shape[at] or kept % count == 0:
             continue
         keys = tuple(dict.fromkeys(key for axis in sorted(over) for key in value.origins.get(axis, ())))
         dims = _dims_at(value, [at])
         text = (
-            f"the slice in {_line(operation.line, operation.gradient, known)} keeps {kept} of {value.shape[at]} along "
-            f"{dims[0]}, {_by(keys, sorted(over), dims, known)}: {count} devices do not divide {kept}"
+            f"the slice in {_line(operation.line, operation.gradient, index)} keeps {kept} of {value.shape[at]} along "
+            f"{dims[0]}, {_by(keys, sorted(over), dims, index)}: {count} devices do not divide {kept}"
         )
         return Need(text, operation.name, operation.line, dims, keys)
     return None
@@ -261,9 +261,9 @@ def _dims_at(value: PlannedValue, places: Iterable[int]) -> tuple[str, ...]:
     return tuple(value.dims[at] or f"dimension {at}" for at in places)
 
 
-def _value_of(names: Sequence[str], plan: Planned, known: Keys, axes: set[str]) -> dict[str, PlannedValue]:
+def _value_of(names: Sequence[str], plan: Planned, index: Keys, axes: set[str]) -> dict[str, PlannedValue]:
     """What the file or the plan knows of the values of these names, where one of these axes shards them by a key."""
-    values = {name: value for name, value in known.values.items() if name in names}
+    values = {name: value for name, value in index.values.items() if name in names}
     for operation in plan.operations:
         for value in (*operation.results, *operation.operands):
             if value.of in names and value.origins.keys() & axes:
@@ -272,24 +272,24 @@ def _value_of(names: Sequence[str], plan: Planned, known: Keys, axes: set[str]) 
 
 
 def of_sources(
-    names: Sequence[str], lines: Sequence[str], compiled: Collective, plan: Planned, known: Keys
+    names: Sequence[str], lines: Sequence[str], compiled: Collective, plan: Planned, index: Keys
 ) -> Need | None:
     """Why the values of these names are moved for some lines."""
     axes = set(compiled.axes or ())
     # Within a line a value may have another layout than the line's result.
     names = [name for name in names if name not in lines]
-    for name, value in _value_of(names, plan, known, axes).items():
+    for name, value in _value_of(names, plan, index, axes).items():
         over = _sharded_dims(value, axes)
         keys = tuple(dict.fromkeys(key for axis in sorted(axes) for key in value.origins.get(axis, ())))
         if not over or not keys:
             continue
         dims = _dims_at(value, over)
         says = _TAKEN.get(compiled.kind, "blocks of {name} that others have along {dims}").format(
-            dims=listed(dims), name=known.named(name)
+            dims=listed(dims), name=index.named(name)
         )
-        who = _line(known.all_named(lines), compiled.gradient, known)
+        who = _line(index.all_named(lines), compiled.gradient, index)
         axes_here = sorted({axis for axes in over.values() for axis in axes})
-        text = f"{who} need{'s' if len(lines) < 2 else ''} {says}, {_by(keys, axes_here, dims, known)}"
+        text = f"{who} need{'s' if len(lines) < 2 else ''} {says}, {_by(keys, axes_here, dims, index)}"
         return Need(text, "", lines[0] if lines else None, dims, keys)
     return None
 
@@ -305,7 +305,7 @@ def _array(array: Array, experiment: Experiment) -> PlannedValue:
     )
 
 
-def _summed(planned: PlannedCollective, there: PlannedOperation | None, axes: set[str], known: Keys) -> Need:
+def _summed(planned: PlannedCollective, there: PlannedOperation | None, axes: set[str], index: Keys) -> Need:
     dims: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     if there is not None:
@@ -314,11 +314,11 @@ def _summed(planned: PlannedCollective, there: PlannedOperation | None, axes: se
     name = word(planned.operation, planned.reduction)
     over = f" over {listed(list(dims))}" if dims else ""
     does = {"sum": "sums", "max": "takes the largest", "min": "takes the least"}.get(planned.reduction or "", "reduces")
-    text = f"{name} in {_at(planned, known)} {does}{over}, {_by(keys, sorted(axes), dims, known)}"
+    text = f"{name} in {_at(planned, index)} {does}{over}, {_by(keys, sorted(axes), dims, index)}"
     return Need(text, planned.operation, planned.line, dims, keys)
 
 
-def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known: Keys, *, gathered: bool) -> Need:
+def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, index: Keys, *, gathered: bool) -> Need:
     before, after = planned.before, planned.after
     gone = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(a) - set(b)]
     come = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(b) - set(a)]
@@ -329,13 +329,13 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     if not gone:
         lost = axes_of(planned)
     keys = tuple(dict.fromkeys(key for axis, by in planned.origins.items() if axis in lost for key in by))
-    by = _by(keys, sorted(lost), dims, known)
-    asking = planned.asked_by or (_promise(planned, known) if planned.operation in NOBODY else None)
-    returned, of = planned.operation in NOBODY and asking is None, known.named(planned.of)
+    by = _by(keys, sorted(lost), dims, index)
+    asking = planned.asked_by or (_promise(planned, index) if planned.operation in NOBODY else None)
+    returned, of = planned.operation in NOBODY and asking is None, index.named(planned.of)
     needing = word(planned.operation) if there is None or there.name != planned.operation else _computing(there)
-    who = f"{needing} in {_at(planned, known)} needs"
+    who = f"{needing} in {_at(planned, index)} needs"
     if planned.operation == _REGION and not planned.gradient:
-        place = f" in {_at(planned, known)}" if planned.line in known.places else ""
+        place = f" in {_at(planned, index)}" if planned.line in index.places else ""
         who = f"in_specs of the shard_map{place} want"
     if asking is None and planned.stated_by is not None:
         who, returned = f"{planned.stated_by} wants", False
@@ -343,17 +343,18 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
         who = f"{asking} wants"
         keys = tuple(dict.fromkeys([asking, *keys]))
     elif returned:
-        who = f"what returns {f'a gradient from {_at(planned, known)}' if planned.gradient else of} needs"
-    split = None if asking or planned.stated_by or there is None else _reshaped(planned, there, gone, by, known)
+        who = f"what returns {f'a gradient from {_at(planned, index)}' if planned.gradient else of} needs"
+    split = None if asking or planned.stated_by or there is None else _reshaped(planned, there, gone, by, index)
     if split is not None:
-        return Need(f"the reshape in {_at(planned, known)} {split}", planned.operation, planned.line, dims, keys)
+        return Need(f"the reshape in {_at(planned, index)} {split}", planned.operation, planned.line, dims, keys)
     own = planned.of == planned.line or planned.of == planned.stated_in
     of_value = "" if own or returned else f" of {of}"
     if planned.kind == "all-to-all" and come and gone:
-        text = f"{who} {listed(other_dims)}{of_value} sharded in place of {listed(dims)}, {by}"
+        value = "it" if returned else "what it reads" if own else of
+        text = f"{who} {value} split along {listed(other_dims)} instead of {listed(dims)}, {by}"
         # It is gathered as soon as one of the two layouts has the axes; a key that shards it through another dimension
         # is only one of several.
-        roundabout = sum(map(len, _ways(keys, lost, dims, known).values())) == len(keys)
+        roundabout = sum(map(len, _ways(keys, lost, dims, index).values())) == len(keys)
         wanted = _wanted(planned, there, lost) if gathered or roundabout else ()
         if wanted:
             text += f"; {listed(other_dims)} {'are' if len(other_dims) > 1 else 'is'} sharded by {_keyed(wanted)}"
@@ -367,18 +368,18 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
 
 
 def _reshaped(
-    planned: PlannedCollective, there: PlannedOperation, gone: Sequence[int], by: str, known: Keys
+    planned: PlannedCollective, there: PlannedOperation, gone: Sequence[int], by: str, index: Keys
 ) -> str | None:
     """What a reshape does to a dimension that is gathered for it, which `by` shards; None for any other operation."""
     if there.name != "reshape" or planned.operation != "reshape" or not gone:
         return None
     at = gone[0]
-    value = "" if planned.of == planned.line else f" of {known.named(planned.of)}"
+    value = "" if planned.of == planned.line else f" of {index.named(planned.of)}"
     dim = f"{_dim_names(planned, [at])[0]}{value}, {by}"
     given, made = next(
         (group for group in _regrouped(planned.shape, there.results[0].shape) if at in group[0]), ((), ())
     )
-    count = math.prod(_size(axis, known) for axis in planned.before[at])
+    count = math.prod(_size(axis, index) for axis in planned.before[at])
     into = [there.results[0].shape[each] for each in made]
     if len(given) == 1 and len(into) > 1 and into[0] % count:
         return f"makes {' × '.join(map(str, into))} of {dim}: {count} devices do not divide {into[0]}"
@@ -401,15 +402,15 @@ def _regrouped(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[tu
         yield tuple(at for at, _ in own), tuple(at for at, _ in others)
 
 
-def _size(axis: str, known: Keys) -> int:
+def _size(axis: str, index: Keys) -> int:
     """The size of a mesh axis, or of a part of one."""
     name, _, part = axis.partition(":")
-    return int(part.partition(")")[2]) if part else known.sizes[name]
+    return int(part.partition(")")[2]) if part else index.sizes[name]
 
 
-def _promise(planned: PlannedCollective, known: Keys) -> str | None:
+def _promise(planned: PlannedCollective, index: Keys) -> str | None:
     """The key that requires this layout of an output."""
-    key, spec = known.lines.get(planned.line or planned.of, (None, Spec()))
+    key, spec = index.lines.get(planned.line or planned.of, (None, Spec()))
     return None if planned.gradient or spec.padded(len(planned.after)) != planned.after else key
 
 
@@ -464,12 +465,12 @@ def _since(operation: PlannedOperation, axes: set[str], dims: Sequence[str]) -> 
     return ""
 
 
-def _line(line: str | None, gradient: bool, known: Keys) -> str:
-    return f"{known.named(line) if line else 'no line'}{' (backward)' if gradient else ''}"
+def _line(line: str | None, gradient: bool, index: Keys) -> str:
+    return f"{index.named(line) if line else 'no line'}{' (backward)' if gradient else ''}"
 
 
-def _at(planned: PlannedCollective, known: Keys) -> str:
-    return _line(planned.line, planned.gradient, known)
+def _at(planned: PlannedCollective, index: Keys) -> str:
+    return _line(planned.line, planned.gradient, index)
 
 
 def _name(operation: PlannedOperation, factor: str) -> str:
@@ -480,12 +481,12 @@ def _names(operation: PlannedOperation, factors: Iterable[str]) -> tuple[str, ..
     return tuple(dict.fromkeys(_name(operation, factor) for factor in factors))
 
 
-def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Keys) -> str:
+def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], index: Keys) -> str:
     """`which arrays.w.spec shards over x`; for arrays without these dimensions, through which dimension."""
     over = listed(axes)
     if not keys:
         return f"which is sharded over {over}"
-    ways = _ways(keys, axes, dims, known)
+    ways = _ways(keys, axes, dims, index)
     own = [key for key in keys if not any(key in through for through in ways.values())]
     shards = [f"{_keyed(own)} shard{'s' if len(own) == 1 else ''} over {over}"] if own else []
     for names, through in ways.items():
@@ -495,14 +496,14 @@ def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Ke
 
 
 def _ways(
-    keys: Sequence[str], axes: Iterable[str], dims: Sequence[str], known: Keys
+    keys: Sequence[str], axes: Iterable[str], dims: Sequence[str], index: Keys
 ) -> dict[tuple[str, ...], list[str]]:
     """The keys of arrays without the dimensions, by the names of the array's own dimensions that these axes shard."""
     ways: dict[tuple[str, ...], list[str]] = {}
     if not dims or not all(map(str.isidentifier, dims)):
         return ways
     for key in keys:
-        of_axes = known.arrays.get(key, {})
+        of_axes = index.arrays.get(key, {})
         names = tuple(dict.fromkeys(name for axis in axes for name in of_axes.get(axis, ())))
         if names and not set(names) & {None, *dims}:
             ways.setdefault(tuple(map(str, names)), []).append(key)

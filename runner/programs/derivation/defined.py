@@ -53,15 +53,17 @@ class _Following:
     def result(self, operand: _Part) -> _Part:
         """The result of the call, whose first operand is given."""
         row, first = OPERATIONS[self.call.name], next(iter(self.call.arguments))
-        given = {name: each.known() for name, each in self.call.arguments.items() if name not in (first, "ord")}
-        return self.defined(row, {first: operand, **given})
+        arguments = {
+            name: argument.known() for name, argument in self.call.arguments.items() if name not in (first, "ord")
+        }
+        return self.defined(row, {first: operand, **arguments})
 
-    def defined(self, row: Operation, given: Mapping[str, Any]) -> _Part:
+    def defined(self, row: Operation, arguments: Mapping[str, Any]) -> _Part:
         """The result of an operation that others define, of arguments by name."""
         texts = names_read(row.definition)
-        defaults = {name: each.default for name, each in row.signature.parameters.items()}
+        defaults = {name: parameter.default for name, parameter in row.signature.parameters.items()}
         unread = {*defaults} - {*texts} | {name for name, _ in read(row.definition)[0]}
-        if any(name in unread and value != defaults[name] for name, value in given.items()):
+        if any(name in unread and value != defaults[name] for name, value in arguments.items()):
             raise NotStatic
 
         def named(name: str, value: _Part) -> _Part:
@@ -70,7 +72,7 @@ class _Following:
                 return value
             return replace(value, term=self.site.define(name, value.term))
 
-        return compiled(row.definition, self._function, named)({**defaults, **given})
+        return compiled(row.definition, self._function, named)({**defaults, **arguments})
 
     def _function(self, call: Apply) -> Callable[..., Any]:
         row = OPERATIONS.get(call.operation)
@@ -82,19 +84,19 @@ class _Following:
                 return replace(operands[0], stopped=True)
             if row.key == "real":
                 return operands[0]
-            if not any(isinstance(each, _Part) for each in operands):
+            if not any(isinstance(operand, _Part) for operand in operands):
                 return BY_NAME[call.operation].python(*operands)
             if row.elementwise:
                 return self._elementwise(call, operands)
-            x, given = operands[0], dict(zip(row.signature.parameters, operands, strict=False)) | named
+            x, arguments = operands[0], dict(zip(row.signature.parameters, operands, strict=False)) | named
             if row.key == "squeeze":
-                axes = self._axes(x, given["axis"])
-                squeezed = _Part(_applied(row, x, given), _without(x.dimensions, axes))
+                axes = self._axes(x, arguments["axis"])
+                squeezed = _Part(_applied(row, x, arguments), _without(x.dimensions, axes))
                 return squeezed if axes else x
             if row.reduction is not None:
-                return self._reduction(row, x, given)
+                return self._reduction(row, x, arguments)
             if row.definition:
-                return self.defined(row, given)
+                return self.defined(row, arguments)
             raise NotStatic
 
         return apply
@@ -103,48 +105,50 @@ class _Following:
     def _axes(x: _Part, axis: Any) -> tuple[int, ...]:
         rank = len(x.dimensions)
         listed: Sequence[int] = range(rank) if axis is None else axis if is_sequence(axis) else (axis,)
-        return tuple(each % rank for each in listed)
+        return tuple(axis % rank for axis in listed)
 
     def _elementwise(self, call: Apply, operands: tuple[Any, ...]) -> _Part:
-        parts = [each for each in operands if isinstance(each, _Part)]
+        parts = [operand for operand in operands if isinstance(operand, _Part)]
         rank = max(len(part.dimensions) for part in parts)
         rows = [((),) * (rank - len(part.dimensions)) + part.dimensions for part in parts]
         dimensions = tuple(next((row[d] for row in rows if row[d]), ()) for d in range(rank))
         there = {factor for factors in dimensions for factor in factors}
         sums = frozenset[Term]().union(*(part.sums for part in parts))
-        met = frozenset(each for each in sums if there & {*self.rounds[each]})
+        met = frozenset(term for term in sums if there & {*self.rounds[term]})
         self.back |= met
-        terms = tuple(each.term if isinstance(each, _Part) else constant(each) for each in operands)
+        terms = tuple(operand.term if isinstance(operand, _Part) else constant(operand) for operand in operands)
         return _Part(replace(call, operands=terms, at=None), dimensions, sums - met)
 
-    def _reduction(self, row: Operation, x: _Part, given: Mapping[str, Any]) -> _Part:
-        kind, axes, keeps = row.reduction, self._axes(x, given.get("axis")), bool(given.get("keepdims"))
+    def _reduction(self, row: Operation, x: _Part, arguments: Mapping[str, Any]) -> _Part:
+        kind, axes, keeps = row.reduction, self._axes(x, arguments.get("axis")), bool(arguments.get("keepdims"))
         assert kind is not None
         factors = tuple(factor for d in axes for factor in x.dimensions[d])
-        dimensions = tuple(() if d in axes else each for d, each in enumerate(x.dimensions))
-        term: Term = _applied(row, x, given)
+        dimensions = tuple(() if d in axes else factors for d, factors in enumerate(x.dimensions))
+        term: Term = _applied(row, x, arguments)
         split = self.site.over(*factors) if self.site is not None else ()
         if self.site is not None and split:
             over = tuple(axis for axis in self.site.mesh.axes if axis in split)
-            term = self._completed(self.site, row, x, given, over)
+            term = self._completed(self.site, row, x, arguments, over)
         self.rounds[term] = factors
         if kind not in ("sum", "mean") and not x.stopped:
             self.back.add(term)
         sums = frozenset[Term]() if x.stopped else frozenset({term})
         return _Part(term, dimensions if keeps else _without(dimensions, axes), sums)
 
-    def _completed(self, site: Site, row: Operation, x: _Part, given: Mapping[str, Any], over: tuple[str, ...]) -> Term:
+    def _completed(
+        self, site: Site, row: Operation, x: _Part, arguments: Mapping[str, Any], over: tuple[str, ...]
+    ) -> Term:
         """The reduction over the devices too, or the name of an earlier line that has it, perhaps without keepdims."""
-        derivative, axes = "stopped" if x.stopped else site.derivative, self._axes(x, given.get("axis"))
+        derivative, axes = "stopped" if x.stopped else site.derivative, self._axes(x, arguments.get("axis"))
         lines, kind = site.layouts.names, row.reduction
         assert kind is not None
 
         def over_devices(keeps: Any) -> Term:
-            return reduced(_applied(row, x, {**given, "keepdims": keeps}), kind, over, derivative)[0]
+            return reduced(_applied(row, x, {**arguments, "keepdims": keeps}), kind, over, derivative)[0]
 
-        whole = over_devices(given.get("keepdims"))
+        whole = over_devices(arguments.get("keepdims"))
         line = lines.written(whole)
-        squeezed = lines.written(over_devices(False)) if line is None and given.get("keepdims") else None
+        squeezed = lines.written(over_devices(False)) if line is None and arguments.get("keepdims") else None
         if line is None and squeezed is None:
             self.completed.add(whole)
             return whole
@@ -157,14 +161,14 @@ class _Following:
         )
 
 
-def _applied(row: Operation, x: _Part, given: Mapping[str, Any]) -> Apply:
+def _applied(row: Operation, x: _Part, arguments: Mapping[str, Any]) -> Apply:
     """A call on a device's own part; the initial value of a reduction, which changes no other, is left out."""
-    rest = ((name, each) for name, each in given.items() if each not in (x, None) and each is not False)
-    return Apply(row.name, (x.term,), tuple((name, constant(each)) for name, each in rest if name != "initial"))
+    rest = ((name, value) for name, value in arguments.items() if value not in (x, None) and value is not False)
+    return Apply(row.name, (x.term,), tuple((name, constant(value)) for name, value in rest if name != "initial"))
 
 
 def _without(dimensions: Dimensions, axes: tuple[int, ...]) -> Dimensions:
-    return tuple(each for d, each in enumerate(dimensions) if d not in axes)
+    return tuple(factors for d, factors in enumerate(dimensions) if d not in axes)
 
 
 def rule(call: Call) -> Rule | None:

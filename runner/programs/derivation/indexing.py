@@ -60,8 +60,8 @@ def _reads(takes_of: Takes, base: Base) -> Way:
 
     def split(call: Call, takes: list[Taken]) -> tuple[set[int], set[int]]:
         shape = call.array.shape
-        passing = {d for d, each in enumerate(takes) if each.passes(shape[d])}
-        return passing, {d for d, each in enumerate(takes) if each.located and is_number(call.array)} - passing
+        passing = {d for d, taken in enumerate(takes) if taken.passes(shape[d])}
+        return passing, {d for d, taken in enumerate(takes) if taken.located and is_number(call.array)} - passing
 
     def rule(call: Call) -> Rule | None:
         shape, reading = call.array.shape, takes_of(call)
@@ -80,7 +80,7 @@ def _reads(takes_of: Takes, base: Base) -> Way:
         if len(result) != len(call.result.shape):
             return None
         # The array has the neighbours' edges as well; the slice has not.
-        sizes |= {each[0]: call.result.shape[at] for at, each in enumerate(result) if each}
+        sizes |= {factors[0]: call.result.shape[at] for at, factors in enumerate(result) if factors}
         dimensions, counts = tuple((d,) if d in passing | read else () for d in range(rank)), call.operand.counts
         return Rule(
             {call.operand.place: dimensions},
@@ -172,8 +172,8 @@ def _item(item: Argument, size: int) -> Taken:
         return _range(range(size)[bounds], size, item.place)
     if item.static and item.value is UNKNOWN:
         return Taken(1, None, drops=True, given=item, place=item.place)
-    known = isinstance(item.value, int) and -size <= item.value < size
-    return Taken(1, item.value % size if known else None, drops=True, place=item.place)
+    inside = isinstance(item.value, int) and -size <= item.value < size
+    return Taken(1, item.value % size if inside else None, drops=True, place=item.place)
 
 
 def _range(bounds: range, size: int, place: str = "") -> Taken:
@@ -194,10 +194,10 @@ def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
         return site.rewritten({place: site.part(place, item) for place, item in given.items()})
     while takes and not takes[-1].place:
         takes = takes[:-1]
-    parts = [ALL if d == whole or not each.place else given[each.place] for d, each in enumerate(takes)]
+    parts = [ALL if d == whole or not taken.place else given[taken.place] for d, taken in enumerate(takes)]
     if all(part == ALL for part in parts):
         return site.x
-    whole_parts = tuple(site.part(each.place, part) for each, part in zip(takes, parts, strict=True))
+    whole_parts = tuple(site.part(taken.place, part) for taken, part in zip(takes, parts, strict=True))
     return at_index(site.x, Group(whole_parts))
 
 
@@ -212,13 +212,13 @@ def _sliced(call: Call) -> tuple[list[Taken], list[int]]:
     shape = call.array.shape
     strides = call.static("strides") or (1,) * len(shape)
     bounds = zip(call.static("start_indices"), call.static("limit_indices"), strides, strict=True)
-    return [_range(range(n)[slice(*each)], n) for n, each in zip(shape, bounds, strict=True)], []
+    return [_range(range(n)[slice(*bound)], n) for n, bound in zip(shape, bounds, strict=True)], []
 
 
 def _sliced_along(call: Call) -> tuple[list[Taken], list[int]]:
     """The range that `slice_in_dim` takes."""
-    each = slice(call.static("start_index"), call.static("limit_index"), call.static("stride", 1))
-    return _along_axis(call, lambda n: _range(range(n)[each], n))
+    between = slice(call.static("start_index"), call.static("limit_index"), call.static("stride", 1))
+    return _along_axis(call, lambda n: _range(range(n)[between], n))
 
 
 def _indexed_along(call: Call) -> tuple[list[Taken], list[int]]:
@@ -237,7 +237,7 @@ def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
     """Write a static slice, with brackets if it is sharded."""
     if not any(site.assignment.values()):
         return site.rewritten()
-    parts = [ALL if d == whole else _between(each, site.over(d)) for d, each in enumerate(takes)]
+    parts = [ALL if d == whole else _between(taken, site.over(d)) for d, taken in enumerate(takes)]
     while parts and parts[-1] == ALL:
         parts.pop()
     return indexed(site.x, parts) if parts else site.x

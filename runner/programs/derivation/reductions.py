@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -90,50 +89,20 @@ def alike(call: Call) -> Rule | None:
     return Rule({part.place: every(shapes[0]) for part in parts}, (), sizes, dict.fromkeys(sizes, "all"))
 
 
-def best(call: Call, place: str, axis: int) -> Rule:
-    """The rule of an argmax or argmin; each device finds its own, and two all-reduces find the overall one."""
-    typed = Call.type(call.arguments[place])
-    shape = typed.shape
-    axis %= len(shape)
-    # The factor of the chosen dimension may be split, but is not in the result, which is whole along it.
-    others = tuple((size, (d,), 0) for d, size in enumerate(shape) if d != axis)
-    widths = itemsize(typed.dtype), itemsize(call.result.dtype)
-    return Rule(
-        {place: every(shape)},
-        tuple((d,) for d in range(len(shape)) if d != axis),
-        dict(enumerate(shape)),
-        inside=tuple(Sent("all-reduce", (axis,), others, width) for width in widths),
-        below=shape[axis],
-    )
-
-
-def written_best(
-    site: Site,
-    kind: Literal["max", "min"],
-    axis: int,
-    element: Callable[[], Term] | None = None,
-    size: int | None = None,
-) -> Term:
-    """Write an argmax or argmin along `axis`: along a sharded one, the first position of the overall best.
-
-    - `kind`: what is the best.
-    - `element`: makes the term that is compared instead of the operand; `size`: its size, if not that of the operand.
-    """
-    ((place, dimensions),) = site.rule.operands.items()
-    axis %= len(dimensions)
-    over = site.over(axis)
-    if not over and (element is None or not any(site.assignment.values())):
-        return site.rewritten()
-    x = site.x if element is None else element()
+def _chosen(site: Site, kind: Literal["max", "min"]) -> Term:
+    """Write an argmax or argmin: along a sharded dimension, the first position of the overall best."""
+    shape, axes = site.call.array.shape, site.call.axes(rank=len(site.call.array.shape))
+    axis, over = (axes[0], site.over(axes[0])) if len(axes) == 1 else (0, site.over(0))
     if not over:
-        return built(f"arg{kind}({{x}}, axis={{d}})", x=x, d=axis)
+        return site.rewritten()
     site.ours("the choice among the blocks")
-    x, size = site.named("of", x), size or site.rule.sizes[axis]
+    x, size = (site.x, shape[axis]) if len(axes) == 1 else (built("ravel({x})", x=site.x), math.prod(shape))
+    x = site.named("of", x)
     mine = site.define("mine", built("{f}({x}, axis={d})", f=kind, x=x, d=axis))
     best = site.define(kind, built("{f}(stop_gradient({m}), {over})", f=f"p{kind}", m=mine, over=over))
     at = built(f"arg{kind}({{x}}, axis={{d}}) + {{start}}", x=x, d=axis, start=site.start(over, size))
     template = "where({m} == {best}, {at}, {size})"
-    if not is_number(Call.type(site.call.arguments[place]), "float"):
+    if not is_number(site.call.array, "float"):
         return built("pmin(" + template + ", {over})", m=mine, best=best, at=at, size=size, over=over)
     # The first NaN wins, which no collective expresses: counted from the end, its position is the least.
     at = site.define("at", at)
@@ -141,24 +110,26 @@ def written_best(
     return built(template, m=mine, best=best, at=at, size=size, over=over)
 
 
-def _chosen(site: Site, kind: Literal["max", "min"]) -> Term:
-    shape = site.call.array.shape
-    axes = site.call.axes(rank=len(shape))
-    if len(axes) == 1:
-        return written_best(site, kind, axes[0])
-    return written_best(site, kind, 0, lambda: built("ravel({x})", x=site.x), math.prod(shape))
-
-
 @rule_for("argmax", write=partial(_chosen, kind="max"), otherwise=[ALONG])
 @rule_for("argmin", write=partial(_chosen, kind="min"), otherwise=[ALONG])
 def chosen(call: Call) -> Rule | None:
-    """Rule: `argmax` and `argmin` along one dimension, or of all elements, of which a device has rows."""
+    """Rule: `argmax` and `argmin` along one dimension, or of all elements, of which a device has rows.
+
+    Each device finds its own, and two all-reduces find the overall one.
+    """
     shape, place = call.array.shape, call.operand.place
     axes = call.axes(rank=len(shape))
     if not axes or call.given("keepdims") or not is_number(call.array, "float", "int"):
         return None
-    if len(axes) == 1:
-        return best(call, place, axes[0])
-    inside = tuple(Sent("all-reduce", (0,), (), itemsize(each)) for each in (call.array.dtype, call.result.dtype))
-    total = math.prod(shape)
-    return Rule({place: every(shape, but=range(1, len(shape)))}, (), {0: shape[0]}, inside=inside, below=total)
+    # The factor of the chosen dimension may be split, but is not in the result, which is whole along it.
+    axis, alone = axes[0], len(axes) == 1
+    others = [(size, (d,), 0) for d, size in enumerate(shape) if d != axis] if alone else []
+    widths = itemsize(call.array.dtype), itemsize(call.result.dtype)
+    kept = every(shape, but=[] if alone else range(1, len(shape)))
+    return Rule(
+        {place: kept},
+        tuple((d,) for d in range(len(shape)) if d != axis) if alone else (),
+        dict(enumerate(shape)) if alone else {0: shape[0]},
+        inside=tuple(Sent("all-reduce", (axis,), tuple(others), width) for width in widths),
+        below=shape[axis] if alone else math.prod(shape),
+    )

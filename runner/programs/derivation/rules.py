@@ -133,12 +133,12 @@ class Rule:
         self, mesh: Mesh, assignment: Assignment, prices: Prices, *, backward: bool = False
     ) -> Iterator[Sending]:
         """Yield the collectives during the computation, or during that of the gradients of its operands."""
-        for each in self.inside:
-            if backward and not each.again:
+        for message in self.inside:
+            if backward and not message.again:
                 continue
-            axes = tuple(axis for factor in each.over for axis in assignment.get(factor, ()))
-            if sent := each.bytes(mesh, assignment):
-                yield sending(prices, each.kind, axes, sent)
+            axes = tuple(axis for factor in message.over for axis in assignment.get(factor, ()))
+            if sent := message.bytes(mesh, assignment):
+                yield sending(prices, message.kind, axes, sent)
 
 
 def halo_sent(
@@ -298,8 +298,8 @@ def cheapest(
     """
 
     def key(way: PricedAssignment) -> tuple[float, bool, int]:
-        own = way.sent if prices is BYTES else way.cost
-        cost = round(own + sum(itertools.starmap(moving, enumerate(way.operands))), prices.digits)
+        inside = way.sent if prices is BYTES else way.cost
+        cost = round(inside + sum(itertools.starmap(moving, enumerate(way.operands))), prices.digits)
         return cost, way.exchanged, -way.shards
 
     # Never empty: the unsharded assignment is always possible.
@@ -312,11 +312,11 @@ def _candidates(asked: Question) -> Iterator[tuple[dict[int, tuple[str, ...]], b
     # The plan may have been made with another of the operation's rules, whose factors are others.
     fits = asked.planned is not None and asked.planned.keys() <= asked.rule.sizes.keys()
     planned = (dict(asked.planned),) if asked.planned is not None and fits else ()
-    present = ((each, False) for each in itertools.chain(_present(asked), ({},), planned))
-    for each, exchanged in itertools.chain(present, ((each, True) for each in _exchanged(asked))):
-        if each not in yielded:
-            yielded.append(each)
-            yield each, exchanged
+    present = ((assignment, False) for assignment in itertools.chain(_present(asked), ({},), planned))
+    for assignment, exchanged in itertools.chain(present, ((assignment, True) for assignment in _exchanged(asked))):
+        if assignment not in yielded:
+            yielded.append(assignment)
+            yield assignment, exchanged
 
 
 def _present(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
@@ -329,7 +329,7 @@ def _present(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
     ]
     if wanted is not None and any(wanted):
         sources.append(assigned(mesh, rule, rule.result, wanted))
-    sources = [each for at, each in enumerate(sources) if each and each not in sources[:at]]
+    sources = [source for at, source in enumerate(sources) if source and source not in sources[:at]]
     for order in itertools.islice(itertools.permutations(sources), 24):
         merged: dict[int, tuple[str, ...]] = {}
         used: set[str] = set()
@@ -350,7 +350,7 @@ def _exchanged(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
     An all-to-all reshards the operand to these, which sends less than an all-gather.
     """
     mesh, rule = asked.mesh, asked.rule
-    sending = {factor for each in rule.inside for factor in each.over}
+    sending = {factor for message in rule.inside for factor in message.over}
     for spec, dimensions in zip(asked.lying, rule.operands.values(), strict=True):
         split = [(factors, axes) for factors, axes in zip(dimensions, spec, strict=False) if axes]
         bound = [(factors, axes) for factors, axes in split if rule.whole | sending >= {*factors}]
@@ -394,8 +394,8 @@ def followed(
         for scattered in _scatterings(mesh, partial, over, shape, wanted)
     )
     # Of equals the first, which has the fewest steps after it.
-    best = min(completions, key=lambda each: round(each.sent if prices is BYTES else each.cost, prices.digits))
-    sent, cost = (sum(getattr(each, of) for each in sendings) for of in ("sent", "cost"))
+    best = min(completions, key=lambda way: round(way.sent if prices is BYTES else way.cost, prices.digits))
+    sent, cost = (sum(getattr(message, of) for message in sendings) for of in ("sent", "cost"))
     shards = math.prod(mesh.axis_size(axes) for axes in assignment.values())
     computing = traffic.cost(mesh, prices, needed, partial, shards)
     return PricedAssignment(
@@ -456,7 +456,7 @@ def _completed(
         if mesh.axis_size(axes) > 1:
             sendings.append(collective(prices, mesh, "all-reduce", axes, held / rounds))
     spec = Spec(entries)
-    sent, cost = sum(each.sent for each in sendings), sum(each.cost for each in sendings)
+    sent, cost = sum(message.sent for message in sendings), sum(message.cost for message in sendings)
     if wanted is not None:
         steps = moves.moves(mesh, shape, itemsize, spec, wanted, prices)
         sent += sum(step.sent for step in steps)

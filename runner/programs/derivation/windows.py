@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from runner.base.lazy import dataclass
+from runner.graph.language.counterparts.windows import padded_by
 from runner.graph.language.operations import COMPUTATIONS
 from runner.graph.term import Term
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize
@@ -64,14 +64,7 @@ def _pads(padding: Any, windows: Sequence[tuple[int, int, int]]) -> list[tuple[i
         if len(pairs) != len(windows) or any(len(pair) != 2 for pair in pairs):
             raise NotStatic
         return [(int(low), int(high)) for low, high in pairs]
-    if padding.upper() == "VALID":
-        return [(0, 0)] * len(windows)
-    pads: list[tuple[int, int]] = []
-    for size, reach, stride in windows:
-        total = max((math.ceil(size / stride) - 1) * stride + reach - size, 0)
-        less, more = total // 2, total - total // 2
-        pads.append((more, less) if padding.upper() == "SAME_LOWER" else (less, more))
-    return pads
+    return [*padded_by(padding, *zip(*windows, strict=True))] if windows else []
 
 
 def _edged(site: Site, dimensions: Dimensions, fill: str) -> Term:

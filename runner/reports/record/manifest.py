@@ -73,8 +73,8 @@ def read(folder: Path) -> Manifest | None:
     files = data.get("files")
     if files is None:
         return Manifest(data["kind"], None)
-    known = is_dict(files) and all(isinstance(part, str) for pair in files.items() for part in pair)
-    return Manifest(data["kind"], {str(name): str(sha) for name, sha in files.items()}) if known else None
+    hashed = is_dict(files) and all(isinstance(part, str) for pair in files.items() for part in pair)
+    return Manifest(data["kind"], {str(name): str(sha) for name, sha in files.items()}) if hashed else None
 
 
 def refusal(folder: Path) -> str | None:
@@ -87,7 +87,7 @@ def refusal(folder: Path) -> str | None:
     if not inside:
         return None
     if read(folder) is not None or RECORD in inside:
-        whose = "sweep" if (known := read(folder)) is not None and known.kind == "sweep" else "run"
+        whose = "sweep" if (manifest := read(folder)) is not None and manifest.kind == "sweep" else "run"
         return f"{folder} is the folder of another {whose}, which would be lost: remove it, or name another one"
     more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
     return (
@@ -118,8 +118,8 @@ def mark(folder: Path, kind: RunKind) -> None:
 
 def end(folder: Path) -> None:
     """Record the files that a run wrote into its folder, if it is a run's; files written later are not part of it."""
-    known = read(folder)
-    if known is None:
+    manifest = read(folder)
+    if manifest is None:
         return
     # The folder was empty when the run began: files with the names of run files are this run's.
     hashes: dict[str, str] = {}
@@ -130,28 +130,28 @@ def end(folder: Path) -> None:
             name = path.relative_to(folder).as_posix()
             if _is_ours(name) and path.is_file() and not path.is_symlink():
                 hashes[name] = _hash(path)
-    _write(folder, Manifest(known.kind, hashes))
+    _write(folder, Manifest(manifest.kind, hashes))
 
 
 def is_as_written(file: Path) -> bool:
     """Return whether a file is unchanged since the run of its folder wrote it; False if nothing proves that."""
-    known = read(file.parent)
-    return known is not None and known.files is not None and _is_as_written(file, known.files.get(file.name))
+    manifest = read(file.parent)
+    return manifest is not None and manifest.files is not None and _is_as_written(file, manifest.files.get(file.name))
 
 
 def add(files: Iterable[Path]) -> None:
     """Record files that the runner wrote into folders of runs that may have ended before."""
     for path in files:
-        known = read(path.parent)
-        if known is not None and known.files is not None:
-            _write(path.parent, Manifest(known.kind, {**known.files, path.name: _hash(path)}))
+        manifest = read(path.parent)
+        if manifest is not None and manifest.files is not None:
+            _write(path.parent, Manifest(manifest.kind, {**manifest.files, path.name: _hash(path)}))
 
 
 def again(folder: Path) -> None:
     """Mark that a sweep which had ended is resumed."""
-    known = read(folder)
-    if known is not None:
-        _write(folder, Manifest(known.kind, None))
+    manifest = read(folder)
+    if manifest is not None:
+        _write(folder, Manifest(manifest.kind, None))
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ def delete(folder: Path) -> list[Path]:
 
 def _contents(folder: Path) -> _Contents:
     """Return the contents of a folder; the folder itself is the last of `ours`."""
-    known = None if folder.is_symlink() else read(folder)
-    if known is None:
+    manifest = None if folder.is_symlink() else read(folder)
+    if manifest is None:
         return _Contents([], [folder / FILE])
     ours: list[Path] = []
     foreign: list[Path] = []
@@ -192,7 +192,7 @@ def _contents(folder: Path) -> _Contents:
             path = Path(entry.path)
             name = path.relative_to(folder).as_posix()
             if entry.is_dir(follow_symlinks=False):
-                if known.kind == "sweep" and at == folder and _is_point(path):
+                if manifest.kind == "sweep" and at == folder and _is_point(path):
                     inside = _contents(path)
                     ours.extend(inside.ours)
                     foreign.extend(inside.foreign)
@@ -204,7 +204,7 @@ def _contents(folder: Path) -> _Contents:
             elif not entry.is_file(follow_symlinks=False):
                 foreign.append(path)
             elif name == FILE or (
-                _is_ours(name) if known.files is None else _is_as_written(path, known.files.get(name))
+                _is_ours(name) if manifest.files is None else _is_as_written(path, manifest.files.get(name))
             ):
                 ours.append(path)
             else:
@@ -215,8 +215,8 @@ def _contents(folder: Path) -> _Contents:
 
 
 def _is_point(folder: Path) -> bool:
-    known = read(folder)
-    return known is not None and known.kind == "point"
+    manifest = read(folder)
+    return manifest is not None and manifest.kind == "point"
 
 
 def _is_ours(name: str) -> bool:

@@ -158,16 +158,16 @@ def special(name: str) -> Callable[..., Any]:
 @in_floats
 def rel_entr(p: Any, q: Any) -> Any:
     """`jax.scipy.special.rel_entr`; for NaN it is infinite in JAX 0.10, and for infinity NaN."""
-    known = importlib.import_module("scipy.special").rel_entr(p, q)
+    value = importlib.import_module("scipy.special").rel_entr(p, q)
     unknown = np.isnan(p) | np.isnan(q)
-    return unsettled(known, unknown | np.isinf(p), dtypes.where(unknown, np.inf, np.nan))
+    return unsettled(value, unknown | np.isinf(p), dtypes.where(unknown, np.inf, np.nan))
 
 
 @in_floats
 def kl_div(p: Any, q: Any) -> Any:
     """`jax.scipy.special.kl_div`; outside its domain it is NaN in JAX 0.10 where terms are infinite."""
-    known = importlib.import_module("scipy.special").kl_div(p, q)
-    return unsettled(known, (np.isinf(p) | np.isinf(q)) & np.isinf(known), np.nan)
+    value = importlib.import_module("scipy.special").kl_div(p, q)
+    return unsettled(value, (np.isinf(p) | np.isinf(q)) & np.isinf(value), np.nan)
 
 
 @in_floats
@@ -189,9 +189,9 @@ def zeta(x: Any, q: Any) -> Any:
     """
     functions = importlib.import_module("scipy.special")
     at_pole = dtypes.where(np.remainder(x, 2.0) == 0, np.inf, np.nan)
-    known = dtypes.where((q <= 0) & (q == np.floor(q)), at_pole, functions.zeta(x, q))
-    known = dtypes.where(x == 1, np.inf, dtypes.where(q == np.inf, np.nan, known))
-    return unsettled(known, np.isinf(x), np.nan)
+    value = dtypes.where((q <= 0) & (q == np.floor(q)), at_pole, functions.zeta(x, q))
+    value = dtypes.where(x == 1, np.inf, dtypes.where(q == np.inf, np.nan, value))
+    return unsettled(value, np.isinf(x), np.nan)
 
 
 @in_floats
@@ -201,24 +201,24 @@ def polygamma(n: Any, x: Any) -> Any:
     with np.errstate(all="ignore"):
         derivative = np.exp(functions.gammaln(n + 1.0)) * zeta(n + 1.0, x)
         signed = dtypes.where(np.remainder(n, 2.0) == 0, -derivative, derivative)
-        known = dtypes.where(n == 0, digamma(x), signed)
-        return dtypes.where((n < 0) | (n != np.floor(n)), np.nan, known)
+        value = dtypes.where(n == 0, digamma(x), signed)
+        return dtypes.where((n < 0) | (n != np.floor(n)), np.nan, value)
 
 
 @in_floats
 def gammainc(a: Any, x: Any) -> Any:
     """`jax.scipy.special.gammainc`, whose series is undefined for an `a` of 0; for infinity JAX 0.10 differs."""
-    known = dtypes.where((a == 0) & (x < 1), np.nan, _incomplete("gammainc", a, x))
-    known = dtypes.where(np.isinf(a) & (a > 0) & np.isinf(x) & (x > 0), 1.0, known)
-    return unsettled(known, np.isinf(a), np.nan)
+    value = dtypes.where((a == 0) & (x < 1), np.nan, _incomplete("gammainc", a, x))
+    value = dtypes.where(np.isinf(a) & (a > 0) & np.isinf(x) & (x > 0), 1.0, value)
+    return unsettled(value, np.isinf(a), np.nan)
 
 
 @in_floats
 def gammaincc(a: Any, x: Any) -> Any:
     """`jax.scipy.special.gammaincc`, which JAX finds by the other function where `x` is at most `a` or 1."""
-    known = dtypes.where((x <= 1) | (x <= a), 1.0 - _incomplete("gammainc", a, x), _incomplete("gammaincc", a, x))
-    known = dtypes.where(np.isinf(a) & (a > 0) & np.isinf(x) & (x > 0), 0.0, known)
-    return unsettled(known, np.isinf(a), np.nan)
+    value = dtypes.where((x <= 1) | (x <= a), 1.0 - _incomplete("gammainc", a, x), _incomplete("gammaincc", a, x))
+    value = dtypes.where(np.isinf(a) & (a > 0) & np.isinf(x) & (x > 0), 0.0, value)
+    return unsettled(value, np.isinf(a), np.nan)
 
 
 def _incomplete(name: str, a: Any, x: Any) -> Any:
@@ -279,7 +279,7 @@ def _upper_slope(a: Any, x: Any, tail: np.ndarray) -> np.ndarray:
     """
     functions = importlib.import_module("scipy.special")
     slope = np.zeros(tail.shape)
-    a, x = (np.broadcast_to(np.asarray(each, np.float64), tail.shape)[tail][..., None] for each in (a, x))
+    a, x = (np.broadcast_to(np.asarray(operand, np.float64), tail.shape)[tail][..., None] for operand in (a, x))
     nodes, weights = np.polynomial.legendre.leggauss(100)
     scale = 22.5 * x / (x - np.maximum(a - 1.0, 0.0))
     s = (nodes + 1.0) * scale
@@ -333,16 +333,16 @@ def bitcast(operand: Any, new_dtype: str, *, own_dtype: str = "float32") -> Any:
 
     Raises `Resized` for dtypes of different sizes.
     """
-    own, new = _in_own_dtype(operand, own_dtype), np.dtype(dtypes.dtype(new_dtype).numpy)
-    if own.dtype.itemsize != new.itemsize:
-        raise Resized(f"the bits of {own.dtype} are not read as {new}, which has another size")
-    bits = np.ascontiguousarray(own).view(new).reshape(own.shape)
+    held, new = _in_own_dtype(operand, own_dtype), np.dtype(dtypes.dtype(new_dtype).numpy)
+    if held.dtype.itemsize != new.itemsize:
+        raise Resized(f"the bits of {held.dtype} are not read as {new}, which has another size")
+    bits = np.ascontiguousarray(held).view(new).reshape(held.shape)
     return bits if new.kind in "iu" else bits.astype(np.float64)
 
 
 def next_float(x: Any, y: Any, *, own_dtype: str = "float32") -> Any:
     """`jnp.nextafter`: the next number of the dtype that `x` has in JAX."""
-    x, y = (_in_own_dtype(each, own_dtype) for each in common(x, y))
+    x, y = (_in_own_dtype(operand, own_dtype) for operand in common(x, y))
     return np.nextafter(x, y).astype(np.float64)
 
 

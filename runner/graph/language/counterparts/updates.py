@@ -36,21 +36,21 @@ def updated(method: str) -> Callable[..., Any]:
     ) -> Any:
         x = array(x)
         places = _places(x.shape, index, clip=mode == "clip")
-        flat, given = common(np.ravel(x), values)
+        flat, updates = common(np.ravel(x), values)
         # Without places, JAX ignores the shape of the values.
-        given = np.ravel(np.broadcast_to(given, places.shape)) if places.size else np.ravel(given)[:0]
+        updates = np.ravel(np.broadcast_to(updates, places.shape)) if places.size else np.ravel(updates)[:0]
         at, inside = np.ravel(places), np.ravel(places) >= 0
-        at, given = at[inside], given[inside]
+        at, updates = at[inside], updates[inside]
         with np.errstate(all="ignore"):
             if method == "subtract":
-                result = _accumulated(np.add, flat, at, -given)
+                result = _accumulated(np.add, flat, at, -updates)
             elif method in _AT:
-                result = _accumulated(_AT[method], flat, at, given)
+                result = _accumulated(_AT[method], flat, at, updates)
             elif method == "set":
-                result = _replaced(flat, at, given)
+                result = _replaced(flat, at, updates)
             else:
                 # JAX multiplies the factors of each element first, and the division of integers gives floats.
-                factors = _accumulated(np.multiply, np.ones_like(flat), at, given)
+                factors = _accumulated(np.multiply, np.ones_like(flat), at, updates)
                 return np.reshape(_OF_FACTORS[method](flat, factors), x.shape)
         result = np.reshape(result, x.shape)
         return result if x.dtype.kind in "fc" else convert(result, x.dtype)

@@ -25,7 +25,7 @@ def _stretched(size: int, dilation: int) -> int:
     return (size - 1) * dilation + 1 if size else 0
 
 
-def _pads(padding: Any, sizes: Sizes, windows: Sizes, strides: Sizes) -> Pads:
+def padded_by(padding: Any, sizes: Sizes, windows: Sizes, strides: Sizes) -> Pads:
     """`jax.lax.padtype_to_pads`: the padding before and after each dimension; `windows` are dilated sizes."""
     if not isinstance(padding, str):
         return [(int(low), int(high)) for low, high in padding]
@@ -105,7 +105,7 @@ def conv_general_dilated(
     outputs, _, *window = rhs.shape
     strides = tuple(window_strides)
     lhs_dilation, rhs_dilation = lhs_dilation or (1,) * len(space), rhs_dilation or (1,) * len(space)
-    pads = _pads(padding, space, [_stretched(*each) for each in zip(window, rhs_dilation, strict=True)], strides)
+    pads = padded_by(padding, space, [_stretched(*each) for each in zip(window, rhs_dilation, strict=True)], strides)
     # [group, batch, features, space], [group, output features, features, window]
     groups = max(feature_group_count, batch_group_count)
     if batch_group_count > 1:
@@ -196,7 +196,7 @@ def reduce_window(
     ones = (1,) * operand.ndim
     strides, base, dilation = window_strides or ones, base_dilation or ones, window_dilation or ones
     reach = [_stretched(*each) for each in zip(window_dimensions, dilation, strict=True)]
-    padded = _padded(operand, _pads(padding, operand.shape, reach, strides), base, identity(operand.dtype))
+    padded = _padded(operand, padded_by(padding, operand.shape, reach, strides), base, identity(operand.dtype))
     total: Any = np.asarray(init_value).astype(operand.dtype)
     with np.errstate(all="ignore"):
         for _, met in _met(padded, window_dimensions, strides, dilation):

@@ -112,13 +112,13 @@ def _caption(name: str, moved: list[Collective]) -> str:
 
 
 def _collectives(record: Record) -> Iterator[Inside]:
-    rows = collectives.explained(record)
+    rows, several = collectives.explained(record), len(record.compiled) > 1
     for line in collectives.totals(record):
         yield tag("p", line, class_="lead")
     if len(rows) > _TOGETHER:
-        yield from _by_way(rows)
+        yield from _by_way(rows, several)
     elif rows:
-        yield _table("What the compiled programs communicate, and why", rows)
+        yield _table("What the compiled programs communicate, and why", rows, several)
     for line in collectives.lines(record):
         yield tag("p", line)
     for name, program in record.compiled.items():
@@ -157,7 +157,7 @@ _TOGETHER = 12
 """The most rows of collectives in one table; more are folded by kind and axes."""
 
 
-def _by_way(rows: Sequence[collectives.ExplainedRow]) -> Iterator[Inside]:
+def _by_way(rows: Sequence[collectives.ExplainedRow], several: bool) -> Iterator[Inside]:
     """Yield a folded table for each kind of collective over the same axes, the one that sends most first."""
     ways: dict[str, list[collectives.ExplainedRow]] = {}
     for row in rows:
@@ -165,10 +165,13 @@ def _by_way(rows: Sequence[collectives.ExplainedRow]) -> Iterator[Inside]:
     for way, group in sorted(ways.items(), key=lambda item: -collectives.sent(item[1])):
         each = f"{len(group)} line{'s' if len(group) > 1 else ''}"
         summary = tag("summary", tag("b", way), f" · {each} · a device sends {collectives.together(group)}")
-        yield tag("details", summary, _table(f"{way}, and why", group))
+        yield tag("details", summary, _table(f"{way}, and why", group, several))
 
 
-def _table(caption: str, rows: Sequence[collectives.ExplainedRow]) -> Markup:
-    """Return the table of collectives, with the reasons for a row beneath it."""
+def _table(caption: str, rows: Sequence[collectives.ExplainedRow], several: bool) -> Markup:
+    """Return the table of collectives, with the reasons for a row beneath it; its programs if there are `several`."""
     beneath = ["\n".join(row.reasons) for row in rows]
-    return table(caption, Table(collectives.HEAD, [row.cells for row in rows], beneath=beneath), kind="collectives")
+    columns = slice(None if several else -1)
+    cells = [row.cells[columns] for row in rows]
+    right = frozenset({collectives.HEAD.index("sends")})
+    return table(caption, Table(collectives.HEAD[columns], cells, right, beneath=beneath), kind="collectives")

@@ -114,7 +114,8 @@ def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, folder: P
     if plan.get("parallelism"):
         inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
     head = ("key", "layout", "next best", "costs more by", "since")
-    inside.append(table("Planned layouts", Table(head, list(_layouts(plan, labels)), right=frozenset({3}))))
+    planned = Table(head, list(_layouts(plan, labels)), right=frozenset({3}))
+    inside.append(table("Planned layouts", planned, kind="planned"))
     if whole.get("tried"):
         inside.append(_tried(whole, link))
     if whole.get("rounds"):

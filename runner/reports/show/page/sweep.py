@@ -57,8 +57,7 @@ def page(
 def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command], kind: str) -> list[Inside]:
     points = sweep.points
     counts = Counter(point.record.status for point in points.values())
-    first = next(iter(points.values())).record if points else None
-    summaries = {point.record.summary for point in points.values() if point.record.summary}
+    summaries = {point.record.summary for point in points.values()}
     items = [
         tag("li", badge(status), f" {count}") for status, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
@@ -73,7 +72,7 @@ def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command], kind: st
     return [
         tag("p", f"Shardproof {kind}", class_="over"),
         tag("h1", name),
-        tag("p", next(iter(summaries)), class_="summary") if len(summaries) == 1 and first else None,
+        tag("p", *summaries, class_="summary") if len(summaries) == 1 and all(summaries) else None,
         tag("ul", items, class_="facts"),
         tag("ul", [tag("li", fact) for fact in facts if fact], class_="facts"),
         [

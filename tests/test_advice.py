@@ -73,20 +73,31 @@ def test_the_advised_override_is_read(given: str, advised: list[str]) -> None:
         ("mesh: {x: 4, y: 2}", r"write (mesh: .*)"),
         ("arrays: {A: {shape: [I, J], spec: P(None, 'x')}}", r"in quotes: (.*)"),
         ('arrays: {A: {shape: [I, J], spec: P(("x", "y"), None)}}', r"in quotes: (.*)"),
+        ("arrays: {A: [I, 8]}", r"write A: (.*)"),
+        ("graph: {C = A * 2}", r"write (.*)"),
     ],
 )
 def test_the_advised_line_of_a_file_is_read(given: str, written: str, tmp_path: Path) -> None:
-    lines = {"mesh": "mesh: {axes: [x, y], shape: [2, 2]}", "arrays": "arrays: {A: {shape: [I, J]}}"}
-    graph = ["graph: {C: A * 2}", "outputs: {C: [null, null]}"]
+    lines = {
+        "mesh": "mesh: {axes: [x, y], shape: [2, 2]}",
+        "arrays": "arrays: {A: {shape: [I, J]}}",
+        "graph": "graph: {C: A * 2}",
+    }
     key, file = given.partition(":")[0], tmp_path / "mine.yaml"
 
     def read(line: str) -> str | None:
-        file.write_text("\n".join([*(lines | {key: line}).values(), "dims: {I: 8, J: 8}", *graph]))
+        file.write_text("\n".join([*(lines | {key: line}).values(), "dims: {I: 8, J: 8}", "outputs: {C: []}"]))
         return refusal(file, [])
 
     advised = re.search(written, read(given) or "")
     assert advised is not None
-    assert read(given.replace(advised[1][1:-1], advised[1]) if key == "arrays" else advised[1]) is None
+    wrong = {"mesh": given, "graph": "C = A * 2"}.get(key) or ("[I, 8]" if "P(" not in given else advised[1][1:-1])
+    assert read(given.replace(wrong, advised[1])) is None
+
+
+def test_a_kind_of_collective_that_is_misspelt_is_not_told_to_be_added() -> None:
+    message = refusal(CASE, ["expect.collectives={all_reduce: 1}"]) or ""
+    assert message.endswith("there is no key 'all_reduce'; did you mean 'all-reduce'?")
 
 
 def test_a_name_whose_parts_are_exchanged_is_told_by_its_letters() -> None:

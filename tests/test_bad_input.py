@@ -400,7 +400,8 @@ OVERRIDES = {
     ),
     "a list for a mapping": (
         ["arrays.A=[1]"],
-        "command line: arrays.A=[1]  arrays.A\n  'A' is a mapping of 'shape', 'dtype', 'init', 'spec', …, not a list\n",
+        "command line: arrays.A=[1]  arrays.A\n  'A' is a mapping of 'shape', 'dtype', 'init', 'spec', …, not a list; "
+        "write A: {shape: [1]}\n",
     ),
     "no list": (
         ["arrays.A.spec=x"],

@@ -113,6 +113,11 @@ def test_a_path_that_no_file_system_has_is_refused(kind: str, use: str, here: Pa
     assert not list(here.iterdir())
 
 
+def test_a_folder_of_a_sweep_has_a_name_in_utf_8(here: Path) -> None:
+    assert refusal(lambda: runner.sweep(CASE, ["seed=1,2"], folder="a\udcff")).endswith("a character that is not UTF-8")
+    assert not list(here.iterdir())
+
+
 EXPERIMENTS: dict[str, tuple[Any, str]] = {
     "none": (None, "None is no experiment; give its name, the path of its file, or a mapping of its keys"),
     "a number": (3, "3 is no experiment; give its name"),

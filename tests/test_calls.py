@@ -146,6 +146,23 @@ def test_auto_on_an_explicit_mesh_is_refused_as_by_jax(tmp_path: Path) -> None:
     assert "cannot contain axis names that are of type Auto" in str(refused.error)
 
 
+def test_a_program_for_which_jax_refuses_a_function_is_refused_by_name_and_left_out_of_all(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"mesh": mesh_of(AxisType.Explicit), "in_specs": P("a", "b")}
+    both = check(tmp_path / "both", calls.resharded, X, **given, program=["explicit", "auto"])
+    assert both.error is not None
+    _, message, remedy = both.error.splitlines()
+    assert message.startswith("  tracing resharded at calls.py:")
+    assert "cannot contain axis names that are of type Auto" in message
+    assert "leave programs with Auto axes out, such as 'auto'" in remedy
+    every = check(tmp_path / "all", calls.resharded, X, **given, program="all")
+    assert (every.status, [*every.programs], [*every.not_supported]) == (
+        "passed", ["explicit", "derived"], ["auto", "constraint"],
+    )  # fmt: skip
+    assert "calls.py:" in every.not_supported["auto"]
+    untyped = check(tmp_path / "typed", calls.gram, X, **given, program=["explicit", "auto"])
+    assert "write jnp.matmul(x.T, x, out_sharding=P('b', None)), which JAX's types accept" in str(untyped.error)
+
+
 def test_an_argument_of_a_shard_map_that_lies_otherwise_is_named(tmp_path: Path) -> None:
     mapped = jax.shard_map(lambda x, w: x @ w, mesh=calls.MESH, in_specs=(P("a"), P()), out_specs=P("a"))
     record = check(tmp_path, mapped, X, X, mesh={"a": 2, "b": 2}, in_specs=(P("a"), P("b")))
@@ -240,6 +257,23 @@ def test_what_a_step_is_given_to_keep_and_how_its_state_comes_out(tmp_path: Path
     assert donating.compiled["auto"].memory.alias_bytes == X.nbytes
     gradient = check(tmp_path / "gradient", jax.value_and_grad(lambda p, x: (x @ p["w"] + p["b"]).sum()), p, X, **more)
     assert not [warning for warning in gradient.warnings if "laid out" in warning]
+
+
+def test_who_expects_a_state_to_be_kept_has_one_also_of_a_single_array(tmp_path: Path) -> None:
+    def step(w: Any, x: Any) -> Any:
+        return w - 0.1 * (x.T @ (x @ w))
+
+    record = check(tmp_path, step, X, X, mesh={"a": 4}, in_specs=(P(), P("a")), out_specs=P("a"),
+                   expect={"state_layout": "kept"})  # fmt: skip
+    assert record.status == "failed"
+    assert "result is P('a', None), and w P(None, None)" in str(record.compiled["auto"].checks)
+
+
+def test_a_shard_map_on_devices_here_is_compiled_for_those_of_a_target(tmp_path: Path) -> None:
+    mesh = mesh_of(AxisType.Auto)
+    mapped = jax.shard_map(lambda x: jax.lax.psum(x, "a"), mesh=mesh, in_specs=P("a"), out_specs=P())
+    record = check(tmp_path, mapped, X, mesh=mesh, in_specs=P("a"), target="v5e_2x2")
+    assert (record.status, record.collectives) == ("passed", {"all-reduce": 1}), record
 
 
 def test_what_jax_takes_is_taken(tmp_path: Path) -> None:

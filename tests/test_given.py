@@ -133,6 +133,12 @@ async def awaited(x: Any) -> Any:
     return x
 
 
+class Lying:
+    """A value that has the shape and the dtype of an array."""
+
+    shape, dtype = (4, 4), np.dtype("float32")
+
+
 NO_ARRAY = "gives no array"
 NO_DTYPE = "a dtype that JAX does not have: convert it, by .astype"
 RESULTS: dict[str, tuple[Callable[..., Any], Any, str]] = {
@@ -145,6 +151,7 @@ RESULTS: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "big-endian": (lambda x: 2 * x, X.astype(">f4"), NO_DTYPE),
     "longdouble": (lambda x: 2 * x, X.astype(np.longdouble), NO_DTYPE),
     "structured": (lambda x: x, np.zeros(4, [("a", "f4")]), NO_DTYPE),
+    "no array": (lambda x: x, Lying(), "it has the type Lying, which is no array of JAX or NumPy"),
     "axes": (lambda x: 2 * x, X, "a mesh of 60 axes; JAX makes one of at most 32"),
 }
 

@@ -250,9 +250,9 @@ def test_numpy_computes_on_all_devices_what_the_function_without_shard_map_does(
 def test_lines_of_a_region_have_the_places_of_the_device_code() -> None:
     lines, _ = read(fsdp, array(8, 4), array(4, 8), array(8, 4))
     region = traced.loop(lines.lines)
-    assert region.region is not None
-    assert [spec.json() for spec in region.region.in_specs] == [["x"], ["x", "y"], ["y", "x"]]
-    assert region.region.check_vma is True
+    assert region.form.region is not None
+    assert [spec.json() for spec in region.form.region.in_specs] == [["x"], ["x", "y"], ["y", "x"]]
+    assert region.form.region.check_vma is True
     gathered = next(name for name, text in traced.texts(region.body).items() if text.startswith("all_gather("))
     assert lines.frames[gathered].text == 'up = lax.all_gather(up, "x", axis=0, tiled=True)'
 
@@ -273,8 +273,8 @@ def test_an_array_that_a_reference_captures_is_an_operand_of_the_shard_map() -> 
     region = traced.loop(lines.lines)
     (captured,) = lines.arrays
     assert region.over[captured] == Name(captured)
-    assert region.region is not None
-    assert region.region.in_specs[-1] == Spec()
+    assert region.form.region is not None
+    assert region.form.region.in_specs[-1] == Spec()
 
 
 def doubled(mesh: Mesh) -> Callable[..., Any]:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from runner.app.flow import run as flow
 from runner.base.faults import Fault, InvalidExperiment, key_text
 from runner.checks.kinds import refused
 from runner.experiment import expect
 from runner.reports.record.verdicts import RefusalVerdict
+from tests import evidence
 from tests.command import REFUSED, ROOT, recorded, run_command
 from tests.test_plugin import Project
 
@@ -151,6 +153,15 @@ def test_a_run_that_ends_with_an_error_is_not_called_accepted() -> None:
     assert verdict.reason is not None
     assert verdict.reason.endswith("but the run ended with an error")
     assert verdict.details == ["the process ended with status 1", "ImportError"]
+
+
+def test_a_program_that_ends_with_an_error_is_not_called_accepted() -> None:
+    record = evidence.record(programs={"auto": evidence.died("the process was ended by SIGABRT")})
+    flow._hold_to_refusal("used twice", None, record)
+    verdict = record.checks.invalid
+    assert isinstance(verdict, RefusalVerdict)
+    assert verdict.reason == "expected to be refused with 'used twice', but the run ended with an error"
+    assert verdict.details == ["the process was ended by SIGABRT"]
 
 
 def test_without_the_expectation_it_is_invalid(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ BY_NAME = jax.checkpoint_policies.save_only_these_names
     ],
 )
 def test_what_is_computed_again_is_what_jax_computes_again(checkpoint: Any, policy: Any, again: list[str]) -> None:
-    config = open_layouts.without(block())
+    config = {**open_layouts.without(block()), "remat": None}
     config["graph"]["layers"] = {**config["graph"]["layers"], "checkpoint": checkpoint}
     whole = read({**config, "program": "auto"})
     of = layable(whole, value_types(whole.alone("graph")), ())
@@ -201,6 +201,15 @@ def test_what_a_checkpoint_saves_has_to_be_said() -> None:
     )
     assert _message({**config, "remat": "all"})[0] == "remat"
     assert "nothing has the name 'down'" in _message({**config, "remat": ["down"]})[1]
+
+
+def test_what_nothing_reads_is_refused() -> None:
+    config = open_layouts.without(block())
+    config["graph"]["layers"].pop("checkpoint")
+    for saved in (["act"], "everything"):
+        assert _message({**config, "remat": saved}) == (
+            "remat", "nothing reads it: write checkpoint: auto in a function or a repeat",
+        )  # fmt: skip
 
 
 def test_the_names_in_a_file_are_the_policy_of_its_checkpoints() -> None:

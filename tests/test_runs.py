@@ -471,3 +471,26 @@ def test_the_statuses_of_a_sweep_are_counted() -> None:
     (entry,) = shelf.entries(Path("sweep"))
     assert entry.statuses == {"passed": 20, "invalid": 2}
     assert replace(entry, statuses=entry.statuses).points == 22
+
+
+def test_folders_that_may_not_be_read_are_named_and_the_others_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("outputs/a", "outputs/closed/b", "outputs/z"):
+        write(name)
+    scanned, state = os.scandir, os.stat
+
+    def refused(path: str | os.PathLike[str]) -> None:
+        # Permissions do not hold for the user root.
+        if "closed" in Path(path).parts[-1 if Path(path).name == "closed" else -2 :][:1]:
+            raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.scandir", lambda path: (refused(path), scanned(path))[1])
+    monkeypatch.setattr("os.stat", lambda path, **more: (refused(path), state(path, **more))[1])
+    message = "outputs/closed\n  Permission denied: what is in it is left out\n"
+    assert runs.main([]) == 0
+    out, err = capsys.readouterr()
+    assert err == message
+    assert "2 runs" in out
+    assert report.main(["outputs", "--only"]) == 0
+    assert capsys.readouterr().err == message

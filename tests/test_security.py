@@ -539,23 +539,32 @@ def test_a_list_of_experiments_imports_none_of_their_modules() -> None:
     assert not Path("called").exists()
 
 
-def test_git_starts_no_program_that_watches_the_files_of_the_folder() -> None:
+def test_git_starts_no_program_of_the_folder_but_a_filter() -> None:
     def git(*words: str) -> None:
         author = ["-c", "user.name=x", "-c", "user.email=x@y"]
         subprocess.run(["git", *author, *words], check=True, capture_output=True)
 
     git("init")
-    git("commit", "--allow-empty", "-m", "x")
-    watching = Path("watching")
-    watching.write_text("#!/bin/sh\ntouch called\n")
-    watching.chmod(0o755)
-    git("config", "core.fsmonitor", str(watching.absolute()))
+    Path("weights").write_text("x")
+    git("add", "weights")
+    git("commit", "-m", "x")
+    hook = Path(".git/hooks/post-index-change")
+    hook.parent.mkdir(exist_ok=True)
+    for program, name in ((Path("watching"), "called"), (hook, "hooked")):
+        program.write_text(f"#!/bin/sh\ntouch {name}\n")
+        program.chmod(0o755)
+    git("config", "core.fsmonitor", str(Path("watching").absolute()))
+    git("config", "filter.ours.clean", "touch filtered; cat")
+    Path(".gitattributes").write_text("weights filter=ours\n")
+    os.utime("weights", (1, 1))
     commit = record.git()
     assert commit is not None
     assert len(commit.sha) == 40
-    assert not Path("called").exists()
+    assert [name for name in ("called", "hooked", "filtered") if Path(name).exists()] == ["filtered"]
+    os.utime("weights", (2, 2))
     git("status")
     assert Path("called").exists(), "this git has no such setting"
+    assert Path("hooked").exists(), "this git has no such hook"
 
 
 def test_the_command_line_may_name_what_hydra_calls() -> None:

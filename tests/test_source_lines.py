@@ -65,6 +65,10 @@ def test_the_line_is_the_innermost_outside_of_installed_packages(lines: dict[str
     assert lines["q"].at == lines["k"].at == ("/home/me/shardops.py", 44)
 
 
+def test_a_call_that_shardproof_makes_has_no_line() -> None:
+    assert source_line([("/runs/f/called.py", 252), ("/runs/f/program_auto.py", 30)], lambda _: False) is None
+
+
 def test_a_line_of_a_library_is_named_where_there_is_no_other(lines: dict[str, SourceLine]) -> None:
     assert lines["lib"].library
     assert lines["lib"].at[1] == 900

@@ -28,7 +28,10 @@ from runner.link.workers import Workers
 from runner.reports.record.model import CompiledProgram
 from runner.reports.record.verdicts import ValueVerdict
 
-FAMILIES = ("rings", "attention", "training", "jitted", "global_view", "shards", "layers", "blocks", "models")
+FAMILIES = (
+    "rings", "attention", "training", "jitted", "global_view", "shards", "layers", "blocks", "models", "mixed",
+    "signals",
+)  # fmt: skip
 
 
 def imported(text: str, family: str, folder: Path, number: int) -> Any:

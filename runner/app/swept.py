@@ -129,9 +129,11 @@ def sweep(
     if config_dir is not None:
         config_dir = given.path(config_dir, "config_dir", "the path of a folder")
     arguments = [*texts(overrides, keys), f"hydra.sweep.dir={for_hydra(str(where))}"]
-    unsaid = next((argument for argument in arguments if "\0" in argument), None)
-    if unsaid is not None:
-        raise InvalidConfiguration(f"{given.shown(unsaid)} has a NUL character, which no command line has")
+    for argument in arguments:
+        if "\0" in argument:
+            raise InvalidConfiguration(f"{given.shown(argument)} has a NUL character, which no command line has")
+        if argument.encode(errors="ignore").decode() != argument:
+            raise InvalidConfiguration(f"{given.shown(argument)} has a character that is not UTF-8")
     if isinstance(experiment, Mapping):
         request = {"name": name, "text": text_of(experiment, name), "config_dir": config_dir and str(config_dir)}
     else:

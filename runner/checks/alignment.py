@@ -33,16 +33,19 @@ def parted(
     reference that it should have; None if there is none.
 
     `function` and `reference` have the values of both on the same arrays, by number. `recognised` says whether the
-    elements of a value are in the reference, None if nothing tells them from others. `mends` says whether the function
+    elements of a value are in the reference, None if nothing tells them from others: then it may be there in another
+    order, or as a choice of elements, which is no reason to trust what reads it. `mends` says whether the function
     equals its reference with the second value in the place of the first.
     """
     meant = {key: number for number, value in reference.items() if (key := _key(value)) is not None}
     shared = {value.number for value in graph.inputs}
-    shared |= {number for number, value in function.items() if _key(value) in meant or recognised(value)}
+    shared |= {number for number, value in function.items() if _key(value) in meant}
     for equation in lines(graph):
         number = equation.results[0].number
         shape = _shape(function.get(number))
         if shape is None or number in shared or not shared.issuperset(equation.reads):
+            continue
+        if recognised(function[number]):
             continue
         for other in meant.values():
             if _shape(reference[other]) == shape and mends(number, other):

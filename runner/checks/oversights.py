@@ -44,6 +44,12 @@ _CONFUSED: Mapping[str, tuple[str, ...]] = {
 
 _REDUCTIONS = ("sum", "mean", "max", "min")
 
+_ALTERNATIVES = (_REDUCTIONS, ("argmax", "argmin"))
+"""The calls that are taken for each other."""
+
+_LARGE = 2**31 - 1
+"""What is put for an integer that no minimum takes."""
+
 
 def overlooking(edits: Edits) -> Iterator[Edit]:
     """The edits for what is overlooked."""
@@ -310,13 +316,14 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
             if name != term.operation:
                 yield part.edit(term, Apply(name, term.operands), "operation", f"is where {name} is meant", 4.0)
         yield part.edit(term, term.operands[0], "operation", f"is one {term.operation} too many", 4.25)
-    if term.operation in _REDUCTIONS and term.spelled == "call":
-        for name in _REDUCTIONS:
+    for alike in _ALTERNATIVES:
+        for name in alike if term.operation in alike and term.spelled == "call" else ():
             if name != term.operation:
                 new = Apply(name, term.operands, term.named)
                 likely = {name, term.operation} == {"sum", "mean"}
                 yield part.edit(term, new, "operation", f"is where a {name} is meant", 3.25 if likely else 4.0)
-    taken = [operand for operand in term.operands if isinstance(operand, Name)] if term.spelled == "operator" else []
+    takes = term.spelled == "operator" or term.operation in _REDUCTIONS
+    taken = [operand for operand in term.operands if takes and isinstance(operand, Name)]
     whole = [term] if part.term is part.site.term or term.spelled == "operator" else []
     for name in reference.unary:
         for bare in (*whole, *taken) if not is_unary(term) else ():
@@ -325,6 +332,13 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
         for name in _CONFUSED.get(term.operation, ()):
             yield part.edit(term, operator(name, *term.operands), "operation", "is another operation", 4.0)
         yield from _distributed(part, term)
+    if term.operation == "flip":
+        yield part.edit(term, term.operands[0], "order", "is reversed once too often", 4.0)
+    if term.operation == "sort":
+        yield part.edit(term, Apply("flip", (term, Const(-1))), "order", "has the wrong order", 4.0)
+    if term.operation == "cumsum":
+        own = operator("subtract", term, term.operands[0])
+        yield part.edit(term, own, "order", "counts each element itself too", 4.0)
     if term.operation == "power" and len(term.operands) == 2:
         yield part.edit(term, term.operands[0], "operation", "is one power too many", 4.0)
 
@@ -502,6 +516,12 @@ def _masks(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
                     turned = replace(condition, operands=(plus(left, by) if by else left, right))
                     new = Apply("where", (turned, y, x))
                     yield part.edit(term, new, "mask", "keeps the other half", 3.5)
+            for at, fill in enumerate((x, y), 1):
+                if isinstance(fill, Const) and _is_number(fill):
+                    most = _LARGE if isinstance(fill.value, int) else math.inf
+                    for value in (most, -most):
+                        filled = with_argument(term, at, Const(value))
+                        yield part.edit(term, filled, "mask", "puts in what a maximum or minimum takes", 3.5)
             yield part.edit(term, x, "mask", "masks what should be whole", 4.5)
             yield part.edit(term, y, "mask", "keeps what should be masked", 5.0)
         case Apply(operands=(x, *_), spelled="call") if _sums(term):

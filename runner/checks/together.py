@@ -69,14 +69,9 @@ def _turned(term: Term, now: int, axis: int) -> Term:
             named = tuple((name, Const(axis) if name == "axis" else value) for name, value in new.named)
             return Apply(new.operation, new.operands, named, new.spelled)
         match new:
-            case Apply(operation="reshape" | "broadcast_to", operands=(inner, Group(items=items) as shape)) if _reduces(
-                part, now
-            ):
-                sizes = [*items]
-                if max(now, axis) < len(sizes) and sizes[now] == Const(1):
-                    sizes[now], sizes[axis] = sizes[axis], sizes[now]
-                    return Apply("reshape", (inner, Group(tuple(sizes), shape.kind)))
-                return new
+            case Apply(operation="reshape" | "broadcast_to", operands=(inner, Group(items=items))):
+                keeps = _reduces(part, now) and max(now, axis) < len(items) and items[now] == Const(1)
+                return Apply("expand_dims", (inner, Const(axis))) if keeps else new
             case Apply(spelled="operator") if any(_reduced(operand) == now for operand in _operands(part)):
                 kept = tuple(
                     Apply("expand_dims", (operand, Const(axis))) if _reduced(old) == now else operand

@@ -118,7 +118,7 @@ def _one_or_more(what: Form, refusal: str = "") -> Form:
 
 
 _TEXT = Form("text")
-NAME = Form("name", "{value!r} is not a name; use letters, digits and '_'{hint}")
+NAME = Form("name", "{value!r} is not a name; use letters, digits and '_'{hint}{instead}")
 EXPRESSION = _any("{value!r} is not an expression{hint}", _TEXT, Form("number"))
 SIZE = _any("{value!r} is not a size; write an integer, a dim, or an expression of dims", Form("integer"), _TEXT)
 
@@ -425,6 +425,15 @@ def yaml_hint(value: object) -> str:
     return "; YAML reads yes, no, on and off as true and false: put it in quotes" if isinstance(value, bool) else ""
 
 
+def _line_hint(value: object) -> str:
+    """Return how the line is written of which a name seems to be a part; else an empty text."""
+    assigned = shape.ASSIGNED.match(value) if isinstance(value, str) else None
+    if assigned is not None:
+        return f"; write {assigned[1]}: {assigned[2]}"
+    cut = isinstance(value, str) and re.search(r"['\"()\[\]]", value)
+    return "; between { and } a text with a comma is in quotes" if cut else ""
+
+
 def choices(candidates: Any) -> str:
     """Return `; there are x, y`."""
     return f"; there are {', '.join(candidates)}"
@@ -482,7 +491,7 @@ def _first(parts: Any) -> Fault | None:
 
 
 def _filled(refusal: str, value: object, key: Key) -> str:
-    return refusal.format(value=value, hint=yaml_hint(value), last=key[-1] if key else "")
+    return refusal.format(value=value, hint=yaml_hint(value), instead=_line_hint(value), last=key[-1] if key else "")
 
 
 def _fits(value: object, form: Form) -> bool:

@@ -136,6 +136,7 @@ class Imports:
       those whose layouts nobody asked for, which the compiler or the types choose.
     - `donated`: the arrays whose memory the outputs may take.
     - `state`: for outputs that are the next values of arrays, as those of a training step, these.
+    - `refused`: why JAX accepts the functions on Explicit axes alone; "" if it does not.
     """
 
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
@@ -150,6 +151,7 @@ class Imports:
     open: tuple[str, ...] = ()
     donated: tuple[str, ...] = ()
     state: Mapping[str, str] = field(default_factory=dict[str, str])
+    refused: str = ""
 
     def source_text(self, call: FunctionCall) -> SourceText:
         """How the user's Python spells the values of a called function, in the function's names."""

@@ -68,8 +68,10 @@ def read(config: Mapping[str, Any]) -> Experiment:
     config = schema.whole(config) | {"program": named}
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
     open_layouts.refuse(config)
-    check(config["remat"], ("remat",))
-    config = remat.resolved(config)
+    for key in ("remat", "best", "workers"):
+        if config[key] is not None:
+            check(config[key], (key,))
+    written_config, config = config, remat.resolved(config)
     name = config["name"]
     if name is None:
         message = "no experiment is chosen: write its name or file first, such as case3_allreduce, or give name=…"
@@ -109,6 +111,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     needed = values.union(*(section.needed for section in drawn.values()))
     for section in SECTIONS:
         drawn[section], sections[section] = (with_inputs(of[section], needed) for of in (drawn, sections))
+    remat.require_read(written_config, sections.values())
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = read_specs(config["outputs"], "outputs", specs)

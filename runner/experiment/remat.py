@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from runner.base.chosen import EVERYTHING
-from runner.base.faults import Key, invalid
+from runner.base.faults import Key, invalid, nearest
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.forms import AUTO
 from runner.graph.model import Graph, walk
@@ -31,12 +31,29 @@ def saving(config: Mapping[str, Any], saved: Sequence[str]) -> dict[str, Any]:
 
 
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with the policy of `remat` in the place of each `checkpoint: auto`.
+    """The configuration with the policy of `remat` in the place of each `checkpoint: auto`, and without `remat`.
 
     Raises `InvalidExperiment` where there is one, and `remat` does not say what it saves.
     """
     remat = config.get("remat")
-    return {**config, **{name: _resolved(config.get(name), remat, (name,)) for name in _SECTIONS}}
+    return {**config, "remat": None, **{name: _resolved(config.get(name), remat, (name,)) for name in _SECTIONS}}
+
+
+def require_read(config: Mapping[str, Any], graphs: Iterable[Graph]) -> None:
+    """Raise `InvalidExperiment` if nothing reads the key `remat` of a configuration, or a name in it.
+
+    `graphs` are those of its sections, with the calls taken out.
+    """
+    remat = config["remat"]
+    if remat is None:
+        return
+    if not config["imports"] and not reads(config):
+        raise invalid(("remat",), "nothing reads it: write checkpoint: auto in a function or a repeat")
+    known = {name for graph in graphs for name in names(graph)}
+    for at, name in enumerate(remat if is_list(remat) else ()):
+        if name not in known:
+            hint = nearest(name, sorted(known)) or f"; checkpoint_name(x, '{name}') gives it to a value"
+            raise invalid(("remat", at), f"nothing has the name '{name}'{hint}")
 
 
 def _resolved(value: Any, remat: Any, key: Key) -> Any:

@@ -218,7 +218,7 @@ class _FunctionReader:
         changed[KEY] = codec.plain(
             Imports(
                 self.imported, tuple(self.preamble), names, paths, self.written, referred, x64,
-                self.settings.within, tuple(self.held), tuple(self.open), self._donated(), self.state,
+                self.settings.within, tuple(self.held), tuple(self.open), self._donated(), self.state, self._refused,
             )
         )  # fmt: skip
         return changed
@@ -228,6 +228,12 @@ class _FunctionReader:
         """The module with the arguments of `runner.check`; None for an experiment of a file."""
         called = (name for name, source in self.definition["imports"].items() if Path(source).name == CALLED)
         return self.modules.objects.get(next(called, ""))
+
+    @property
+    def _refused(self) -> str:
+        """Why no program can call the functions on Auto axes; "" if one can."""
+        refused = self.settings.refused
+        return "" if refused is None else reported(refused, "JAX refuses Auto axes", ()).fault.message
 
     def _donated(self) -> tuple[str, ...]:
         """The arrays whose memory the outputs may take: of a file those that only the line reads that donates them."""
@@ -781,13 +787,17 @@ class _FunctionReader:
                 )
             return lines, result[0]
 
+        # The call of `runner.check` is of arrays alone, which have their layouts in types.
+        every = self.call is not None and self.probe.chosen
         try:
             if reference is None or local:
-                (lines, gives), how = (reading(_PLAIN), _PLAIN) if local else self.settings.accepted(reading)
+                (lines, gives), how = (
+                    (reading(_PLAIN), _PLAIN) if local else self.settings.accepted(reading, every=every)
+                )
                 read_as = how
             else:
                 given, how = self.settings.accepted(
-                    lambda how: self._shapes(in_space(space), structs, layouts, how, result)
+                    lambda how: self._shapes(in_space(space), structs, layouts, how, result), every=every
                 )
                 (lines, gives), read_as = self.settings.accepted(reading, reference=True)
                 expected = self._shapes(in_space(read_in), structs, layouts, read_as, result)
@@ -806,7 +816,10 @@ class _FunctionReader:
             raise
         except _RAISED as error:
             hint = remedies.of_captured(error, {} if self.call is None else self.call.captured)
-            if not hint and self.probe.programs[0].typed and not local and isinstance(error, REFUSALS):
+            typed = any(program.typed for program in self.probe.programs)
+            if error is self.settings.refused:
+                hint = "JAX accepts it on Explicit axes: leave programs with Auto axes out, such as 'auto'"
+            if not hint and typed and not local and isinstance(error, REFUSALS):
                 hint = (
                     self._remedy(error, self.settings.typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
                 )
@@ -1142,7 +1155,11 @@ class _FunctionReader:
     def _add_state(self, name: str, tree: Tree, specs: Mapping[str, list[Any] | None] | None) -> None:
         call = self.compilable.get(name)
         if call is not None:
-            self.state |= self.results.next_values(call, tree, specs, self.operands, self._donated())
+            expect = self._mapping("expect")
+            asked = any("state_layout" in each for each in (expect, *expect.values()) if is_mapping(each))
+            # Who expects a state to be kept has one, also if it is a single array.
+            alone = [*self.arrays] if asked else self._donated()
+            self.state |= self.results.next_values(call, tree, specs, self.operands, alone)
 
     def _grad(self) -> Any:
         grad = self.definition["grad"]

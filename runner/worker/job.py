@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -477,9 +478,13 @@ def _load(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.dont_write_bytecode = True
-    with unset():
-        spec.loader.exec_module(module)
+    # JAX's own modules, some of which are imported later, may leave theirs.
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        with unset():
+            spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = before
     return module
 
 
@@ -515,9 +520,16 @@ def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
     )
 
 
+_MISSING = re.compile(r"HLO opcode `([\w-]+)` is not supported by XLA:(\w+)")
+"""XLA's message for an operation that it compiles for other hardware alone."""
+
+
 def _error_text(error: BaseException, path: Path) -> str:
     """The message of an error, preceded by the line of the program that raised it."""
     text = text_of(error).strip() or type(error).__name__
+    if (missing := _MISSING.search(text)) is not None:
+        elsewhere = "compile it for hardware that has one, as with target=v5e_2x2"
+        return f"XLA has no {missing[1]} for {missing[2]}s: {elsewhere}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.fspath(path)]
     where = f"{path.name}:{lines[-1]}: " if lines else ""
     return f"{where}{type(error).__name__}: {text}"

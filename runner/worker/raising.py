@@ -33,6 +33,8 @@ def reported(error: BaseException, what: str, key: Key, call: str = "", remedy: 
     lines = [line.strip() for line in text_of(error).split("\n") if line.strip()]
     # JAX says of out_specs what is wrong with them in the lines after a colon.
     first = " ".join(lines[: 3 if lines and lines[0].endswith(":") else 1])
+    # The place follows in JAX's words, and is given here as a line.
+    first = first.partition(" This error occurs at source:")[0]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
     message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")

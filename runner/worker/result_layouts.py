@@ -47,9 +47,12 @@ class ResultLayouts:
         tree: Tree,
         specs: Mapping[str, list[Any] | None] | None,
         operands: Mapping[str, Tree],
-        donated: Sequence[str],
+        alone: Sequence[str],
     ) -> Iterator[tuple[str, str]]:
-        """Yield the results that are the next values of arrays, with these; `specs`: their layouts, None if open."""
+        """Yield the results that are the next values of arrays, with these.
+
+        `specs`: their layouts, None if open; `alone`: the arrays that may be a state by themselves.
+        """
         types: list[Any] = []
 
         def alike(array: str, number: int) -> bool:
@@ -60,7 +63,7 @@ class ResultLayouts:
             return own is not None and (own.shape, own.dtype) == (other.shape, other.dtype)
 
         parts = {name: (of.structure, of.leaves) for name, of in operands.items()}
-        pairs = [*states.candidates(parts, call.gives, alike, donated)]
+        pairs = [*states.candidates(parts, call.gives, alike, alone)]
         moved = [
             (array, number)
             for array, number in pairs

@@ -121,36 +121,47 @@ class CallSettings:
 
     - `ambient`: whether the caller has set the mesh. `final`: the exceptions that no other setting would avoid.
     - `within`: whether a function was traced within `jax.set_mesh`, since JAX accepts it only there.
+    - `refused`: what JAX raised on Auto axes for a function that it accepts on Explicit ones.
     """
 
     experiment: Experiment
     ambient: bool
     final: tuple[type[Exception], ...]
     within: bool = False
+    refused: BaseException | None = None
     meshes: dict[bool, Any] = field(default_factory=dict[bool, Any])
     """JAX's mesh of the experiment, with its Explicit axes or with all of them Auto."""
 
-    def accepted(self, trace: Callable[[Setting], _Result], *, reference: bool = False) -> tuple[_Result, Setting]:
-        """Trace a function as the programs call it; return the result and the setting in which JAX accepts it.
+    def accepted(
+        self, trace: Callable[[Setting], _Result], *, reference: bool = False, every: bool = False
+    ) -> tuple[_Result, Setting]:
+        """Trace a function as the programs call it; return the result and the first setting in which JAX accepts it.
 
         A reference is called by no program, and traced without types if JAX accepts that. Raises what JAX raises in
-        the first setting.
+        the first setting if it accepts none; with `every` also if it refuses the function on the axes of one program.
         """
         refused: dict[bool, BaseException] = {}
+        accepted: dict[bool, tuple[_Result, Setting]] = {}
         programs = self.experiment.programs
         for how, wanting in of_reference(programs) if reference else settings(programs, self.ambient):
-            if wanting and not wants_mesh(refused[how.explicit]):
+            if how.explicit in accepted or (wanting and not wants_mesh(refused[how.explicit])):
                 continue
             try:
-                traced = trace(how)
+                accepted[how.explicit] = trace(how), how
             except self.final:
                 raise
             except Exception as error:
                 refused[how.explicit] = error
                 continue
-            self.within |= how.within and not reference
-            return traced, how
-        raise next(iter(refused.values()))
+            if not every:
+                break
+        missing = [refused[kind] for kind in refused if kind not in accepted]
+        if not reference:
+            self.within |= any(setting.within for _, setting in accepted.values())
+            self.refused = missing[0] if missing and True in accepted else self.refused
+        if not accepted or (every and missing):
+            raise missing[0]
+        return next(iter(accepted.values()))
 
     def context(self, how: Setting) -> AbstractContextManager[Any]:
         """The context in which a function is called."""

@@ -26,7 +26,7 @@ def candidates(
     operands: Mapping[str, tuple[Any, tuple[str, ...]]],
     result: Any,
     alike: Callable[[str, int], bool],
-    donated: Sequence[str],
+    alone: Sequence[str],
 ) -> Iterator[tuple[str, int]]:
     """Yield the pairs of an array and the number of the result's leaf that may be its next value.
 
@@ -34,14 +34,14 @@ def candidates(
     - `result`: its tree, with numbers for leaves.
     - `alike`: whether an array and a leaf of the result have the same type.
 
-    A tree of several arrays may be a state, and a single array if it is `donated`.
+    A tree of several arrays may be a state, and a single array if it is among those `alone`.
     """
     parts: list[Any] = [result]
     if isinstance(result, tuple | list | dict):
         parts += result.values() if isinstance(result, dict) else result
     taken: set[int] = set()
     for structure, leaves in operands.values():
-        if len(leaves) < 2 and not set(leaves) <= {*donated}:
+        if len(leaves) < 2 and not set(leaves) <= {*alone}:
             continue
         for part in parts:
             numbers: list[int] = calls.tree.leaves(part)

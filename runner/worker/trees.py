@@ -78,7 +78,7 @@ def require_shallow(tree: Any, text: str, key: Key) -> None:
 
 
 def require_dtypes(make: Callable[[], Any], key: Key, text: str) -> None:
-    """Raise `InvalidExperiment` for the first array of a tree whose dtype JAX does not have."""
+    """Raise `InvalidExperiment` for the first array of a tree whose dtype, or whose type, JAX does not have."""
     try:
         leaves = calls.tree_util.tree_flatten_with_path(make())[0]
     except BaseException:
@@ -90,6 +90,11 @@ def require_dtypes(make: Callable[[], Any], key: Key, text: str) -> None:
             where, what = calls.tree_util.keystr(path) or "it", dtype.str if dtype.names is None else str(dtype)
             message = f"{where} is an array of {what}, a dtype that JAX does not have: convert it, by .astype"
             raise InvalidExperiment(Fault(key, message, text, 0, len(text)))
+        try:
+            calls.eval_shape(lambda leaf=leaf: leaf)
+        except TypeError:
+            message = f"{calls.tree_util.keystr(path) or 'it'} has the type {type(leaf).__name__}, which is no array"
+            raise InvalidExperiment(Fault(key, f"{message} of JAX or NumPy", text, 0, len(text))) from None
 
 
 def types_text(tree: Any) -> str:

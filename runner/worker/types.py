@@ -51,7 +51,11 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
     differing: dict[Program, Mapping[str, tuple[str, ...]]] = {}
     for name in experiment.grad.names if experiment.grad else ():
         _fits_array(experiment, name)
-    unsupported: dict[Program, str] = {}
+    unsupported = {
+        program: experiment.imports.refused
+        for program in experiment.programs
+        if experiment.imports.refused and program.section == "graph" and program.whole and not program.typed
+    }
     unwritten: dict[Program, str] = {}
     repairs = Repairs()
     graph, own = experiment.alone("graph"), experiment.alone("per_device")

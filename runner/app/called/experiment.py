@@ -21,7 +21,7 @@ from runner.app.called.specs import WrongSpecs, is_spec, per_operand, spread
 from runner.base.faults import Key
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
-from runner.experiment.forms import IDENTIFIER
+from runner.experiment.forms import IDENTIFIER, PLATFORMS
 from runner.experiment.identifiers import importable
 from runner.experiment.imported import CALLED, DEEPEST, SETTINGS_OF_A_PROCESS
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
@@ -93,6 +93,7 @@ def experiment(
             explicit=on.explicit,
             ambient=on.ambient,
             donated=[name for name, own in zip(names, asked.donated, strict=True) if own],
+            elsewhere=_is_elsewhere(keys.get("target")),
             folders=[str(Path(each).resolve()) for each in sys.path],
         )
     except Exception as error:  # A pickled object's own code may raise anything.
@@ -138,6 +139,11 @@ def _target(on: CallMesh, keys: Mapping[str, Any]) -> dict[str, Any]:
         size *= axis
     more = devices_of_caller()
     return {"target": {"devices": more}} if more > size and "target" not in keys else {}
+
+
+def _is_elsewhere(target: Any) -> bool:
+    """Whether a target is of devices that are not here."""
+    return "topology" in target if is_mapping(target) else isinstance(target, str) and target not in PLATFORMS
 
 
 def _arguments(

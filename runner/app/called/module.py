@@ -20,7 +20,7 @@ MODULE = Path(CALLED).stem
 _SOURCE = '''"""The arguments of runner.check: a function, its operands, and the specs of its operands and results.
 
 name: the function's. The mesh of the call has the axes AXES of these TYPES; context: whether it is made within
-jax.set_mesh; donated: the operands whose memory the results may take.
+jax.set_mesh; donated: the operands whose memory the results may take; elsewhere: whether the devices are not here.
 """
 
 import functools
@@ -77,12 +77,15 @@ class _Unpickler(pickle.Unpickler):
             captured[name] = f"{name} ({array.dtype}{list(array.shape)}, {sharding.spec})"
         if weak and not array.shape:
             return jax.numpy.asarray(array.item())
-        return jax.numpy.asarray(array) if sharding is None else jax.device_put(array, sharding)
+        return jax.numpy.asarray(array) if sharding is None or elsewhere else jax.device_put(array, sharding)
 
     def _device(self, number):
-        return jax.devices()[number]
+        # The devices of the caller's mesh are not those of a target, and may not be here.
+        return None if elsewhere else jax.devices()[number]
 
     def _mesh(self, devices, names, types):
+        if elsewhere:
+            return self._abstract(devices.shape, names, types, None)
         return jax.sharding.Mesh(devices, names, axis_types=self._types(devices.shape, names, types))
 
     def _abstract(self, sizes, names, types, device):
@@ -320,6 +323,7 @@ def write(
     explicit: Iterable[str],
     ambient: bool,
     donated: Sequence[str],
+    elsewhere: bool,
     folders: Sequence[str],
 ) -> None:
     """Write `called.py` and `called.pkl`.
@@ -327,6 +331,7 @@ def write(
     - `call`: the function, its reference, the operands, and the names of those that are given by keyword.
     - `specs`: those of the operands, and those of the results.
     - `donated`: the names of the operands whose memory the results may take.
+    - `elsewhere`: whether the programs are compiled for devices that are not here.
 
     Raises what the pickling of an object raises.
     """
@@ -343,6 +348,7 @@ def write(
         "TYPES": tuple("Explicit" if axis in set(explicit) else "Auto" for axis in axes),
         "context": ambient,
         "donated": [*donated],
+        "elsewhere": elsewhere,
     }
     lines = "\n".join(f"{name} = {value!r}" for name, value in values.items())
     write_text(folder / CALLED, _SOURCE.replace("ARGUMENTS_OF_THE_CALL", lines))

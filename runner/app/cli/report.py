@@ -113,9 +113,10 @@ def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
         if not path.is_dir():
             what = "it is not the folder of a run or sweep" if path.exists() else "there is no such folder"
             raise InvalidReport(f"{path}: {what}")
-        inside = folders.runs(path)
+        inside = folders.runs(path, unreadable)
         if not inside:
-            raise InvalidReport(f"{shown(path)}: no run folder, and none in it: there is no {folders.RECORD}")
+            none = f"{shown(path)}: no run folder, and none in it: there is no {folders.RECORD}"
+            raise InvalidReport("\n".join([*unreadable, none]))
         for folder in inside:
             try:
                 by_folder[folder] = records.read(folder)

@@ -206,8 +206,6 @@ def _saving(
             choices_opened[saved] = read, layable(read.graph, read.types, tuple(map(key_text, read.keys)))
         return choices_opened[saved]
 
-    if not config.get("imports") and not remat.reads(config):
-        raise invalid(("remat",), "nothing reads it: write checkpoint: auto in a function or a repeat")
     given = remat.names(of(())[0].graph.computed("graph"))
     if not given:
         raise invalid(("remat",), "no value has a name to save it by: give it one, checkpoint_name(x, 'hidden')")

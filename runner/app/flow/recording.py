@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -169,8 +170,13 @@ def _text(written: Source) -> str:
     """The text of a line; of one of the results that a function returns together, its part of their text."""
     start, end = written.span
     part = written.text[start:end]
-    several = part != written.text and isinstance(parse(written.text).term, Group)
-    return part if several else written.text
+    return part if part != written.text and _is_group(written.text) else written.text
+
+
+@functools.lru_cache(maxsize=1)
+def _is_group(text: str) -> bool:
+    """Whether a text is that of several results, which as many lines have."""
+    return isinstance(parse(text).term, Group)
 
 
 def _read(terms: Iterable[Term], scope: Mapping[str, str]) -> list[str]:

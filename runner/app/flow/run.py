@@ -386,7 +386,8 @@ def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> N
     from runner.reports.record.verdicts import FileChecks
 
     fault = ending.fault if isinstance(ending, InvalidExperiment) else None
-    verdict = refused.check(expected, fault, record.error)
+    error = next((error for error in (record.error, *(ran.error for ran in record.programs.values())) if error), None)
+    verdict = refused.check(expected, fault, error)
     before = record.status if fault is None else "passed"
     record.status = records.worst([before, records.of_checks(FileChecks(invalid=verdict))])
     record.error = record.error if fault is None else None

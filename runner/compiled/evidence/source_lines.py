@@ -69,14 +69,17 @@ class SourceLine:
 
 
 def source_line(frames: Sequence[Location], users: IsUsers = is_users) -> SourceLine | None:
-    """The line of the innermost frame in a user's file, or else of the innermost frame; None without frames.
+    """The line of the innermost frame in a user's file, or else of the innermost frame.
 
+    None without frames, and for a call that Shardproof itself makes of the caller's function.
     `frames`: those of the operation, the innermost first.
     """
     own = tuple(frame for frame in frames if users(frame[0]))
     if own:
         return SourceLine(own[0], own[1:])
-    return SourceLine(frames[0], (), library=True) if frames else None
+    if not frames or frames[0][0].endswith(f"/{CALLED}"):
+        return None
+    return SourceLine(frames[0], (), library=True)
 
 
 def source_lines(module: Module, users: IsUsers = is_users) -> dict[str, SourceLine]:

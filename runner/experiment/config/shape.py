@@ -217,17 +217,22 @@ def refusal(value: Any, key: Key, kind: Kind) -> str:
             return str(error)
     if len(key) == 3 and key[0] == "arrays" and key[-1] == "specs":
         return f"an array has one layout: write spec: {_in_yaml(value)}; specs are those of the leaves of a tree"
+    if len(key) == 2 and key[0] == "arrays" and is_list(value):
+        return f"{name} is {_in_words(kind)}, not a list; write {key[1]}: {{shape: {_in_yaml(value)}}}"
     cure = ""
     if kind.name == "list" and not isinstance(value, Mapping):
         cure = _as_list(value, key, kind)
     elif kind.name == "mapping":
-        assigned = re.match(r"(\w+)\s*=(?!=)\s*(.+)", value) if isinstance(value, str) else None
+        assigned = ASSIGNED.match(value) if isinstance(value, str) else None
         example = (
             f"{assigned[1]}: {assigned[2]}" if assigned else _EXAMPLES.get(str(key[-1])) if len(key) == 1 else None
         )
         cure = f"; write {example}" if assigned else f"; for example {example}" if example else ""
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 
+
+ASSIGNED = re.compile(r"(\w+)\s*=(?!=)\s*(.+)")
+"""A line as Python has it, `C = A @ B`."""
 
 _EXAMPLES = {
     "mesh": "{axes: [x, y], shape: [2, 4]}",

@@ -24,24 +24,32 @@ PICTURES = {"shardings.svg": "svg", "shardings.txt": "figures", "collectives.svg
 record."""
 
 
-def runs(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, or the folder itself if it is one; not those inside another run folder."""
-    return list(_runs(folder))
+def runs(folder: Path, unread: list[str] | None = None) -> list[Path]:
+    """Return the run folders in a folder, or the folder itself if it is one; not those inside another run folder.
+
+    A message about each folder that cannot be read is appended to `unread`.
+    """
+    return list(_runs(folder, unread if unread is not None else []))
 
 
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder holds the points of a sweep: run folders whose names are numbers."""
     return not (folder / RECORD).is_file() and any(
-        path.name.isdigit() and (path / RECORD).is_file() for path in _folders(folder)
+        path.name.isdigit() and os.path.isfile(path / RECORD) for path in _folders(folder)
     )
 
 
-def _runs(folder: Path) -> Iterator[Path]:
-    if (folder / RECORD).is_file():
-        yield folder
+def _runs(folder: Path, unread: list[str]) -> Iterator[Path]:
+    try:
+        if (folder / RECORD).is_file():
+            yield folder
+            return
+        inside = sorted(_folders(folder), key=lambda path: natural(path.name))
+    except OSError as error:
+        unread.append(f"{folder}\n  {error.strerror}: what is in it is left out")
         return
-    for path in sorted(_folders(folder), key=lambda path: natural(path.name)):
-        yield from _runs(path)
+    for path in inside:
+        yield from _runs(path, unread)
 
 
 def _folders(folder: Path) -> Iterator[Path]:

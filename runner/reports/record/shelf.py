@@ -41,11 +41,11 @@ class ShelfEntry:
 def entries(folder: Path, unread: list[str] | None = None) -> list[ShelfEntry]:
     """Return the runs and sweeps in a folder, the oldest first; the points of a sweep are not listed.
 
-    Messages about unreadable `result.json` files are appended to `unread`. A record whose summary is readable is
-    listed, even if the rest of it is damaged.
+    Messages about unreadable `result.json` files and folders are appended to `unread`. A record whose summary is
+    readable is listed, even if the rest of it is damaged.
     """
     runs_of: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
-    for run in folders.runs(folder):
+    for run in folders.runs(folder, unread):
         brief = _brief(run, unread)
         if brief is not None:
             home = run.parent if run != folder and _is_point(run) else run

@@ -265,13 +265,13 @@ EXPRESSIONS = {
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "bernoulli", "bits", "block_diag", "categorical", "choice", "column_stack", "conv_transpose",
-    "convolve", "correlate", "cross", "diag", "diag_indices", "diagonal", "dstack", "empty", "fft2", "fftfreq",
-    "fftn", "fliplr", "flipud", "fold_in", "gumbel", "hsplit", "hstack", "ifft2", "ifftn", "irfft2", "irfftn",
+    "PRNGKey", "bernoulli", "bits", "block_diag", "categorical", "choice", "conv_transpose",
+    "convolve", "correlate", "cross", "diag", "diag_indices", "diagonal", "empty", "fft2", "fftfreq",
+    "fftn", "fold_in", "gumbel", "hsplit", "ifft2", "ifftn", "irfft2", "irfftn",
     "key", "key_data", "kron", "laplace", "linspace", "lu", "lu_pivots_to_permutation", "meshgrid",
     "normal", "permutation", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
     "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform", "unravel_index",
-    "vander", "vsplit", "vstack", "wrap_key_data",
+    "vander", "vsplit", "wrap_key_data",
 ]  # fmt: skip
 """The operations without a rule."""
 

@@ -220,6 +220,8 @@ DIFFERENT = {
     "cumsum": ("cumsum(a, axis=0)", INSIDE),
     "cumulative_sum": ("cumulative_sum(A, axis=1)", INSIDE),
     "flip": ("flip(a, axis=0)", INSIDE),
+    "fliplr": ("fliplr(A)", INSIDE),
+    "flipud": ("flipud(A)", INSIDE),
     "reduce_window": ("reduce_window(A, -inf, 'max', (1, 3), (1, 1), 'SAME')", INSIDE),
     "roll": ("roll(v, 4)", INSIDE),
     "dynamic_index_in_dim": ("dynamic_index_in_dim(a, i, axis=0, keepdims=False)", READ),

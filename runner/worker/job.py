@@ -478,9 +478,13 @@ def _load(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.dont_write_bytecode = True
-    with unset():
-        spec.loader.exec_module(module)
+    # JAX's own modules, some of which are imported later, may leave theirs.
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        with unset():
+            spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = before
     return module
 
 

@@ -346,20 +346,29 @@ class Interpreter:
     ) -> PerDevice:
         """The same, emptying `operands` on the way, so that only one device's operands are in memory at a time."""
         kind = None if equation is None or self.own else self._kind(equation.source)
+        if self.mesh.size == 1:
+            here = [operand.pop() for operand in operands]
+            return [self._result(function, equation, here, kind)]
         results: PerDevice = []
         for position, first in enumerate(first_holders(*operands) if operands else [0] * self.mesh.size):
             here = [operand[position] for operand in operands]
             if position == first:
-                value = self.arithmetic.held(self._computed(function, equation, here), self.x64, kind)
-                results.append(value if equation is None else self._bounded(value, equation.source.line))
-                self.work += getattr(value, "size", 0)
-                self.computed += 1
+                results.append(self._result(function, equation, here, kind))
             else:
                 results.append(results[first])
             for operand in operands:
                 operand[position] = None
             here.clear()
         return results
+
+    def _result(
+        self, function: Callable[..., Any], equation: Equation | None, operands: list[Any], kind: str | None
+    ) -> Any:
+        """The result of a function on one device, as it is stored."""
+        value = self.arithmetic.held(self._computed(function, equation, operands), self.x64, kind)
+        self.work += getattr(value, "size", 0)
+        self.computed += 1
+        return value if equation is None else self._bounded(value, equation.source.line)
 
     def _computed(self, function: Callable[..., Any], equation: Equation | None, operands: list[Any]) -> Any:
         """Apply a NumPy function, which supports fewer dimensions than JAX."""

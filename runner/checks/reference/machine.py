@@ -90,13 +90,28 @@ def multiplied(value: Any, kind: str, machine: Machine) -> Any:
 
 def _draw(value: np.ndarray, seed: int) -> np.ndarray:
     """A number between -1 and 1 for each number, from its bits."""
-    bits = np.asarray(value, np.float64, order="C").view(np.uint64)
-    with np.errstate(over="ignore"):
-        mixed = (bits ^ np.uint64(0x9E3779B97F4A7C15 * (2 * seed + 1) % 2**64)) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(29)
-        mixed = mixed * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(32)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+    # At least one dimension: of arrays, products of integers wrap without a warning, and change in place.
+    bits = np.array(value, np.float64, order="C", ndmin=1).view(np.uint64)
+    bits ^= _mask(seed)
+    for factor, shift in _MIXING:
+        bits *= factor
+        bits ^= bits >> shift
+    bits >>= _UNUSED_BITS
+    drawn = bits.astype(np.float64)
+    drawn *= 2.0**-52
+    drawn -= 1.0
+    return drawn if value.ndim else drawn[0]
+
+
+_MIXING = ((np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)), (np.uint64(0x94D049BB133111EB), np.uint64(32)))
+"""The factors and shifts of splitmix64."""
+
+_UNUSED_BITS = np.uint64(11)
+
+
+@cache
+def _mask(seed: int) -> np.uint64:
+    return np.uint64(0x9E3779B97F4A7C15 * (2 * seed + 1) % 2**64)
 
 
 def moved(value: np.ndarray, share: float, seed: int) -> np.ndarray:

@@ -7,7 +7,8 @@ from runner.programs.derivation.calls import Call
 from runner.programs.derivation.registry import rule_for
 from runner.programs.derivation.rules import Dimensions, Rule
 
-NAMES = tuple(dict.fromkeys(row.key for row in OPERATIONS.values() if row.elementwise))
+BITCAST = "bitcast_convert_type"
+NAMES = tuple(dict.fromkeys(row.key for row in OPERATIONS.values() if row.elementwise and row.key != BITCAST))
 
 
 @rule_for(*NAMES)
@@ -22,6 +23,17 @@ def selected(call: Call) -> Rule | None:
     """Rule: as of an elementwise operation, whose operands are in two lists."""
     unlisted = any(call.arguments[name].parts is None for name in ("condlist", "choicelist"))
     return None if unlisted else broadcasting(call)
+
+
+@rule_for(BITCAST)
+def bitcast(call: Call) -> Rule:
+    """Rule: each dimension that operand and result share; between widths, one has another dimension at its end."""
+    shape = call.result.shape
+    (array,) = [array for argument in call.arguments.values() for array in argument.arrays()]
+    mine = Call.type(array).shape
+    shared = min(len(mine), len(shape))
+    operand, result = (tuple((d,) if d < shared else () for d in range(len(dims))) for dims in (mine, shape))
+    return Rule({array.place: operand}, result, dict(enumerate(shape[:shared])))
 
 
 def broadcasting(call: Call) -> Rule:

@@ -2,7 +2,7 @@
 
 A rule gives the factors of a call's dimensions; it returns None or raises `NotStatic` for a call that it does not
 cover. The term for an assignment depends on the site alone. An operation without a rule gets whole operands, which is
-always correct, and is registered with the reason.
+always correct.
 """
 
 from __future__ import annotations

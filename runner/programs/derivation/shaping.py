@@ -178,9 +178,10 @@ def broadcast_in(call: Call) -> Rule | None:
 
 
 @rule_for("concatenate", "stack")
-def joined(call: Call) -> Rule | None:
-    """Rule: whole along the joined dimension, that of `axis`."""
-    parts, axis = call.operand.parts or (), call.static("axis", 0)
+def joined(call: Call, axis: int | None = None) -> Rule | None:
+    """Rule: whole along the joined dimension: `axis`, or the last one of a result that has fewer, else the call's."""
+    parts = call.operand.parts or ()
+    axis = call.static("axis", 0) if axis is None else min(axis, len(call.result.shape) - 1)
     ranks, rank = {len(Call.type(part).shape) for part in parts}, len(call.result.shape)
     if len(ranks) != 1 or axis is None:
         return None
@@ -190,6 +191,11 @@ def joined(call: Call) -> Rule | None:
     result = every(call.result.shape, but=[axis])
     dimensions = result if ranks == {rank} else tuple(each for each in result if each)
     return Rule({part.place: dimensions for part in parts}, result, dict(enumerate(call.result.shape)))
+
+
+rule_for("vstack")(partial(joined, axis=0))
+rule_for("hstack", "column_stack")(partial(joined, axis=1))
+rule_for("dstack")(partial(joined, axis=2))
 
 
 @rule_for("repeat")

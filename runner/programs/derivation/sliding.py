@@ -22,10 +22,10 @@ def _part(x: Term, axis: int, lower: int | None, upper: int | None) -> Term:
     return indexed(x, [*[ALL] * axis, Slice(constant(lower), constant(upper), NOTHING)])
 
 
-def _axis(call: Call) -> int:
-    """The single dimension that an operation works along. Raises `NotStatic` if there is none."""
+def _axis(call: Call, axis: int | None = None) -> int:
+    """The single dimension that an operation works along, by default that of `axis`. Raises `NotStatic` if none."""
     shape = call.array.shape
-    axis = call.static("axis", default_axis(call))
+    axis = call.static("axis", default_axis(call)) if axis is None else axis
     axis = 0 if axis is None and len(shape) == 1 else axis
     if not isinstance(axis, int) or not shape or 0 in shape:
         raise NotStatic
@@ -144,11 +144,15 @@ def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
 
 
 @rule_for("flip", write=_flip, otherwise=[ALONG])
-def flip(call: Call) -> Rule | None:
-    """Rule: the blocks are sent in reverse order, each flipped."""
-    axis, shape = _axis(call), call.array.shape
+def flip(call: Call, axis: int | None = None) -> Rule | None:
+    """Rule: the blocks are sent in reverse order, each flipped along `axis`, by default the call's own."""
+    axis, shape = _axis(call, axis), call.array.shape
     held = tuple((size, (d,), 0) for d, size in enumerate(shape))
     return _sliding(call, Sent("permute", (axis,), held, itemsize(call.array.dtype)), permuted=True)
+
+
+rule_for("flipud", write=_flip, otherwise=[ALONG])(partial(flip, axis=0))
+rule_for("fliplr", write=_flip, otherwise=[ALONG])(partial(flip, axis=1))
 
 
 def edges(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -109,8 +109,25 @@ def array(value: Any) -> np.ndarray[Any, Any]:
     return np.asarray(value).astype(common_dtype(*leaves) if leaves else np.float64, copy=False)
 
 
+def _all_floats(values: Sequence[Any]) -> bool:
+    """Whether some of the values are arrays of floats, and all others Python numbers."""
+    arrays = 0
+    for value in values:
+        if dtypes.is_numeric(value):
+            # Floats of an oracle are float64; those of a `Rounded` array stand for others.
+            if value.dtype != np.float64 and (value.dtype.kind != "f" or getattr(value, "in_kind", None) is None):
+                return False
+            arrays += 1
+        elif type(value) is not float and type(value) is not int:
+            return False
+    return arrays > 0
+
+
 def common(*values: Any) -> list[np.ndarray[Any, Any]]:
     """Convert the values to arrays of their common dtype."""
+    if _all_floats(values):
+        # Almost every line of a model.
+        return [np.asanyarray(value, None if dtypes.is_numeric(value) else np.float64) for value in values]
     values = tuple(array(value) if isinstance(value, list | tuple) else value for value in values)
     dtype = common_dtype(*values)
     # `astype` wraps a Python int that does not fit, as JAX does.

@@ -148,6 +148,11 @@ RESULTS: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "coroutine": (awaited, X, NO_ARRAY),
     "none": (lambda x: None, X, NO_ARRAY),
     "float0": (lambda x: np.zeros(3, jax.dtypes.float0), X, "no array of an experiment has that dtype"),
+    "float0 of integers": (
+        lambda x: jax.grad(lambda i: jax.numpy.sum(x), allow_int=True)(jax.numpy.arange(4)),
+        X,
+        "it has a gradient of integers (float0), and no array of an experiment has that dtype",
+    ),
     "big-endian": (lambda x: 2 * x, X.astype(">f4"), NO_DTYPE),
     "longdouble": (lambda x: 2 * x, X.astype(np.longdouble), NO_DTYPE),
     "structured": (lambda x: x, np.zeros(4, [("a", "f4")]), NO_DTYPE),

@@ -514,6 +514,10 @@ class _Body:
         """The term of a variable or literal."""
         if isinstance(variable, Literal):
             aval: Any = variable.aval
+            if getattr(aval.dtype, "names", None):
+                raise self._cannot(
+                    "it has a gradient of integers (float0), and no array of an experiment has that dtype"
+                )
             return literal(variable.val, str(aval.dtype))
         known = self.known[variable]
         if isinstance(known, _Captured):

@@ -31,6 +31,7 @@ from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Name, names, within
 from runner.programs.derivation import (
     combining,
+    draws,
     indexing,
     lookups,
     matrices,
@@ -256,8 +257,18 @@ EXPRESSIONS = {
     "inverse": "inv(a @ b + 9 * eye(8))",
     "kron": "kron(v, w)",
     "rot90": "rot90(a)",
+    "diagonal of rows": "diagonal(a @ b)",
+    "diagonal of each": "diagonal(t[:, :4], axis1=2, axis2=1)",
+    "diagonal beside": "diagonal(a @ b, offset=1)",
+    "diagonal below, of rows": "diagonal(a, offset=-2)",
+    "diagonal of columns of each": "diagonal(t, offset=-4, axis1=1, axis2=2)",
+    "diagonal of dimensions apart": "diagonal(t, axis1=2, axis2=0)",
     "diag": "diag(b)",
+    "diag of integers": "diag(n) + diag(m[:4])",
+    "diag of a vector": "diag(v) + diag(v[1:], k=1)",
     "trace": "trace(a)",
+    "trace of each": "trace(t[:, :4], axis1=1, axis2=2)",
+    "trace beside": "trace(n, offset=-1)",
     "correlate": "correlate(v, v * 2) + correlate(v, w)",
     "tuple": "split(a, 2)[0]",
     "shape": "a / shape(a)[0]",
@@ -265,8 +276,8 @@ EXPRESSIONS = {
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "bernoulli", "bits", "block_diag", "categorical", "choice", "conv_transpose",
-    "convolve", "correlate", "cross", "diag", "diag_indices", "diagonal", "empty", "fft2", "fftfreq",
+    "PRNGKey", "bernoulli", "bits", "block_diag", "choice", 
+    "convolve", "correlate", "cross", "diag_indices", "empty", "fft2", "fftfreq",
     "fftn", "fold_in", "gumbel", "hsplit", "ifft2", "ifftn", "irfft2", "irfftn",
     "key", "key_data", "kron", "laplace", "linspace", "lu", "lu_pivots_to_permutation", "meshgrid",
     "normal", "permutation", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
@@ -440,6 +451,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "blocks that are not combined": (
         "associative_scan('mul', a)", combining, "_combined", lambda fn, left, right, **_: right,
     ),
+    "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
 """Wrong rules: an expression that needs the rule, and the replaced and replacing ways or functions."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.operations.row import Reduction
 from runner.graph.term import Term
-from runner.programs.derivation.calls import Call, is_number, itemsize
+from runner.programs.derivation.calls import Argument, Call, is_number, itemsize
 from runner.programs.derivation.pointwise import aligned
 from runner.programs.derivation.registry import Way, rule_for
 from runner.programs.derivation.rules import Rule, Sent, every
@@ -92,17 +93,22 @@ def alike(call: Call) -> Rule | None:
 def _chosen(site: Site, kind: Literal["max", "min"]) -> Term:
     """Write an argmax or argmin: along a sharded dimension, the first position of the overall best."""
     shape, axes = site.call.array.shape, site.call.axes(rank=len(site.call.array.shape))
-    axis, over = (axes[0], site.over(axes[0])) if len(axes) == 1 else (0, site.over(0))
-    if not over:
+    axis = axes[0] if len(axes) == 1 else 0
+    if not site.over(axis):
         return site.rewritten()
     site.ours("the choice among the blocks")
     x, size = (site.x, shape[axis]) if len(axes) == 1 else (built("ravel({x})", x=site.x), math.prod(shape))
-    x = site.named("of", x)
+    return first_best(site, kind, x, axis, size, is_number(site.call.array, "float"))
+
+
+def first_best(site: Site, kind: Literal["max", "min"], x: Term, axis: int, size: int, may_be_nan: bool) -> Term:
+    """Write the first position of the best of `x` along a sharded `axis`, which has `size` elements in all."""
+    over, x = site.over(axis), site.named("of", x)
     mine = site.define("mine", built("{f}({x}, axis={d})", f=kind, x=x, d=axis))
     best = site.define(kind, built("{f}(stop_gradient({m}), {over})", f=f"p{kind}", m=mine, over=over))
     at = built(f"arg{kind}({{x}}, axis={{d}}) + {{start}}", x=x, d=axis, start=site.start(over, size))
     template = "where({m} == {best}, {at}, {size})"
-    if not is_number(site.call.array, "float"):
+    if not may_be_nan:
         return built("pmin(" + template + ", {over})", m=mine, best=best, at=at, size=size, over=over)
     # The first NaN wins, which no collective expresses: counted from the end, its position is the least.
     at = site.define("at", at)
@@ -117,17 +123,23 @@ def chosen(call: Call) -> Rule | None:
 
     Each device finds its own, and two all-reduces find the overall one.
     """
-    shape, place = call.array.shape, call.operand.place
-    axes = call.axes(rank=len(shape))
+    axes = call.axes(rank=len(call.array.shape))
     if not axes or call.given("keepdims") or not is_number(call.array, "float", "int"):
         return None
+    return choosing(call, call.operand, axes)
+
+
+def choosing(call: Call, operand: Argument, axes: Sequence[int]) -> Rule:
+    """The rule of a choice along one dimension of an operand, or among all its elements."""
+    typed = call.type(operand)
+    shape = typed.shape
     # The factor of the chosen dimension may be split, but is not in the result, which is whole along it.
     axis, alone = axes[0], len(axes) == 1
     others = [(size, (d,), 0) for d, size in enumerate(shape) if d != axis] if alone else []
-    widths = itemsize(call.array.dtype), itemsize(call.result.dtype)
+    widths = itemsize(typed.dtype), itemsize(call.result.dtype)
     kept = every(shape, but=[] if alone else range(1, len(shape)))
     return Rule(
-        {place: kept},
+        {operand.place: kept},
         tuple((d,) for d in range(len(shape)) if d != axis) if alone else (),
         dict(enumerate(shape)) if alone else {0: shape[0]},
         inside=tuple(Sent("all-reduce", (axis,), tuple(others), width) for width in widths),

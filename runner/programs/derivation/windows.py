@@ -170,6 +170,17 @@ def convolved(call: Call) -> Rule | None:
     return _windowed(call, operands, tuple(of_out[c] for c in out), sizes, () if grouped else (2,), windows)
 
 
+@rule_for("conv_transpose")
+def transposed(call: Call) -> Rule | None:
+    """Rule: batch and features; space is whole."""
+    lhs, rhs = call.type_of("lhs").shape, call.type_of("rhs").shape
+    if call.given("transpose_kernel") or call.static("dimension_numbers") is not None:
+        return None
+    between = ((),) * (len(lhs) - 2)
+    operands: dict[str, Dimensions] = {"lhs": ((0,), *between, (2,)), "rhs": (*between, (2,), (1,))}
+    return Rule(operands, ((0,), *between, (1,)), {0: lhs[0], 1: rhs[-1], 2: lhs[-1]}, {2: "sum"})
+
+
 def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:
     """The windows along each dimension where they are not single elements, and the padding of all dimensions."""
     shape = call.array.shape

@@ -134,3 +134,29 @@ def test_a_lazy_dataclass_is_compiled_at_its_first_use_and_crosses_to_other_proc
     assert "value" not in Sent.__init__.__code__.co_varnames
     assert pickle.loads(pickle.dumps(Sent(3))) == Sent(3)
     assert "value" in Sent.__init__.__code__.co_varnames
+
+
+@pytest.mark.parametrize("base", [lazy, standard])
+@pytest.mark.parametrize("derived", [lazy, standard])
+@pytest.mark.parametrize("frozen", [(True, True), (True, False), (False, True), (False, False)])
+def test_one_inherits_from_the_other_where_both_of_the_standard_library_could(
+    base: Decorator, derived: Decorator, frozen: tuple[bool, bool]
+) -> None:
+    def outcome(base: Decorator, derived: Decorator) -> str:
+        @base(frozen=frozen[0])
+        class First:
+            x: int
+
+        try:
+
+            @derived(frozen=frozen[1])
+            class Second(First):
+                y: int = 2
+
+            made = Second(1)
+            made.x = 3
+        except (TypeError, dataclasses.FrozenInstanceError) as error:
+            return f"{type(error).__name__}: {error}"
+        return repr(made)
+
+    assert outcome(base, derived) == outcome(standard, standard)

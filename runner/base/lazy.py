@@ -24,7 +24,10 @@ def dataclass(cls: Any = None, /, *, frozen: bool = False, eq: bool = True, kw_o
 
     def make(cls: type[Any]) -> type[Any]:
         own = {name for name, value in vars(cls).items() if name != "__hash__" or value is not None}
-        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+        inherits = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
+        dataclasses.dataclass(init=False, repr=False, eq=False, frozen=frozen and inherits, kw_only=kw_only)(cls)
+        # A frozen class of the standard library inherits from frozen ones alone.
+        cls.__dataclass_params__.frozen = frozen
         methods: dict[str, Any] = {"__init__": _first(cls, "__init__", _init, frozen), "__repr__": _repr}
         if frozen:
             methods |= {"__setattr__": _refuse_to_assign, "__delattr__": _refuse_to_delete}

@@ -276,6 +276,7 @@ def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
             "values": {name: value for name, value in values.items() if name in outputs},
         },
         **{key: dict[str, Any]() for key in _OF_LINES},
+        "remat": None,
         "show": "none",
         "trace": False,
         "profile": False,

@@ -16,7 +16,7 @@ from runner.base.lazy import dataclass
 from runner.experiment.changing import ChangingGraph
 from runner.graph.language.lines import line_of, lines
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.model import INDEX, Equation, Graph, Operand, Ref, Repeat
+from runner.graph.model import INDEX, Equation, Graph, Operand, Ref, Repeat, walk
 from runner.graph.source import Line
 from runner.graph.spelling import Spelling
 from runner.graph.term import NOTHING, Apply, Const, Slice, Term
@@ -36,6 +36,8 @@ def rewritten(names: Names, layouts: Mapping[int, Spec]) -> Graph | None:
 
     `layouts`: those of values, by number: a line is rewritten only where what it reads is sharded.
     """
+    if not any(equation.operation in _RULES for equation in walk(names.graph)):
+        return None
     arrays = {array.name: array.layout.spec for array in names.experiment.given}
     given = {value.number: arrays[value.name] for value in names.graph.inputs if value.name in arrays}
     graph, rewriting = names.graph, _Rewriting.of_names(names, {**given, **layouts})

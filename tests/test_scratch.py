@@ -114,6 +114,8 @@ def test_a_folder_to_which_a_worker_writes_is_removed_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    # The workers of other tests in this process keep theirs.
+    monkeypatch.setattr(scratch, "_OWN", set())
     folder = scratch.Folder()
     (folder.path / "value.bin").touch()
     # An interrupted run removes the folder of a job before its worker ends: there is always another file.

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.app import candidates
 from runner.app.called.open_specs import experiment_of
+from runner.app.flow import candidates
 from runner.app.flow.plan_run import FinishedPlan
 from runner.app.flow.planning import Compiled
 from runner.base.chosen import AUTO

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.app import candidates
 from runner.app.cli import single
 from runner.app.cli.jobs import Job
+from runner.app.flow import candidates
 from runner.base import codec
 from runner.base.invocation import invocation
 from runner.base.words import bytes_text, of_system

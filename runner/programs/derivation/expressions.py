@@ -26,7 +26,6 @@ from runner.programs.derivation.registry import Write
 from runner.programs.derivation.rules import Assignment, PricedAssignment, assigned, followed
 from runner.programs.derivation.ruling import Around, Ruled, Rulings
 from runner.programs.derivation.scopes import Scope
-from runner.programs.derivation.simplifying import simplified
 from runner.programs.derivation.site import Site
 from runner.programs.derivation.terms import built, elements_of
 from runner.programs.derivation.values import DeviceValue, Unmade
@@ -93,7 +92,6 @@ class Expressions:
     def result(self, equation: Equation, goal: Spec | None = None, *, alone: bool = False) -> DeviceValue:
         """The value of an equation on one device; for the arguments see `value`."""
         names, statics = self.names, self.names.statics
-        equation = simplified(names, equation)
         if equation.spelled == "name":
             return self.value(equation.operands[0], goal, alone=alone)
         if (static := statics.of(equation)) is not None:

@@ -29,7 +29,6 @@ from runner.programs.derivation.lines import Repeated, Writing, Written
 from runner.programs.derivation.partials import is_scalar
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.scopes import Binding, Names, NamesState, NotDerived, Scope
-from runner.programs.derivation.simplifying import absorbed
 from runner.programs.derivation.terms import built, gathered
 from runner.programs.derivation.values import DeviceValue
 
@@ -186,8 +185,6 @@ class Writer:
                 self._reach(at, len(lines))
             if isinstance(equation.form, Repeat):
                 self._loop(equation, equation.form)
-                continue
-            if absorbed(self.names, equation):
                 continue
             (value,) = equation.results
             again = bool(forced) and any(value.name == each.name for later in lines[at + 1 :] for each in later.results)

@@ -20,17 +20,11 @@ from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import INDEX, Equation, Graph, Operand, Ref, Repeat, walk
 from runner.graph.source import Line
 from runner.graph.spelling import Spelling
-from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Term
+from runner.graph.term import NOTHING, Apply, Group, Slice, Term
 from runner.programs.derivation.calls import NotStatic, is_number, itemsize
 from runner.programs.derivation.scopes import Names, NotDerived
 from runner.programs.derivation.sliding import pairs
-from runner.programs.derivation.terms import ALL, built, constant, indexed, items, spread
-
-_SCANS: Mapping[str, tuple[str, float]] = {
-    "cumsum": ("sum", 0), "cumulative_sum": ("sum", 0), "cumprod": ("prod", 1), "cummax": ("max", -math.inf),
-    "cummin": ("min", math.inf), "cumlogsumexp": ("logsumexp", -math.inf),
-}  # fmt: skip
-"""For each scan the reduction that gives its last element, and the element that changes no result of it."""
+from runner.programs.derivation.terms import ALL, built, constant, indexed, items, number, spread
 
 
 def rewritten(names: Names, layouts: Mapping[int, Spec]) -> Graph | None:
@@ -174,7 +168,8 @@ def _places(rewriting: _Rewriting, entry: Operand, size: int) -> range:
 def _element(rewriting: _Rewriting, equation: Equation) -> Term | None:
     """Of one element of a scan: the reduction of what is before it. Of the ends of a sorted array: of sorted blocks."""
     producer = rewriting.producer(equation.operands[0])
-    if producer is None or not producer.operands or producer.operation not in {*_SCANS, "sort"}:
+    row = None if producer is None else OPERATIONS.get(producer.operation)
+    if producer is None or row is None or not producer.operands or (row.scan is None and row.name != "sort"):
         return None
     x, taken = producer.operands[0], [*items(equation.operands[1])]
     typed, result = rewriting.names.type_of(x), rewriting.names.type_of(equation.operands[0])
@@ -189,7 +184,7 @@ def _element(rewriting: _Rewriting, equation: Equation) -> Term | None:
     # A sum of smaller integers has a wider type.
     if not places or not (is_number(typed, "float") or (is_number(typed, "int") and itemsize(typed.dtype) >= 4)):
         return None
-    write = _of_scan if producer.operation in _SCANS else _of_sorted
+    write = _of_sorted if row.scan is None else _of_scan
     term = write(rewriting, producer, typed, d, places, keeps=keeps)
     if term is None:
         return None
@@ -201,23 +196,20 @@ def _element(rewriting: _Rewriting, equation: Equation) -> Term | None:
 
 def _of_scan(rewriting: _Rewriting, scan: Equation, typed: Typed, d: int, places: range, *, keeps: bool) -> Term | None:
     """The element of a scan along `d` at the only one of `places`."""
-    reduction, nothing = _SCANS[scan.operation]
+    kind = OPERATIONS[scan.operation].scan
+    assert kind is not None
     given = {"include_initial", "reverse"}.intersection(OPERATIONS[scan.operation].signature.parameters)
     back = any(rewriting.argument(scan, name) for name in sorted(given))
     if len(places) > 1 or (back and "reverse" not in given):
         return None
-    if math.isinf(nothing) and not is_number(typed, "float"):
+    if math.isinf(kind.identity) and not is_number(typed, "float"):
         return None
     x, (at,) = rewriting.operand(scan.operands[0]), places
     if at != (0 if back else typed.shape[d] - 1):
         mask = built("arange({n}) " + (">=" if back else "<=") + " {at}", n=typed.shape[d], at=at)
         mask = spread(mask, len(typed.shape) - 1 - d)
-        x = built("where({mask}, {x}, {nothing})", mask=mask, x=x, nothing=_number(nothing))
-    return built("{f}({x}, axis={d}" + (", keepdims=True)" if keeps else ")"), f=reduction, x=x, d=d)
-
-
-def _number(number: float) -> Term:
-    return built("-inf" if number < 0 else "inf") if math.isinf(number) else Const(int(number))
+        x = built("where({mask}, {x}, {nothing})", mask=mask, x=x, nothing=number(kind.identity))
+    return built("{f}({x}, axis={d}" + (", keepdims=True)" if keeps else ")"), f=kind.reduction, x=x, d=d)
 
 
 def _of_sorted(

@@ -21,7 +21,7 @@ Meaning: TypeAlias = Literal[
     "batch", "sequence", "heads", "features", "experts", "vocabulary", "stages", "positions in space"
 ]
 
-_SCANS = ("cumsum", "cumulative_sum", "cumprod", "cummax", "cummin", "cumlogsumexp", "associative_scan")
+_SCANS = ("associative_scan", *(row.name for row in OPERATIONS.values() if row.scan is not None))
 """Operations that run along a dimension."""
 
 _SELECTIONS = ("argmax", "argmin", "argsort", "top_k", "categorical")

@@ -32,7 +32,6 @@ from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Name, names, within
 from runner.programs.derivation import (
     combining,
-    draws,
     indexing,
     lookups,
     matrices,
@@ -454,7 +453,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "blocks that are not combined": (
         "associative_scan('mul', a)", combining, "_combined", lambda fn, left, right, **_: right,
     ),
-    "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
+    "noise of another distribution": ("categorical(key(0), A)", reductions, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
 """Wrong rules: an expression that needs the rule, and the replaced and replacing ways or functions."""
 

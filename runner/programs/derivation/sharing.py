@@ -1,13 +1,14 @@
-"""Writes each repeated collective once, as a line that is read by name."""
+"""Writes each repeated collective once, as a line that is read by name, and a short reshard where it is read once."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from runner.graph.language.parts import called
-from runner.graph.term import Lambda, Name, Term, children, mapped, names
+from runner.graph.language.printing import is_within
+from runner.graph.term import Lambda, Name, Term, children, mapped, names, substituted
 from runner.programs.derivation.lines import Writing, Written
 
 
@@ -67,3 +68,23 @@ def collectives(term: Term) -> Iterator[Term]:
     if not isinstance(term, Lambda):
         for part in children(term):
             yield from collectives(part)
+
+
+_LONGEST = 96
+"""The longest line, in characters, that inlining may produce."""
+
+
+def inlined(lines: Sequence[Writing], moved: Collection[str]) -> list[Writing]:
+    """Inline each line in `moved` (a mere reshard) into its only reader, unless that becomes too long."""
+    left = list(lines)
+    for name in [line.name for line in lines if isinstance(line, Written) and line.name in moved]:
+        at, line = next((i, each) for i, each in enumerate(left) if isinstance(each, Written) and each.name == name)
+        readers = [i for i, each in enumerate(left) if name in each.names]
+        reader = left[readers[0]] if len(readers) == 1 else None
+        if not isinstance(reader, Written) or names(reader.term).count(name) > 1:
+            continue
+        term = substituted(reader.term, {name: line.term}.get)
+        if is_within(term, _LONGEST):
+            left[readers[0]] = replace(reader, term=term)
+            del left[at]
+    return left

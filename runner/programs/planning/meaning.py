@@ -83,11 +83,6 @@ class Meanings:
         self._of_weights = frozenset(columns | {part for part, whole in self.groups.faster() if whole in columns})
         self._evidence = self._grouped()
 
-    @property
-    def weights(self) -> frozenset[int]:
-        """The tensors that are weights, or computed from weights alone."""
-        return frozenset(self.roots)
-
     def of(self, group: int | None) -> Meaning | None:
         """The meaning of a group; None if it is not known."""
         if group is None:

@@ -23,7 +23,7 @@ from runner.programs.derivation.values import DeviceValue
 def along(call: Call) -> Rule | None:
     """Rule: an operation along some dimensions, which must be whole, and independent along the others."""
     shape = call.array.shape
-    others = [each for name, each in call.arguments.items() if name not in ("axis", "axes", "keepdims")][1:]
+    others = [argument for name, argument in call.arguments.items() if name not in ("axis", "axes", "keepdims")][1:]
     if any(not other.static for other in others):
         return None
     rank, result = len(shape), call.result.shape
@@ -32,7 +32,7 @@ def along(call: Call) -> Rule | None:
     if not keeps and len(result) != rank - len(axes):
         return None
     dimensions = every(shape, but=axes)
-    kept = tuple(each for d, each in enumerate(dimensions) if keeps or d not in axes)
+    kept = tuple(factors for d, factors in enumerate(dimensions) if keeps or d not in axes)
     return Rule({call.operand.place: dimensions}, kept, dict(enumerate(shape)))
 
 
@@ -84,7 +84,7 @@ rule_for(
 @rule_for("allclose", "array_equal")
 def alike(call: Call) -> Rule | None:
     """Rule: the comparison of all elements, completed over all devices."""
-    parts = [each for name, each in call.arguments.items() if name in ("a", "b", "a1", "a2")]
+    parts = [argument for name, argument in call.arguments.items() if name in ("a", "b", "a1", "a2")]
     shapes = [Call.type(part).shape for part in parts]
     if shapes[0] != shapes[1] or math.prod(shapes[0]) == 0:
         return None

@@ -198,9 +198,9 @@ def _of_scan(rewriting: _Rewriting, scan: Equation, typed: Typed, d: int, places
     """The element of a scan along `d` at the only one of `places`."""
     kind = OPERATIONS[scan.operation].scan
     assert kind is not None
-    given = {"include_initial", "reverse"}.intersection(OPERATIONS[scan.operation].signature.parameters)
-    back = any(rewriting.argument(scan, name) for name in sorted(given))
-    if len(places) > 1 or (back and "reverse" not in given):
+    options = {"include_initial", "reverse"}.intersection(OPERATIONS[scan.operation].signature.parameters)
+    back = any(rewriting.argument(scan, name) for name in sorted(options))
+    if len(places) > 1 or (back and "reverse" not in options):
         return None
     if math.isinf(kind.identity) and not is_number(typed, "float"):
         return None
@@ -250,7 +250,7 @@ def _of_product(rewriting: _Rewriting, equation: Equation) -> Term | None:
         return None
     a, b = producer.operands
     types = rewriting.names.type_of(a), rewriting.names.type_of(b)
-    if any(each is None or len(each.shape) != 2 or not is_number(each, "float") for each in types):
+    if any(typed is None or len(typed.shape) != 2 or not is_number(typed, "float") for typed in types):
         return None
     if max(rewriting.blocks(a), rewriting.blocks(b)) < 2:
         return None

@@ -147,8 +147,8 @@ def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
 def flip(call: Call, axis: int | None = None) -> Rule | None:
     """Rule: the blocks are sent in reverse order, each flipped along `axis`, by default the call's own."""
     axis, shape = _axis(call, axis), call.array.shape
-    held = tuple((size, (d,), 0) for d, size in enumerate(shape))
-    return _sliding(call, Sent("permute", (axis,), held, itemsize(call.array.dtype)), permuted=True)
+    blocks = tuple((size, (d,), 0) for d, size in enumerate(shape))
+    return _sliding(call, Sent("permute", (axis,), blocks, itemsize(call.array.dtype)), permuted=True)
 
 
 rule_for("flipud", write=_flip, otherwise=[ALONG])(partial(flip, axis=0))

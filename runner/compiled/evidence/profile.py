@@ -100,24 +100,24 @@ class _PlaneReader:
         carried: dict[str, _Times] = defaultdict(_Times)
         unnamed: Counter[str] = Counter()
         foreign: dict[str, None] = {}
-        for event, seconds in zip(self._events, own_times(self._events, self._inside()), strict=True):
-            everything.add(event, seconds)
+        for event, nanoseconds in zip(self._events, own_times(self._events, self._inside()), strict=True):
+            everything.add(event, nanoseconds)
             here = not event.module or event.module == self._module.name
             instruction = self._instructions.get(event.instruction) if here else None
             if instruction is None:
                 if event.instruction:
                     foreign[event.instruction] = None
             elif event.instruction in self._collectives.carriers:
-                carried[self._collectives.carriers[event.instruction]].add(event, seconds)
+                carried[self._collectives.carriers[event.instruction]].add(event, nanoseconds)
                 continue
             elif origins := self._lines(instruction):
                 nodes = list(dict.fromkeys(origin.node for origin in origins))
                 key = frozenset(nodes), all(origin.gradient for origin in origins)
                 order.setdefault(key, nodes)
-                lines[key].add(event, seconds)
+                lines[key].add(event, nanoseconds)
                 continue
-            unattributed.add(event, seconds)
-            unnamed[event.instruction or event.name] += seconds
+            unattributed.add(event, nanoseconds)
+            unnamed[event.instruction or event.name] += nanoseconds
         self._doubt(foreign, runs)
         listed = [self._collective(entry, carried) for entry in self._collectives.entries]
         return Profile(

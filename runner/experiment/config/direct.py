@@ -114,11 +114,11 @@ def _read(group: str, option: object, folders: Sequence[Path]) -> Any:
     """The content of the file of an option; None where Hydra has to find, to read or to refuse it."""
     if not isinstance(option, str) or not _OPTION.fullmatch(option):
         return None
-    found = [file for folder in folders if is_there(file := file_of(folder, group, option))]
-    if len(found) != 1:
+    there = [file for folder in folders if is_there(file := file_of(folder, group, option))]
+    if len(there) != 1:
         return None
     try:
-        text = files.text(found[0])
+        text = files.text(there[0])
         where = files.package(text, group)
         content = yaml.load(text, _Loader)
     except (files.UnreadableFile, yaml.YAMLError, ValueError):

@@ -14,6 +14,7 @@ from runner.base import codec, plain, regular
 from runner.base.faults import nearest
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
+from runner.base.words import of_address
 from runner.compiled.explanation import dumps, estimating, meshes, modules, profiles, serialized
 from runner.compiled.explanation.dumps import DumpedModule
 from runner.compiled.explanation.model import SCHEMA, Explanation
@@ -236,7 +237,7 @@ def _platform(file: Path) -> str | None:
 def _checked(path: Path) -> Path:
     """A regular file that is not too large. Raises `UnreadableModule`."""
     if not path.is_file():
-        what = "it is not a regular file" if path.exists() else "there is no such file"
+        what = "it is not a regular file" if path.exists() else f"there is no such file{of_address(path)}"
         raise UnreadableModule(f"{path}: {what}")
     if path.stat().st_size > LARGEST:
         raise UnreadableModule(f"{path}: a file of more than {LARGEST // 1_000_000_000} GB is not read")

@@ -7,15 +7,7 @@ from collections.abc import Iterable
 from runner.base.words import listed
 from runner.compiled.evidence.model import Collective, MergedPart, Reason
 from runner.compiled.evidence.nodes import asked, stacks
-from runner.graph.language.operations import OPERATIONS
-
-_FUNCTIONS = {
-    primitive: row.name
-    for row in reversed(OPERATIONS.values())
-    if row.over is not None
-    for primitive in row.over.primitives
-}
-"""The functions of `jax.lax` by their primitives, of several the first: `psum` for `psum_invariant`."""
+from runner.graph.language.operations import COMMUNICATING
 
 
 def reason(entry: Collective, op_name: str) -> Reason:
@@ -33,7 +25,7 @@ def reason(entry: Collective, op_name: str) -> Reason:
     derived = f"JAX's differentiation of {listed(backward)}" if backward else ""
     ask = "ask" if len(forward) + bool(backward) > 1 else "asks"
     names = (stack.rpartition("/")[2].removesuffix("_start") for stack in every if asked(stack))
-    calls = dict.fromkeys(_FUNCTIONS.get(name, name) for name in names)
+    calls = dict.fromkeys(COMMUNICATING.get(name, name) for name in names)
     what = f": {', '.join(calls)}" if calls else ""
     text = f"{' and '.join(filter(None, [who, derived]))} {ask} for it{what}"
     besides = _nodes(part for part, stack in parts if not asked(stack) and set(part.nodes).isdisjoint(_nodes(own)))

@@ -272,8 +272,10 @@ _ENTRY = re.compile(r"(?!nan\b|inf\b)[A-Za-z_]\w*|[1-9]\d*")
 
 
 def _in_yaml(value: Any) -> str:
-    """Format a spec as YAML has it: `[null, x]`."""
-    return specs.written(value) if is_list(value) else str(value)
+    """Format a value, such as a spec, as YAML has it: `[null,x]`."""
+    if is_list(value):
+        return f"[{','.join(map(_in_yaml, value))}]"
+    return "null" if value is None else str(value)
 
 
 def _in_words(kind: Kind) -> str:
@@ -363,6 +365,7 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("loss", "wrt", "gradients"), _LOSS),
     **dict.fromkeys(("checks", "check", "assert", "assertions", "tests"), _EXPECTED),
     **dict.fromkeys(("shard_map", "pmap", "body", "forward"), _LINES),
+    **dict.fromkeys(("filter", "filters"), "; 'where' chooses the rows of a sweep's table: where='bytes_sent<1e6'"),
     **{key: f"; each array has its own: arrays.A.{key}" for key in ("dtype", "shape", "spec", "init")},
     **dict.fromkeys(("params", "inputs", "operands"), "; operands are arrays: {A: {shape: [4, 8], spec: [x, null]}}"),
 }

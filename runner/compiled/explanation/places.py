@@ -111,8 +111,8 @@ class Places:
 
 def of_module(module: Module, users: IsUsers = is_users) -> Places:
     """The places of a module's lines; `users`: which files are the user's."""
-    given = module.entry.parameters.values() if module.entry is not None else ()
-    return Places(_files(module), users, {parameter.op_name for parameter in given})
+    parameters = module.entry.parameters.values() if module.entry is not None else ()
+    return Places(_files(module), users, {parameter.op_name for parameter in parameters})
 
 
 def _files(module: Module) -> set[str]:

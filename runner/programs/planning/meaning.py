@@ -21,7 +21,7 @@ Meaning: TypeAlias = Literal[
     "batch", "sequence", "heads", "features", "experts", "vocabulary", "stages", "positions in space"
 ]
 
-_SCANS = ("cumsum", "cumulative_sum", "cumprod", "cummax", "cummin", "cumlogsumexp", "associative_scan")
+_SCANS = ("associative_scan", *(row.name for row in OPERATIONS.values() if row.scan is not None))
 """Operations that run along a dimension."""
 
 _SELECTIONS = ("argmax", "argmin", "argsort", "top_k", "categorical")
@@ -82,11 +82,6 @@ class Meanings:
         columns = set(self._weight_groups())
         self._of_weights = frozenset(columns | {part for part, whole in self.groups.faster() if whole in columns})
         self._evidence = self._grouped()
-
-    @property
-    def weights(self) -> frozenset[int]:
-        """The tensors that are weights, or computed from weights alone."""
-        return frozenset(self.roots)
 
     def of(self, group: int | None) -> Meaning | None:
         """The meaning of a group; None if it is not known."""

@@ -9,7 +9,7 @@ The files of twins contain this text, so it uses JAX and NumPy alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any, cast
 
@@ -83,7 +83,8 @@ _MANY = 4096
 class _Literal:
     """A literal or a constant of a jaxpr: `owner` is what the jaxpr has, `numbers` its elements.
 
-    `drawn`: whether it belongs to a function of `jax.random`, which readers of jaxprs do not enter.
+    `drawn`: whether it belongs to a function of `jax.random`, which readers of jaxprs do not enter. `wide`: the same
+    numbers in the function traced with 64 bits, None where that has other types; `exact`: those with their digits.
     """
 
     def __init__(self, owner: Any, value: np.ndarray, within: str) -> None:
@@ -91,6 +92,8 @@ class _Literal:
         self.kind = value.dtype
         self.numbers: list[float] = value.astype(np.float64).ravel().tolist()
         self.drawn = within in (NORMAL_DRAWS, BOUNDED_DRAWS)
+        self.wide: list[float] | None = None
+        self.exact: list[float] = self.numbers
 
     def rounded(self, kind: Any) -> bytes:
         """Its numbers in a narrow dtype."""
@@ -110,18 +113,19 @@ class _Digits:
         self._traced: list[float] = []
         self._groups: dict[tuple[Any, str], dict[float, list[float]]] = {}
 
-    def of(self, narrow: Any, trace: Callable[[], Any]) -> dict[int, list[float]]:
-        """The digits of the literals in a jaxpr, by their identity; `trace` traces the function with 64 bits."""
+    def of(self, narrow: Any, trace: Callable[[], Any]) -> list[_Literal]:
+        """The literals in a jaxpr, with their digits; `trace` traces the function with 64 bits."""
         literals = [literal for literal in _literals(narrow) if is_narrow(literal.kind)]
-        aligned = _aligned(literals, trace) if any(map(self._unclear, literals)) else {}
-        self._traced = [number for literal in aligned.values() for number in literal.numbers]
-        return {id(literal.owner): self._numbers(literal, aligned.get(id(literal.owner))) for literal in literals}
-
-    def _numbers(self, literal: _Literal, wide: _Literal | None) -> list[float]:
-        if wide is not None and (literal.drawn or not self._as_read):
-            return wide.numbers
-        several = literal.numbers if wide is None else wide.numbers
-        return [self._number(literal, *pair) for pair in zip(literal.numbers, several, strict=True)]
+        if any(map(self._unclear, literals)):
+            _align(literals, trace)
+        self._traced = [number for literal in literals for number in literal.wide or ()]
+        for literal in literals:
+            if literal.wide is not None and (literal.drawn or not self._as_read):
+                literal.exact = literal.wide
+            else:
+                pairs = zip(literal.numbers, literal.wide or literal.numbers, strict=True)
+                literal.exact = [self._number(literal, *pair) for pair in pairs]
+        return literals
 
     def _number(self, literal: _Literal, number: float, wide: float) -> float:
         """The digits of a number; those with 64 bits, if known, come after those that a reader has."""
@@ -176,24 +180,18 @@ def _rounded_to(kind: Any, numbers: Sequence[float]) -> np.ndarray:
         return np.asarray(numbers, np.float64).astype(kind).astype(np.float64)
 
 
-def _aligned(literals: Sequence[_Literal], trace: Callable[[], Any]) -> dict[int, _Literal]:
-    """The 64-bit literals of a function traced with 64 bits, by the identity of the narrow ones at their places."""
+def _align(literals: Sequence[_Literal], trace: Callable[[], Any]) -> None:
+    """Give literals the numbers at their places in the function traced with 64 bits."""
     try:
         traced = list(_literals(trace()))
     except Exception:  # The user's function may raise anything where its types are others.
-        return {}
+        return
     coarsest = max((literal.kind for literal in literals), key=lambda kind: float(_jax.numpy.finfo(kind).eps))
     a, b = ([literal.rounded(coarsest) for literal in several] for several in (literals, traced))
-    pairs = [
-        (literals[block.a + i], traced[block.b + i])
-        for block in SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
-        for i in range(block.size)
-    ]
-    return {
-        id(narrow.owner): wide
-        for narrow, wide in pairs
-        if wide.kind == np.float64 and narrow.rounded(narrow.kind) == wide.rounded(narrow.kind)
-    }
+    for block in SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks():
+        for narrow, wide in zip(literals[block.a :][: block.size], traced[block.b :][: block.size], strict=True):
+            if wide.kind == np.float64 and narrow.rounded(narrow.kind) == wide.rounded(narrow.kind):
+                narrow.wide = wide.numbers
 
 
 def _literals(jaxpr: Any, within: str = "") -> Iterator[_Literal]:
@@ -293,8 +291,8 @@ SERIES = "sinc"
 class Widening:
     """Rewrites the jaxprs of one function; one that is used several times is rewritten once."""
 
-    def __init__(self, digits: Mapping[int, list[float]]) -> None:
-        self._digits = digits
+    def __init__(self, literals: Iterable[_Literal] = ()) -> None:
+        self._literals = {id(literal.owner): literal for literal in literals}
         self._done: dict[tuple[Any, str], Any] = {}
 
     def jaxpr(self, jaxpr: Any, within: str = "") -> Any:
@@ -309,8 +307,8 @@ class Widening:
         if dtype is None or not is_narrow(dtype):
             return value
         wide = _wide_value(value)
-        numbers = self._digits.get(id(owner))
-        return wide if numbers is None else np.asarray(numbers, np.float64).reshape(wide.shape)
+        literal = self._literals.get(id(owner))
+        return wide if literal is None else np.asarray(literal.exact, np.float64).reshape(wide.shape)
 
     def parameter(self, value: Any, within: str = "") -> Any:
         """A parameter of an equation: its jaxprs rewritten, its types and dtypes widened."""

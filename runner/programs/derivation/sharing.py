@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from runner.experiment.traced import TracedLine, TracedTerm
 from runner.graph.language.parts import called
 from runner.graph.term import Lambda, Name, Term, children, mapped, names
-from runner.programs.derivation.lines import Writing, Written
 
 
-def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
+def shared(lines: Sequence[TracedLine], fresh: Callable[[str], str]) -> list[TracedLine]:
     """Give each collective that occurs more than once in a section a line of its own."""
-    again = Counter(each for line in lines if isinstance(line, Written) for each in collectives(line.term))
+    again = Counter(each for line in lines if isinstance(line, TracedTerm) for each in collectives(line.term))
     held: dict[Term, tuple[str, frozenset[str]]] = {}
-    left: list[Writing] = []
+    left: list[TracedLine] = []
     for line in lines:
-        if isinstance(line, Written):
+        if isinstance(line, TracedTerm):
             left += _of_one(line, again, held, fresh)
         else:
             left.append(replace(line, body=tuple(shared(line.body, fresh))))
@@ -27,16 +27,16 @@ def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writin
             for collective, (name, read) in held.items()
             if not gone & read and name not in gone
         }
-        if isinstance(line, Written) and isinstance(left[-1], Written) and again[line.term] > 1:
+        if isinstance(line, TracedTerm) and isinstance(left[-1], TracedTerm) and again[line.term] > 1:
             held.setdefault(line.term, (line.name, frozenset(names(line.term))))
     return left
 
 
 def _of_one(
-    line: Written, again: Counter[Term], held: dict[Term, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
-) -> Iterator[Written]:
+    line: TracedTerm, again: Counter[Term], held: dict[Term, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
+) -> Iterator[TracedTerm]:
     """Yield the new lines for collectives in a line that occur again, then the line itself."""
-    made: list[Written] = []
+    made: list[TracedTerm] = []
 
     def visit(term: Term) -> Term:
         collective = is_collective(term)
@@ -44,7 +44,7 @@ def _of_one(
             return Name(held[term][0])
         if collective and again[term] > 1 and term is not line.term:
             name = fresh(f"{line.name}_shared")
-            made.append(Written(replace(line.line, name=name), term))
+            made.append(TracedTerm(name, term))
             held[term] = name, frozenset(names(term))
             return Name(name)
         return term if isinstance(term, Lambda) else mapped(term, visit)

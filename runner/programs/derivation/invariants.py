@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
-from runner.graph.term import Lambda, Name, Term, mapped, names, substituted
+from runner.graph.term import Name, Term, mapped_outside, names, substituted
 from runner.programs.derivation.sharing import collectives, is_collective
 
 
@@ -92,7 +92,7 @@ def _apart(term: Term, changing: Collection[str], named: Callable[[Term], Name])
     """Replace each invariant collective in a term by a name."""
     if is_collective(term) and not any(name in changing for name in names(term)):
         return named(term)
-    return term if isinstance(term, Lambda) else mapped(term, lambda part: _apart(part, changing, named))
+    return mapped_outside(term, lambda part: _apart(part, changing, named))
 
 
 def _needed(at: int, invariant: dict[int, set[int]]) -> Iterator[int]:

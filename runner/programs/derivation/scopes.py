@@ -131,7 +131,7 @@ class Names:
     def _same(self, value: DeviceValue) -> Binding | None:
         """The section's own binding of a value that another name repeats, so that both share its other layouts."""
         bound = self.bound_to(value)
-        if bound is None or bound[0] is not self.scopes[0] or _name_of(value) in self.inner:
+        if bound is None or bound[0] is not self.scopes[0] or value.name in self.inner:
             return None
         return bound[1]
 
@@ -292,10 +292,10 @@ class Names:
 
     def bound_to(self, value: DeviceValue) -> tuple[Scope, Binding] | None:
         """The scope and the binding of the name that a value is read by; None if it has none."""
-        if not isinstance(value.term, Name):
+        if value.name is None:
             return None
         for scope in reversed(self.scopes):
-            binding = scope.names.get(value.term.name)
+            binding = scope.names.get(value.name)
             if binding is not None and binding.value.term is value.term:
                 return scope, binding
         # The array may be bound to a second name.
@@ -304,10 +304,6 @@ class Names:
                 if binding.value.term is value.term:
                     return scope, binding
         return None
-
-
-def _name_of(value: DeviceValue) -> str | None:
-    return value.term.name if isinstance(value.term, Name) else None
 
 
 def _names(graph: Graph) -> Iterator[str]:

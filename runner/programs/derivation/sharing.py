@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runner.experiment.traced import TracedLine, TracedTerm
-from runner.graph.language.parts import called
-from runner.graph.term import Lambda, Name, Term, children, mapped, names
+from runner.graph.language.parts import called, parts
+from runner.graph.term import Name, Term, mapped_outside, names
 
 
 def shared(lines: Sequence[TracedLine], fresh: Callable[[str], str]) -> list[TracedLine]:
@@ -47,7 +47,7 @@ def _of_one(
             made.append(TracedTerm(name, term))
             held[term] = name, frozenset(names(term))
             return Name(name)
-        return term if isinstance(term, Lambda) else mapped(term, visit)
+        return mapped_outside(term, visit)
 
     term = visit(line.term)
     yield from made
@@ -62,8 +62,4 @@ def is_collective(term: Term) -> bool:
 
 def collectives(term: Term) -> Iterator[Term]:
     """Yield the collectives in a term."""
-    if is_collective(term):
-        yield term
-    if not isinstance(term, Lambda):
-        for part in children(term):
-            yield from collectives(part)
+    return filter(is_collective, parts(term))

@@ -339,7 +339,7 @@ class Writer:
         starts = [(name, self._nothing(value, sums[name]) if name in sums else value) for name, value in carried]
         carry = {name: self._varying(value) for name, value in starts}
         over = {name: value.term for name, value in zip(loop.over, overs, strict=True)}
-        stack = {name: value.term.name for name, value in stacked if isinstance(value.term, Name)}
+        stack = {name: value.name for name, value in stacked if value.name is not None}
         goals = {name: self._goal(loop, name, first) for name, first in carried}
         moved = {name: goal for name, first in carried if (goal := goals[name]) is not None and first.spec != goal}
         again = bool(moved) or self._read_by_name(loop, sums)
@@ -404,7 +404,6 @@ class Writer:
 
     def _summed(self, name: str, first: DeviceValue, end: DeviceValue, accumulation: Accumulation) -> DeviceValue:
         """The sum over devices of what a repeat has accumulated, added to the initial value."""
-        assert isinstance(end.term, Name)
         assert end.shape is not None
         n, term = self.mesh.axis_size(accumulation.axes), accumulation.of(end.term)
         held = moves.local_bytes(self.mesh, end.shape, itemsize(end.dtype), end.spec)
@@ -444,7 +443,7 @@ class Writer:
                 if goal[0]:
                     raise NotDerived(f"the steps of '{result}' are sharded over devices")
                 value = self.layouts.reshard(value, Spec(goal[1:]))
-            if not isinstance(value.term, Name):
+            if value.name is None:
                 value = self.names.define(self.names.fresh(f"{name}_each"), value)
             stacked.append((name, value))
         return stacked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from runner.app.flow import run as flow
 from runner.base import codec
-from runner.compiled.evidence import hlo, warnings
+from runner.compiled.evidence import hlo, warnings, words
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.model import Collective
 from runner.compiled.evidence.nodes import OperationOrigin, Origins
@@ -98,6 +99,16 @@ def entries(record: Record, program: str, kind: str) -> set[tuple[Any, ...]]:
         for each in collectives(record, program)
         if each.kind == kind
     }
+
+
+def test_the_record_names_a_collective_as_the_tables_do(ran: tuple[Record, Path]) -> None:
+    for program in ("auto", "derived"):
+        listed = json.loads((ran[1] / "result.json").read_text())["programs"][program]["collectives"]
+        shown = collectives(ran[0], program)
+        assert [(each["of"], each["why"]["text"]) for each in listed] == [
+            (words.subject(each), each.why and each.why.text) for each in shown
+        ]
+        assert any(place(Q) in each["of"] for each in listed)
 
 
 # The programs.

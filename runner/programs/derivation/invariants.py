@@ -41,7 +41,7 @@ def _of_loop(loop: TracedLoop, fresh: Callable[[str], str]) -> Iterator[TracedLi
         line = _written(line)
         name = fresh(f"{loop.name}_{line.name}")
         yield TracedTerm(name, line.term)
-        if once[line.name] > 1 or any(isinstance(each, TracedLoop) and line.name in each.names for each in body):
+        if once[line.name] > 1 or any(isinstance(other, TracedLoop) and line.name in other.names for other in body):
             rest.append(replace(line, term=Name(name)))
         else:
             called[line.name] = Name(name)
@@ -58,14 +58,14 @@ def _separated(loop: TracedLoop, fresh: Callable[[str], str]) -> tuple[list[Trac
     changing, last = set(inputs), dict[str, int]()
     body: list[TracedLine] = []
     invariant: dict[int, set[int]] = {}
-    known: dict[object, str] = {}
+    terms: dict[object, str] = {}
 
     def named(line: TracedTerm, part: Term) -> Name:
         # Equal collectives of equal values share a line.
         versions = frozenset((name, last.get(name)) for name in names(part))
-        name = known.get((part, versions))
+        name = terms.get((part, versions))
         if name is None:
-            name = known[part, versions] = fresh(f"{line.name}_once")
+            name = terms[part, versions] = fresh(f"{line.name}_once")
             add(TracedTerm(name, part))
         return Name(name)
 
@@ -97,9 +97,9 @@ def _apart(term: Term, changing: Collection[str], named: Callable[[Term], Name])
 
 def _needed(at: int, invariant: dict[int, set[int]]) -> Iterator[int]:
     """Yield the positions of the lines that a line depends on."""
-    for each in invariant[at]:
-        yield each
-        yield from _needed(each, invariant)
+    for position in invariant[at]:
+        yield position
+        yield from _needed(position, invariant)
 
 
 def _written(line: TracedLine) -> TracedTerm:

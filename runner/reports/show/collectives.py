@@ -102,6 +102,12 @@ def in_brief(entry: Collective) -> Collective:
     return replace(entry, nodes=_places(entry.nodes), between=between)
 
 
+def several_in_brief(entry: Collective) -> Collective:
+    """Name the lines of a collective that is of several by their places; one line keeps its text."""
+    lines = {*entry.nodes, *(entry.between.source if entry.between else ())}
+    return in_brief(entry) if len(lines) > 1 else entry
+
+
 def _places(lines: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(_LINE.sub(r"\1", line) for line in lines))
 

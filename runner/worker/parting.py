@@ -68,7 +68,7 @@ def measured(function: Any, operands: Sequence[Any]) -> Parted:
 
     values, outputs = _jax.jit(evaluated)(tuple(operands))
     with _jax.enable_x64(True):
-        wide = widening.Widening({})
+        wide = widening.Widening()
         bodies = {single.results: body for single in singles if (body := _widened(wide, single)) is not None}
         measures: dict[tuple[int, ...], Any] = _jax.jit(compared)(values)
         errors = {results: np.asarray(measure).reshape(-1, 3) for results, measure in measures.items()}

@@ -158,6 +158,11 @@ RESULTS: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "longdouble": (lambda x: 2 * x, X.astype(np.longdouble), f"an array of {np.dtype(np.longdouble).name}, {NO_DTYPE}"),
     "structured": (lambda x: x, np.zeros(4, [("a", "f4")]), NO_DTYPE),
     "no array": (lambda x: x, Lying(), "it has the type Lying, which is no array of JAX or NumPy"),
+    "masked array": (
+        lambda x: x,
+        np.ma.masked_array(X, X > 3),
+        "it has the type MaskedArray, which is no array of JAX",
+    ),
     "axes": (lambda x: 2 * x, X, "a mesh of 60 axes; JAX makes one of at most 32"),
 }
 

@@ -46,6 +46,7 @@ class Frame:
     - `caller`: the line that calls the function around it, as it is printed; empty in the outermost function.
     - `path`: the places of the calls, outermost first, that tell what the line computes from what it computes in other
       calls; `call`: the text of the first.
+    - `mapped`: whether a value there lacks a dimension that `jax.vmap` adds.
     """
 
     file: str
@@ -54,6 +55,7 @@ class Frame:
     caller: str = field(default="", compare=False)
     path: tuple[str, ...] = field(default=(), compare=False)
     call: str = field(default="", compare=False)
+    mapped: bool = field(default=False, compare=False)
 
     @property
     def place(self) -> str:
@@ -65,7 +67,7 @@ class Frame:
         outer = self.call if self.path else self.text
         text = outer if len(outer) <= _MOST else f"{outer[: _MOST - 1]}…"
         first, arrow, rest = self.place.partition(" → ")
-        return f"{first} {text}{arrow}{rest}"
+        return f"{f'{first} {text}'.rstrip()}{arrow}{rest}"
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def require_dtypes(make: Callable[[], Any], key: Key, text: str) -> None:
             raise InvalidExperiment(Fault(key, message, text, 0, len(text)))
         try:
             calls.eval_shape(lambda leaf=leaf: leaf)
-        except TypeError:
+        except (TypeError, ValueError):
             message = f"{calls.tree_util.keystr(path) or 'it'} has the type {type(leaf).__name__}, which is no array"
             raise InvalidExperiment(Fault(key, f"{message} of JAX or NumPy", text, 0, len(text))) from None
 

@@ -17,9 +17,11 @@ def reason(entry: Collective, op_name: str) -> Reason:
     """
     every = stacks(op_name)
     parts = [*zip(entry.parts, every, strict=True)] if len(entry.parts) == len(every) else []
-    own = [part for part, stack in parts if asked(stack)]
-    own = own or [MergedPart(nodes=entry.nodes, gradient=entry.gradient, bytes=entry.bytes)]
-    forward, backward = (_nodes(part for part in own if part.gradient == gradient) for gradient in (False, True))
+    asked_parts = [part for part, stack in parts if asked(stack)]
+    asked_parts = asked_parts or [MergedPart(nodes=entry.nodes, gradient=entry.gradient, bytes=entry.bytes)]
+    forward, backward = (
+        _nodes(part for part in asked_parts if part.gradient == gradient) for gradient in (False, True)
+    )
     backward = [node for node in backward if node not in forward]
     who = listed(forward) or ("" if backward else "the program")
     derived = f"JAX's differentiation of {listed(backward)}" if backward else ""
@@ -28,11 +30,13 @@ def reason(entry: Collective, op_name: str) -> Reason:
     calls = dict.fromkeys(COMMUNICATING.get(name, name) for name in names)
     what = f": {', '.join(calls)}" if calls else ""
     text = f"{' and '.join(filter(None, [who, derived]))} {ask} for it{what}"
-    besides = _nodes(part for part, stack in parts if not asked(stack) and set(part.nodes).isdisjoint(_nodes(own)))
+    besides = _nodes(
+        part for part, stack in parts if not asked(stack) and set(part.nodes).isdisjoint(_nodes(asked_parts))
+    )
     if besides:
         text += f"; XLA merged it with the sums that it inserts for {listed(besides)}"
     by = "differentiation" if backward and not forward else "program"
-    return Reason(text=text, by=by, line=next(iter(_nodes(own)), None))
+    return Reason(text=text, by=by, line=next(iter(_nodes(asked_parts)), None))
 
 
 def _nodes(parts: Iterable[MergedPart]) -> list[str]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runner.base.lazy import dataclass
+from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
 from runner.graph.term import Apply, Name, Term, names
-from runner.programs.derivation.lines import Repeated, Writing, Written
 from runner.programs.derivation.partials import Stripping, around
 from runner.programs.derivation.sharing import collectives
 
@@ -23,7 +23,7 @@ from runner.programs.derivation.sharing import collectives
 class Accumulation:
     """The body of a repeat that adds up each device's own part, and the collectives removed from it."""
 
-    body: tuple[Writing, ...]
+    body: tuple[TracedLine, ...]
     sums: tuple[Apply, ...]
 
     def of(self, x: Term) -> Term:
@@ -42,7 +42,7 @@ class Accumulation:
         return literal(dict(self.sums[0].named).get("scatter_dimension"))
 
 
-def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], bool]) -> Accumulation | None:
+def accumulated(body: Sequence[TracedLine], name: str, is_scalar: Callable[[Term], bool]) -> Accumulation | None:
     """The accumulation into a carried name; None if the steps do more than add sums over devices to it.
 
     `is_scalar`: whether a term is a number that is the same on all devices.
@@ -54,14 +54,14 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
         return None
     term = _increment(stripping, line.term, name)
     sums = stripping.sums
-    if term is None or not sums or any(around(each, Name(name)) != around(sums[0], Name(name)) for each in sums):
+    if term is None or not sums or any(around(total, Name(name)) != around(sums[0], Name(name)) for total in sums):
         return None
     # A collective that another line needs too is sent in every step in any case.
     standing = Counter(all_collective for line in body for all_collective in _all_collectives(line))
-    if any(standing[each] > 1 for each in sums):
+    if any(standing[total] > 1 for total in sums):
         return None
-    stripped = {**stripping.stripped, line.line: term}
-    lines = (replace(w, term=stripped[w.line]) if isinstance(w, Written) and w.line in stripped else w for w in body)
+    stripped = {**stripping.stripped, name: term}
+    lines = (replace(w, term=stripped[w.name]) if isinstance(w, TracedTerm) and w.name in stripped else w for w in body)
     return Accumulation(tuple(lines), tuple(sums))
 
 
@@ -69,23 +69,23 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
 class _Body:
     """The lines of a repeat's body, and how often they read each name."""
 
-    lines: Sequence[Writing]
+    lines: Sequence[TracedLine]
 
     def __post_init__(self) -> None:
         self.reads = Counter[str]()
         for line in self.lines:
             # An inner repeat reads its operands in every step.
-            self.reads.update(names(line.term) if isinstance(line, Written) else [*line.names] * 2)
-            if isinstance(line, Repeated):
+            self.reads.update(names(line.term) if isinstance(line, TracedTerm) else [*line.names] * 2)
+            if isinstance(line, TracedLoop):
                 self.reads.update(line.form.stack.values())
 
-    def only(self, name: str) -> Written | None:
+    def only(self, name: str) -> TracedTerm | None:
         """The only line that defines a name."""
         lines = [line for line in self.lines if name in line.defines]
         line = lines[0] if len(lines) == 1 else None
-        return line if isinstance(line, Written) else None
+        return line if isinstance(line, TracedTerm) else None
 
-    def read_once(self, name: str) -> Written | None:
+    def read_once(self, name: str) -> TracedTerm | None:
         """The only line that defines a name, if the name is read once."""
         return self.only(name) if self.reads[name] == 1 else None
 
@@ -105,8 +105,8 @@ def _increment(stripping: Stripping, term: Term, name: str) -> Term | None:
             return None
 
 
-def _all_collectives(line: Writing) -> Iterator[Term]:
-    if isinstance(line, Written):
+def _all_collectives(line: TracedLine) -> Iterator[Term]:
+    if isinstance(line, TracedTerm):
         yield from collectives(line.term)
     else:
         yield from (all_collective for inner in line.body for all_collective in _all_collectives(inner))
@@ -118,11 +118,11 @@ def added_up(graph: Graph) -> dict[int, int]:
     A sum over devices of such a value is sent once, not in each step.
     """
     reads = Counter(number for equation in walk(graph) for number in equation.reads)
-    given = {number for equation in walk(graph) for body in equation.bodies for number in body.outputs}
+    ends = {number for equation in walk(graph) for body in equation.bodies for number in body.outputs}
     producers = graph.producers
 
     def summands(operand: Operand) -> Iterator[int]:
-        if not isinstance(operand, Ref) or reads[operand.number] != 1 or operand.number in given:
+        if not isinstance(operand, Ref) or reads[operand.number] != 1 or operand.number in ends:
             return
         equation = producers.get(operand.number)
         if equation is None:
@@ -130,8 +130,8 @@ def added_up(graph: Graph) -> dict[int, int]:
         yield operand.number
         linear = OPERATIONS[equation.operation].linear if equation.spelled == "operator" else None
         if equation.spelled == "name" or linear:
-            for each in equation.operands[: 1 if linear == "first" else None]:
-                yield from summands(each)
+            for operand in equation.operands[: 1 if linear == "first" else None]:
+                yield from summands(operand)
 
     steps: dict[int, int] = {}
     for loop in walk(graph):
@@ -142,7 +142,11 @@ def added_up(graph: Graph) -> dict[int, int]:
             added = producers.get(number)
             if added is None or added.spelled != "operator" or not OPERATIONS[added.operation].adds:
                 continue
-            others = [each for each in added.operands if not (isinstance(each, Ref) and each.number == value.number)]
+            others = [
+                operand
+                for operand in added.operands
+                if not (isinstance(operand, Ref) and operand.number == value.number)
+            ]
             once = reads[value.number] == 1 and body.outputs.count(number) == 1 and not reads[number]
             if once and len(others) == 1:
                 steps.update(dict.fromkeys(summands(others[0]), loop.form.counted))

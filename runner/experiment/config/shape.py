@@ -216,7 +216,8 @@ def refusal(value: Any, key: Key, kind: Kind) -> str:
         except specs.NoSpec as error:
             return str(error)
     if len(key) == 3 and key[0] == "arrays" and key[-1] == "specs":
-        return f"an array has one layout: write spec: {_in_yaml(value)}; specs are those of the leaves of a tree"
+        spec = _in_yaml(value) if is_list(value) else "[x, null]"
+        return f"an array has one layout: write spec: {spec}; specs are those of the leaves of a tree"
     if len(key) == 2 and key[0] == "arrays" and is_list(value):
         return f"{name} is {_in_words(kind)}, not a list; write {key[1]}: {{shape: {_in_yaml(value)}}}"
     cure = ""
@@ -262,6 +263,8 @@ def _as_list(value: object, key: Key, kind: Kind) -> str:
         return (
             f"; a list is in square brackets: [{text.strip('()').rstrip(', ')}{']' if text.endswith(')') else ', …]'}"
         )
+    if kind.form == "spec" and text.isdecimal():
+        return "; write a list such as [x, null]"
     if written := sizes(text) or (f"[{text}]" if _ENTRY.fullmatch(text) and not isinstance(value, bool) else None):
         return f"; write {written}"
     return "; write a list such as [x, null]" if kind.form == "spec" else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -307,3 +308,62 @@ def test_advice_is_not_refused_in_the_same_words(fault: Fault, tmp_path: Path, m
     file.write_text(text, encoding="utf-8")
     again = refusal(Path("conf/experiment/mine.yaml"), overrides)
     assert again is None or kind(again.partition("\n  ")[2]) != kind(message.partition("\n  ")[2]), again
+
+
+ADVICE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "advice.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize(("given", "says", "written"), ADVICE["tried"], ids=[row[0] for row in ADVICE["tried"]])
+def test_what_a_message_tells_to_write_is_read(given: str, says: str, written: str) -> None:
+    assert f"\n  {says}" in (refusal(CASE, [given]) or "")
+    assert refusal(CASE, [written]) is None
+
+
+TELLS = re.compile(
+    r"\bwrite\b|did you mean|; (?:give|use|leave|pass|name|choose|call|add|make|take|move|set|keep|start)\b"
+)
+"""The words with which a message tells its reader what to write."""
+
+
+def messages() -> Iterator[str]:
+    """Yield the texts in runner/ that tell one what to write, with … where values go in."""
+    for file in sorted((faults.ROOT / "runner").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        nodes = list(ast.walk(tree))
+        documented = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
+            if id(node) in documented | parts:
+                continue
+            text = _text(node)
+            if text is not None and TELLS.search(text):
+                yield re.sub(r"\{[^{}]*\}", "…", text)
+
+
+def _text(node: ast.AST) -> str | None:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def test_every_message_that_tells_what_to_write_is_tried_or_listed_with_a_reason() -> None:
+    tried = [says for _, says, _ in ADVICE["tried"]]
+    tried += [fault.says for _, fault in FAULTS if advised(fault, fault.says) is not None]
+    listed = [part for parts in [*ADVICE["tested"].values(), *ADVICE["untried"].values()] for part in parts]
+    texts = list(messages())
+    longest = {text: max(re.split("…|\n *", text), key=len) for text in texts}
+    unknown = [
+        text
+        for text in texts
+        if not any(part in text for part in listed)
+        and not (len(longest[text]) > 5 and any(longest[text] in says for says in tried))
+    ]
+    assert unknown == [], "try their advice: a row in tests/advice.yaml"
+    assert [part for part in listed if not any(part in text for text in texts)] == [], "no message has these parts"
+
+
+@pytest.mark.parametrize("file", ADVICE["tested"])
+def test_the_advice_that_another_test_has_is_there(file: str) -> None:
+    text = (Path(__file__).parent / file).read_text(encoding="utf-8")
+    assert file == Path(__file__).name or [part for part in ADVICE["tested"][file] if part not in text] == []

@@ -113,8 +113,12 @@ def test_a_path_that_no_file_system_has_is_refused(kind: str, use: str, here: Pa
     assert not list(here.iterdir())
 
 
-def test_a_folder_of_a_sweep_has_a_name_in_utf_8(here: Path) -> None:
+def test_a_folder_has_a_name_in_utf_8(here: Path) -> None:
     assert refusal(lambda: runner.sweep(CASE, ["seed=1,2"], folder="a\udcff")).endswith("a character that is not UTF-8")
+    says = f"{here}/a? has bytes that are not UTF-8, which XLA and YAML cannot name"
+    assert says in refusal(lambda: runner.run(CASE, folder="a\udcff"))
+    assert says in refusal(lambda: runner.check(abs, (X,), mesh={"x": 2}, folder="a\udcff"))
+    assert not list(here.iterdir())
     assert not list(here.iterdir())
 
 
@@ -229,6 +233,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
     "a flag with a value": (["--cfg=job"], "Hydra cannot parse this override; write KEY=VALUE"),
     "several values": (["seed=1,2"], "these are several values: add -m to run them all"),
     "100,000 digits": (["seed=" + "1" * 100_000], "a number of 100,000 digits; the limit is 1,000"),
+    "10,000 parts": (["mesh.shape=[" + "1," * 10_000 + "1]"], "a value of more than 5,000 parts belongs in a file"),
     "500 brackets": (["seed=" + "[" * 500 + "]" * 500], "nested more than 100 levels deep"),
     "500 braces": (["dims=" + "{a:" * 500 + "1" + "}" * 500], "nested more than 100 levels deep"),
     "no variable": (["name=${oc.env:NOPE}"], "Environment variable 'NOPE' not found"),
@@ -437,6 +442,7 @@ EXPLAINED: dict[str, tuple[Callable[[], Any], str]] = {
     "a path of a page": (lambda: runner.explain("m.txt").html("a\0"), "which has a NUL character; give the path"),
     "an array": (explained(X), NO_STEP),
     "no file": (explained("absent"), "absent: there is no such file"),
+    "another machine": (explained("gs://bucket/a.hlo"), "there is no such file; copy it here: it is the address of"),
     "a long name": (explained("a" * 5000), "with a name of 5000 bytes"),
     "a folder": (explained(""), "no module was dumped here"),
     "a device": (explained("/dev/zero"), "/dev/zero: it is not a regular file"),
@@ -461,7 +467,8 @@ EXPLAINED: dict[str, tuple[Callable[[], Any], str]] = {
     "no kind": (explained(expect={"collectives": {"nope": 1}}), "no collective is called 'nope'; there are all-reduce"),
     "no count": (explained(expect={"collectives": {"all-reduce": "x"}}), "a mapping of kinds to counts"),
     "none of three": (explained(expect={"no_collectives": 3}), "no_collectives is True, or left out, not 3"),
-    "no profile": (explained(profile="absent"), "absent: no profile is here"),
+    "no profile": (explained(profile="absent"), "absent: no profile is here: jax.profiler.trace writes"),
+    "a profile elsewhere": (explained(profile="s3://b/run"), "no profile is here; copy it here: it is the address of"),
 }
 
 

@@ -242,6 +242,22 @@ def test_values_of_a_branch_are_visible_only_in_it() -> None:
 
 
 @pytest.mark.in_turn
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("cond(s > 0, lambda: nosuch, lambda: h)", "nosuch"),
+        ("cond(s > 0, lambda: h, lambda: h * y_true)", "y_true"),
+        ("cond(s > 0, lambda v: v + y_false, lambda v: v, h)", "y_false"),
+        ("switch(s, [lambda: h, lambda: cond(s > 0, lambda: h, lambda: y_case1)])", "y_case1"),
+        ("cond(s > 0, lambda: map(lambda v: v * v_x, h), lambda: h)", "v_x"),
+    ],
+)
+def test_a_name_that_a_lambda_reads_and_nothing_defines_is_named(line: str, name: str) -> None:
+    fault = refused(changed(both={"y": line}, outputs={"y": []}, grad=None))
+    assert f"no array, dim or earlier name '{name}'" in fault.message
+    assert (fault.expression or "")[fault.start : fault.end] == name
+
+
 @pytest.mark.parametrize("line", ["step(w, grad.w, s)", "cond(s > 0, step, kept, w, grad.w, s)"])
 def test_a_function_of_which_some_lines_need_gradients(line: str, tmp_path: Path) -> None:
     text = f"""\

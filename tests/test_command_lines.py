@@ -50,6 +50,7 @@ LINES: list[tuple[str, list[str], str]] = [
     ("runner", ["-m", CASE, "seed=1,"], "Hydra's grammar does not accept the value unquoted"),
     ("runner", ["-m", CASE, "seed=tag(a,1)"], "Hydra reads tag(…) as a function of its own"),
     ("runner", ["-m", CASE, "jobs=0", "seed=1,2"], "there is no key 'jobs'"),
+    ("runner", ["-m", CASE, "filter=x"], "there is no key 'filter'; 'where' chooses the rows of a sweep's table"),
     ("runner", ["-m", CASE, "hydra.sweep.dir=/dev/null/x"], "/dev/null/x: Not a directory"),
     ("runner", ["-m", CASE, "seed=1,2", "hydra.sweep.subdir=x"], "in folders by their numbers"),
     ("runner", ["-m", CASE, "seed=1,2", "hydra.sweep.subdir=../../x"], "in folders by their numbers"),

@@ -25,13 +25,13 @@ from runner.compiled.estimate.prices import BYTES
 from runner.experiment import data
 from runner.graph.inlining import with_inputs
 from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations.row import Scan
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
 from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Name, names, within
 from runner.programs.derivation import (
     combining,
-    draws,
     indexing,
     lookups,
     matrices,
@@ -427,10 +427,12 @@ def lacking(rule: Rule | None) -> Rule | None:
     return rule and replace(rule, result=rule.result[:-1])
 
 
+_SUBTRACTED = Way(partial(sliding.scan, kinds=("float",)), sliding.scanned(Scan("sum", 0, "{mine} - {before}")))
+
 MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "a sum that nobody completes": ("sum(t, axis=1)", WAYS, "sum", (Way(partial(reductions.reduced, kind="max")),)),
     "blocks before of the wrong sign": (
-        "cumsum(a, axis=0)", WAYS, "cumsum", (Way(sliding.scan, sliding.scanned("sum", "0", "{mine} - {before}")),),
+        "cumsum(a, axis=0)", WAYS, "cumsum", (_SUBTRACTED,),
     ),
     "a factor that is summed over taken for a batch": (
         "inv(b[:, :4] + 9 * eye(4)) @ b", WAYS, "inv", (Way(lambda call: lacking(matrices.stacked(call))),),
@@ -451,7 +453,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "blocks that are not combined": (
         "associative_scan('mul', a)", combining, "_combined", lambda fn, left, right, **_: right,
     ),
-    "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
+    "noise of another distribution": ("categorical(key(0), A)", reductions, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
 """Wrong rules: an expression that needs the rule, and the replaced and replacing ways or functions."""
 

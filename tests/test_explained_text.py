@@ -38,6 +38,7 @@ def explanation() -> Explanation:
         ("the product in model.py:70 needs x", "the product in model.py:70 needs x"),
         ("a sum, which params['w'] and x shard over data", "a sum, which params['w'] and x shard over data"),
         ("a sum, which x, params['w'] and y shard over data", "a sum, which x and 2 others shard over data"),
+        ("the sum in model.py:70, in model.py:7", "the sum in model.py:70"),
         ("model.py:7 needs all of dimension 0", "model.py:7 needs all of dimension 0"),
         ("not explained: Shardy plans nothing", "not explained: Shardy plans nothing"),
     ],

@@ -147,6 +147,7 @@ def test_a_sweep_from_python_ends_with_its_caller(how: signal.Signals, tmp_path:
 
 CHECKS = """
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from jax.sharding import PartitionSpec as P
@@ -155,7 +156,7 @@ A = np.ones((8, 8), np.float32)
 
 
 def check(sharded):
-    sharded(lambda a: a * 2, (A,), mesh={"x": 4}, in_specs=P("x"))
+    return sharded(lambda a: a * 2, (A,), mesh={"x": 4}, in_specs=P("x"))
 
 
 def test_in_a_thread(sharded):
@@ -166,12 +167,21 @@ def test_in_a_thread(sharded):
 
 def test_after_it(sharded):
     check(sharded)
+
+
+def test_in_several_threads(sharded):
+    with ThreadPoolExecutor(3) as threads:
+        assert [each.status for each in threads.map(lambda _: check(sharded), range(4))] == ["passed"] * 4
+
+
+def test_after_them(sharded):
+    check(sharded)
 """
 
 
 @pytest.mark.in_turn
-def test_a_worker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+def test_a_worker_serves_several_threads_and_outlives_the_one_that_started_it(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(CHECKS, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
-    assert "2 passed" in done.stdout, done.stdout
+    assert "4 passed" in done.stdout, done.stdout

@@ -139,24 +139,30 @@ class Lying:
     shape, dtype = (4, 4), np.dtype("float32")
 
 
-NO_ARRAY = "gives no array"
+NO_ARRAY = "gives no array, but values of type "
 NO_DTYPE = "a dtype that JAX does not have: convert it, by .astype"
 RESULTS: dict[str, tuple[Callable[..., Any], Any, str]] = {
-    "text": (lambda x: "text", X, NO_ARRAY),
-    "generator": (lambda x: (part for part in [x]), X, NO_ARRAY),
-    "set": (lambda x: {1, 2}, X, NO_ARRAY),
-    "coroutine": (awaited, X, NO_ARRAY),
-    "none": (lambda x: None, X, NO_ARRAY),
+    "text": (lambda x: "text", X, f"{NO_ARRAY}str"),
+    "generator": (lambda x: (part for part in [x]), X, f"{NO_ARRAY}generator"),
+    "set": (lambda x: {1, 2}, X, f"{NO_ARRAY}set"),
+    "coroutine": (awaited, X, f"{NO_ARRAY}coroutine"),
+    "none": (lambda x: None, X, f"{NO_ARRAY}NoneType"),
+    "texts in a tree": (lambda x: {"a": "text", "b": [None, b"1"]}, X, f"{NO_ARRAY}str, NoneType and bytes"),
     "float0": (lambda x: np.zeros(3, jax.dtypes.float0), X, "no array of an experiment has that dtype"),
     "float0 of integers": (
         lambda x: jax.grad(lambda i: jax.numpy.sum(x), allow_int=True)(jax.numpy.arange(4)),
         X,
         "it has a gradient of integers (float0), and no array of an experiment has that dtype",
     ),
-    "big-endian": (lambda x: 2 * x, X.astype(">f4"), NO_DTYPE),
-    "longdouble": (lambda x: 2 * x, X.astype(np.longdouble), NO_DTYPE),
+    "big-endian": (lambda x: 2 * x, X.astype(">f4"), f"float32 with its bytes in reverse, {NO_DTYPE}"),
+    "longdouble": (lambda x: 2 * x, X.astype(np.longdouble), f"an array of {np.dtype(np.longdouble).name}, {NO_DTYPE}"),
     "structured": (lambda x: x, np.zeros(4, [("a", "f4")]), NO_DTYPE),
     "no array": (lambda x: x, Lying(), "it has the type Lying, which is no array of JAX or NumPy"),
+    "masked array": (
+        lambda x: x,
+        np.ma.masked_array(X, X > 3),
+        "it has the type MaskedArray, which is no array of JAX",
+    ),
     "axes": (lambda x: 2 * x, X, "a mesh of 60 axes; JAX makes one of at most 32"),
 }
 
@@ -223,7 +229,7 @@ RINGS = {
     "a device that is not there": (ringed("x", [(0, 7), (1, 0)]), "there is no device 7: the 2 along x are 0 to 1"),
     "two senders": (ringed("x", [(0, 1), (1, 1)]), "ppermute sends to device 1 twice"),
     "two receivers": (ringed("x", [(0, 0), (0, 1)]), "ppermute sends from device 0 twice"),
-    "an axis twice": (ringed(("x", "x")), "is over 'x' and 'x': name 'x' once"),
+    "an axis twice": (ringed(("x", "x")), "psum is over 'x' and 'x': name 'x' once"),
 }
 
 

@@ -646,6 +646,16 @@ grad: {of: loss, wrt: [w]}
     assert consulted(text).faults == []
 
 
+def test_a_gradient_that_cancels_is_confirmed():
+    text = """
+arrays: {a: {shape: [4, 12], dtype: bfloat16, init: "uniform(0.1, 0.9)"}}
+graph: {h: standardize(a), loss: sum(h * 0.7)}
+outputs: {loss: []}
+grad: {of: loss, wrt: [a]}
+"""
+    assert consulted(text).faults == []
+
+
 @pytest.mark.in_turn
 def test_a_gradient_that_is_zero(tmp_path):
     text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("wrt: [w]", "wrt: [w, unused]")

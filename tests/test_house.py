@@ -161,10 +161,11 @@ IDENTITIES = {
     "runner/app/called/pickling.py": {"_OfObjects"},
     "runner/checks/reference/rerun.py": {"_Remembering"},
     "runner/compiled/why/matching.py": {"Matching"},
+    "runner/worker/widening.py": {"Widening"},
 }
 """Where objects are told apart by `id`: arrays, which cannot be hashed, and of which devices share one for a copy; what
-a function refers to, which is kept meanwhile; values that are kept while an interpretation is repeated; and equal
-collectives, each of which a matching keeps."""
+a function refers to, which is kept meanwhile; values that are kept while an interpretation is repeated; equal
+collectives, each of which a matching keeps; and equal literals of a function, which are kept while it is rewritten."""
 
 
 def test_what_tells_things_apart_is_no_address_in_memory() -> None:

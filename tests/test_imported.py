@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from runner.app.flow import run as flow
 from runner.base import codec
-from runner.compiled.evidence import hlo, warnings
+from runner.compiled.evidence import hlo, warnings, words
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.model import Collective
 from runner.compiled.evidence.nodes import OperationOrigin, Origins
@@ -31,6 +32,7 @@ from runner.graph.source import Frame
 from runner.link.workers import Workers
 from runner.reports.record.model import Mode, Record
 from runner.reports.record.readable import readable
+from runner.reports.show import collectives as table
 from runner.reports.show import report
 from runner.reports.show.page import run as page
 from tests import harness, imported
@@ -98,6 +100,23 @@ def entries(record: Record, program: str, kind: str) -> set[tuple[Any, ...]]:
         for each in collectives(record, program)
         if each.kind == kind
     }
+
+
+def test_the_record_names_a_collective_as_the_tables_do(ran: tuple[Record, Path]) -> None:
+    for program in ("auto", "derived"):
+        listed = json.loads((ran[1] / "result.json").read_text())["programs"][program]["collectives"]
+        shown = collectives(ran[0], program)
+        assert [(each["of"], each["why"]["text"]) for each in listed] == [
+            (words.subject(each), each.why and each.why.text) for each in shown
+        ]
+        assert any(place(Q) in each["of"] for each in listed)
+
+
+def test_a_table_names_several_lines_of_one_file_in_short(ran: tuple[Record, Path]) -> None:
+    rows = table.explained(readable(ran[0]), table.in_brief)
+    names = [row.cells[1] for row in rows]
+    assert any(re.search(r"transformer\.py:\d+, :\d+", name) for name in names), names
+    assert not any(re.search(r"\.py:\d+ and transformer\.py", name) for name in names), names
 
 
 # The programs.

@@ -40,6 +40,22 @@ def test_the_specs_are_trees_of_partition_specs(plan: Plan) -> None:
     assert plan.proved
 
 
+def test_a_plan_says_what_was_compiled(plan: Plan) -> None:
+    """The programs are those that a user can write: the specs alone, and with the layouts of products."""
+    assert {"auto", "constraint"} <= set(plan.compiled)
+    assert plan.compiled["constraint"].bytes_sent == plan.bytes_sent
+    assert "auto is your function with in_specs and out_specs alone" in str(plan)
+
+
+def test_a_line_that_is_mapped_is_not_changed(tmp_path: Path) -> None:
+    """A value there has a dimension less than the spec: the constraint would shard another one, without a word."""
+    plan = runner.plan(
+        planned_step.mapped, (planned_step.shapes(), X), mesh=MESH, candidates=0, quiet=True, folder=tmp_path / "run"
+    )
+    assert [each.frame is not None and each.frame.mapped for each in plan.constraints] == [True]
+    assert plan.diff() == ""
+
+
 def test_the_next_state_lies_as_the_state(plan: Plan) -> None:
     """A step whose parameters came out in other layouts would move them before the next."""
     assert plan.out_specs == (plan.in_specs[0], P())
@@ -221,7 +237,9 @@ def test_what_a_function_saves_is_chosen_from_the_names_under_its_checkpoint(tmp
     assert plan.saved is not None
     assert plan.policy is not None
     assert plan.policy.startswith("jax.checkpoint_policies.")
-    choices = json.loads((plan.folder / "plan.json").read_text(encoding="utf-8"))["choices"]
+    file = json.loads((plan.folder / "plan.json").read_text(encoding="utf-8"))
+    choices = file["choices"]
+    assert file["plan"]["unlimited"] == min(each["unlimited"] for each in choices) < plan.cost
     assert {name for each in choices if each["saved"] != "everything" for name in each["saved"]} <= {"up", "act"}
 
 
@@ -260,7 +278,7 @@ def _diff(tmp_path: Path, source: str, *specs: Any) -> list[str]:
     each = tuple(
         LineConstraint(Frame(str(file), 1, source.strip()), f"dot_general.{n}", spec) for n, spec in enumerate(specs)
     )
-    plan = Plan({}, (), None, each, {}, (), "bytes", 0, 0, 0, 0, True, "passed", tmp_path, "")
+    plan = Plan({}, (), None, each, {}, (), "bytes", 0, 0, 0, 0, True, {}, "passed", tmp_path, "")
     return [line[1:] for line in plan.diff().splitlines() if line.startswith("+") and not line.startswith("+++")]
 
 

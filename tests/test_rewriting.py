@@ -47,12 +47,19 @@ REWRITTEN = {
     ),
     "trace(a @ b)": "einsum('ij,ji->', a, b)",
     "trace(a @ w.T) * 2": "einsum('ij,ji->', a, w.T) * 2",
+    "concatenate([a[-3:], a[:-3]])": "roll(a, 3, axis=0)",
+    "concatenate([b[:, 1:], b[:, :1]], axis=-1)": "roll(b, 31, axis=1)",
+    "conv(pad(b[None], ((0, 0), (0, 0), (1, 2))), ones((2, 4, 3)), (1,), 'VALID')": (
+        "conv(b[None], ones((2, 4, 3)), (1,), [(1, 2)])"
+    ),
 }
 
 LEFT = [
     "cumsum(a, axis=0)[3:5]", "cumsum(a, axis=1)[3]", "cumsum(w, axis=0)[3]", "cumsum(a)[3]", "sort(a, axis=0)[:9]",
     "sort(w, axis=0)[:2]", "cummax(n)[3]", "cumsum(a, axis=0)[i]", "trace(a @ b, offset=1)", "trace(w @ w.T)",
     "cumsum(a, axis=0)[None, 3]", "cumulative_sum(v, include_initial=True)[3]", "sort(a, axis=0)[2:2]",
+    "concatenate([a[-3:], a[:-2]])", "concatenate([b[1:], b[:1]])",
+    "conv(pad(b[None], ((0, 0), (0, 0), (1, 1)), constant_values=1), ones((2, 4, 3)), (1,), 'VALID')",
 ]  # fmt: skip
 """Of several elements, along whole dimensions, of whole arrays, of flattened ones, at places that are not known, …"""
 
@@ -95,3 +102,21 @@ def test_a_scan_is_dropped_only_if_nothing_else_reads_it() -> None:
     for others in ("c: [x]", "again: []"):
         lines = "graph: {c: 'cumsum(a, axis=0)', out: 'c[2]', again: 'c[3]'}"
         assert read(f"{lines}\noutputs: {{out: [], {others}}}")[1] is None
+
+
+def test_a_padded_array_is_dropped_only_if_convolutions_alone_read_it() -> None:
+    pad, conv = "pad(b[None], ((0, 0), (0, 0), (1, 1)))", "conv(p, ones((2, 4, 3)), (1,), 'VALID')"
+    _, graph = read(f'graph: {{p: "{pad}", out: "{conv}", again: "{conv} * 2"}}\noutputs: {{out: [], again: []}}')
+    alone = "conv(b[None], ones((2, 4, 3)), (1,), [(1, 1)])"
+    assert graph is not None
+    assert terms(graph) == {"out": alone, "again": f"{alone} * 2"}
+    assert read(f'graph: {{p: "{pad}", out: "{conv}", again: "p * 2"}}\noutputs: {{out: [], again: []}}')[1] is None
+
+
+def test_a_line_of_a_repeat_is_rewritten_unless_it_reads_the_next_carry() -> None:
+    body = "{repeat: 3, carry: {c: a}, body: {%s}}\n  out: steps.c\noutputs: {out: [x]}"
+    _, graph = read(f"graph:\n  steps: {body}" % "c: 'concatenate([c[-1:], c[:-1]]) * 2'")
+    assert graph is not None
+    assert terms(graph)["steps.c"] == "roll(c, 1, axis=0) * 2"
+    after = "c: c + 1, d: 'concatenate([c[-1:], c[:-1]])'"
+    assert read(f"graph:\n  steps: {body}" % after)[1] is None

@@ -163,9 +163,22 @@ def test_hydras_own_command_refuses_such_a_file() -> None:
         done = run_command("--config-dir", ".", *how, folder=Path.cwd())
         assert done.returncode == 2, done.stdout
         assert done.stderr.endswith(f"hydra.callbacks\n  {ONLY}\n")
-    swept = run_command("-m", "--config-dir", ".", "+experiment=good,mine", "hydra.sweep.dir=out", folder=Path.cwd())
-    assert "2 points: 1 passed, 1 invalid" in swept.stdout
-    assert ONLY in recorded(Path("out/1"))["error"]
+    assert not Path("called").exists()
+
+
+def test_in_a_sweep_only_the_points_are_lost_that_set_hydras_settings() -> None:
+    names = ("callbacks", "launcher", "run", "job_logging")
+    bad = {f"experiment/{name}.yaml": f"{HEAD}{BODY}hydra:\n  {name}: {SETTINGS[name]}\n" for name in names}
+    written(bad | {"experiment/good.yaml": f"{HEAD}{BODY}"})
+    choice = f"+experiment=good,{','.join(names)}"
+    swept = run_command("-m", "--config-dir", ".", choice, "seed=1,2", "hydra.sweep.dir=out", folder=Path.cwd())
+    assert swept.returncode == 2
+    assert "10 points: 2 passed, 8 invalid" in swept.stdout
+    points = [recorded(Path("out", str(number))) for number in range(10)]
+    assert [point["status"] for point in points] == ["passed"] * 2 + ["invalid"] * 8
+    for name, point in zip(names, points[2::2], strict=True):
+        assert point["error"].startswith(f"experiment/{name}.yaml:")
+        assert point["error"].endswith(f"  hydra.{name}\n  {ONLY}")
     assert not Path("called").exists()
 
 
@@ -365,12 +378,12 @@ def test_an_imported_file_has_no_name_of_a_module_that_programs_need(name: str, 
 
 
 @pytest.mark.parametrize("name", ["{home}/VICTIM", "../../../y", "..", "a/b", "", "x" * 300, "\0", 3, None])
-def test_a_name_makes_no_path(name: object, tmp_path: Path) -> None:
+def test_a_name_makes_no_path(name: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "elsewhere"
     home.mkdir()
     (home / "VICTIM_.yaml").write_text("mine")
     (tmp_path / "here").mkdir()
-    os.chdir(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
     given = name.format(home=home) if isinstance(name, str) else name
     record = runner.run({"name": given, "mesh": {"axes": ["x"], "shape": [2]}})
     assert record.status == "invalid"

@@ -110,6 +110,13 @@ def test_a_sweep_without_points_raises_what_the_command_says(tmp_path: Path) -> 
         runner.sweep("nosuch", "seed=1,2", folder=tmp_path / "sweep")
 
 
+def test_a_message_about_a_mapping_names_no_temporary_file(tmp_path: Path) -> None:
+    experiment = {"name": "mine", "mesh": {"axes": ["x"], "shape": [2]}, "grap": {"C": "A"}}
+    with pytest.raises(runner.InvalidConfiguration) as error:
+        runner.sweep(experiment, "seed=1,2", folder=tmp_path / "sweep")
+    assert str(error.value) == "runner.sweep({…})  grap\n  there is no key 'grap'; did you mean 'graph'?"
+
+
 def test_a_table_that_cannot_be_read_is_one_message(tmp_path: Path) -> None:
     (tmp_path / swept.TABLE).write_text("[1]\n", encoding="utf-8")
     with pytest.raises(UnreadableRecord, match="has a line that is not a row of a sweep"):

@@ -166,9 +166,9 @@ def test_what_is_mostly_undecided_in_float64_too_is_not_proved(tmp_path: Path) -
     assert output.reason.startswith("8 of 8 elements are undecided in float64 too")
 
 
-def widened(function: Any, *operands: Any, exact: tuple[float, ...] = ()) -> list[np.ndarray]:
+def widened(function: Any, *operands: Any, exact: tuple[float, ...] = (), as_read: bool = False) -> list[np.ndarray]:
     """What a function computes in float64."""
-    in_float64, wide = widening.widened(function, operands, exact)
+    in_float64, wide = widening.widened(function, operands, exact, as_read=as_read)
     return [np.asarray(value) for value in in_float64(*wide)]
 
 
@@ -187,6 +187,54 @@ def test_casts_constants_and_products_are_widened() -> None:
     np.testing.assert_allclose(a, WIDE * 0.1 + 1 / 3, rtol=1e-15)
     np.testing.assert_allclose(b, np.sum((WIDE * 0.3) ** 2), rtol=1e-15)
     np.testing.assert_array_equal(c, (WIDE + 1j * WIDE) * 2)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_constants_of_derivatives_are_exact(dtype: str) -> None:
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        slope = jax.grad(lambda x: jax.lax.erf(1.125 * x).sum())(x)
+        return slope, jax.grad(lambda x: jax.lax.erfc(x).sum())(x), jnp.rad2deg(x)
+
+    x = X.astype(dtype)
+    erf, erfc, degrees = widened(function, x, exact=(1.125,))
+    wide, steepest = x.astype(np.float64), 2 / np.pi**0.5
+    np.testing.assert_allclose(erf, 1.125 * steepest * np.exp(-((1.125 * wide) ** 2)), rtol=1e-14)
+    np.testing.assert_allclose(erfc, -steepest * np.exp(-(wide**2)), rtol=1e-14)
+    np.testing.assert_allclose(degrees, np.rad2deg(wide), rtol=1e-15)
+
+
+def test_the_constants_of_what_is_cast_to_a_narrow_dtype_are_exact() -> None:
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        return jax.grad(lambda x: jax.lax.erf(x.astype("bfloat16")).sum())(x), jax.nn.gelu(x.astype("bfloat16"))
+
+    slope, gelu = widened(function, X)
+    np.testing.assert_allclose(slope, 2 / np.pi**0.5 * np.exp(-(WIDE**2)), rtol=1e-14)
+    inner = (2 / np.pi) ** 0.5 * (WIDE + 0.044715 * WIDE**3)
+    np.testing.assert_allclose(gelu, WIDE * (1 + np.tanh(inner)) / 2, rtol=1e-14)
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="JAX computes the sine")
+def test_a_series_for_one_dtype_is_refused() -> None:
+    with pytest.raises(widening.CannotWiden, match="sinc"):
+        widening.widened(jax.grad(lambda x: jnp.sinc(x).sum()), (X,))
+
+
+def test_numbers_that_round_to_the_same_one_keep_their_places() -> None:
+    x = X.astype("bfloat16")
+    (moved,) = widened(lambda x: [0.999 * x + (1.0 - x) + 1e-50], x, exact=(0.999, 1.0, 1e-50))
+    np.testing.assert_allclose(moved, 1 - 0.001 * x.astype(np.float64), rtol=1e-15)
+
+
+def test_a_function_has_the_numbers_with_which_it_was_read_and_those_of_jax_are_exact() -> None:
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        return -0.7071 * x, jax.random.normal(jax.random.key(0), (3,)) * 2**0.5, jax.grad(jax.lax.erf)(x[0])
+
+    root = float(np.float16(2**0.5))
+    scaled, drawn, steepness = widened(function, X.astype("float16"), exact=(0.707, root), as_read=True)
+    wide = X.astype("float16").astype(np.float64)
+    np.testing.assert_allclose(scaled, -0.707 * wide, rtol=1e-15)
+    np.testing.assert_allclose(drawn, threefry.normal(threefry.key(0), (3,)) * 2**0.5, rtol=1e-13)
+    np.testing.assert_allclose(steepness, 2 / np.pi**0.5 * np.exp(-(wide[0] ** 2)), rtol=1e-14)
 
 
 def test_the_algorithm_of_a_product_is_not_kept() -> None:

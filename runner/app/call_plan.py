@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.app.called.open_specs import experiment_of
+from runner.app.flow import candidates
 from runner.app.flow.plan_run import FinishedPlan
+from runner.app.flow.planning import Compiled
 from runner.base.chosen import AUTO
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
@@ -56,6 +58,8 @@ class Plan:
       `needed`: bytes of a device, by the model; `proved`: whether no other plan is better, by the model.
     - `saved`, `policy`: with `remat="auto"` the names of the values that the policy `runner.AUTO` of the function's
       checkpoints saves, or `everything`; and the policy of `jax.checkpoint` that does so, to paste.
+    - `compiled`: by program, what was compiled: `auto`, the function with `in_specs` and `out_specs` alone, and
+      `constraint`, with the layouts of products as well; each with `bytes_sent`, `seconds` and `memory_bytes`.
     - `status`: `passed`, or that of the best candidate's run; `folder`: of its files; `page`: of its report.
 
     `str()` gives what the command prints; a notebook shows the same.
@@ -73,6 +77,7 @@ class Plan:
     held: float
     needed: float
     proved: bool
+    compiled: Mapping[str, Compiled]
     status: str
     folder: Path
     text: str
@@ -88,7 +93,8 @@ class Plan:
         """The change of the caller's files that constrains the products of the plan, as a unified diff.
 
         Of a line that calls a layer of a library the value of the call is constrained. Products of the backward pass
-        are laid out by the transpose of these; `constraints` has them too.
+        are laid out by the transpose of these; `constraints` has them too. Lines under `jax.vmap` are left as they
+        are: a value there lacks the dimension that the map adds, and the spec has it.
         """
         return "".join(_diffs(self.constraints))
 
@@ -116,6 +122,8 @@ def of_finished(
     specs = _Specs(finished)
     plan, labels = planning.plan, planning.labels
     text = captured(lambda: showing.show(plan, labels, planning.request))
+    if finished.own:
+        text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own))}{_PROGRAMS}\n"
     if (sentence := finished.ranked.without_gain) is not None:
         text = f"{sentence}\n\n{text}"
     return Plan(
@@ -133,10 +141,15 @@ def of_finished(
         proved=plan.proved,
         saved=best.saved,
         policy=None if best.saved is None else remat.policy(best.saved),
+        compiled={each.program: each for tried in finished.own for each in tried.programs if tried.candidate == best},
         status=finished.status,
         folder=folder,
         text=text,
     )
+
+
+_PROGRAMS = "auto is your function with in_specs and out_specs alone; constraint has the layouts of products too"
+"""What the programs of the candidates are, of a call."""
 
 
 class _Specs:
@@ -203,7 +216,7 @@ def _diffs(constraints: Sequence[LineConstraint]) -> Iterator[str]:
     """Yield a unified diff for each file."""
     files: dict[str, dict[int, list[LineConstraint]]] = {}
     for constraint in constraints:
-        if constraint.frame is not None:
+        if constraint.frame is not None and not constraint.frame.mapped:
             files.setdefault(constraint.frame.file, {}).setdefault(constraint.frame.line, []).append(constraint)
     for file, lines in files.items():
         before = linecache.getlines(file)

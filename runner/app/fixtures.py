@@ -50,7 +50,8 @@ class Sharded:
 
         own = scratch.Folder(self._node.name)
         self._folders.append(own)
-        record = api.checked(function, operands, own.path / "run", self._session.workers(), **arguments)
+        with self._session.turn:
+            record = api.checked(function, operands, own.path / "run", self._session.workers(), **arguments)
         if record.status != "passed":
             pytest.fail(str(record), pytrace=False)
         if golden:

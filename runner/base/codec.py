@@ -82,9 +82,9 @@ def _members(written: tuple[tuple[str, str, bool, Any], ...], value: Any) -> dic
     """The fields of a dataclass that `written` describes."""
     members: dict[str, Any] = {}
     for name, key, always, default in written:
-        held = getattr(value, name)
-        if always or held != default:
-            members[key] = held if type(held) in _AS_IT_IS else plain(held)
+        member = getattr(value, name)
+        if always or member != default:
+            members[key] = member if type(member) in _AS_IT_IS else plain(member)
     return members
 
 
@@ -146,8 +146,8 @@ def _build(kind: Any, data: Any, at: str) -> Any:
         return kind.of(_build(form, data, at))
     if (members := getattr(kind, "members", None)) is not None:
         mapping = _expect(isinstance(data, dict), data, at, "a mapping")
-        known = ((name, hint) for name, hint in members().items() if name in mapping)
-        return kind(**{name: _build(hint, mapping[name], _below(at, name)) for name, hint in known})
+        present = ((name, hint) for name, hint in members().items() if name in mapping)
+        return kind(**{name: _build(hint, mapping[name], _below(at, name)) for name, hint in present})
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _one_of(arguments, data, at)
@@ -161,9 +161,9 @@ def _build(kind: Any, data: Any, at: str) -> Any:
     if origin is tuple:
         whole = isinstance(data, list) and (arguments[-1] is ... or len(cast("list[Any]", data)) == len(arguments))
         items = _expect(whole, data, at, "a list" if arguments[-1] is ... else f"a list of {len(arguments)}")
-        each = [arguments[0]] * len(items) if arguments[-1] is ... else arguments
+        hints = [arguments[0]] * len(items) if arguments[-1] is ... else arguments
         return tuple(
-            _build(argument, item, f"{at}[{i}]") for i, (argument, item) in enumerate(zip(each, items, strict=True))
+            _build(argument, item, f"{at}[{i}]") for i, (argument, item) in enumerate(zip(hints, items, strict=True))
         )
     if origin in (dict, Mapping):
         mapping = _expect(isinstance(data, dict), data, at, "a mapping")
@@ -307,7 +307,7 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if is_dataclass(kind) or hasattr(kind, "members"):
         return _definition(cast("type[Any]", kind), definitions, of)
     if issubclass(kind, StrEnum):
-        return {"enum": [each.value for each in kind]}
+        return {"enum": [member.value for member in kind]}
     return _SCALARS[kind]
 
 

@@ -224,8 +224,8 @@ class Layout:
     def within(self, position: int, block: Layout) -> tuple[slice, ...]:
         """The slices of the device's shard within its larger shard under the layout `block`."""
         starts = [start for start, _ in block.ranges(position)]
-        own = zip(self.ranges(position), starts, strict=True)
-        return tuple(slice(start - first, stop - first) for (start, stop), first in own)
+        ranges = zip(self.ranges(position), starts, strict=True)
+        return tuple(slice(start - first, stop - first) for (start, stop), first in ranges)
 
     def index(self, position: int) -> tuple[slice, ...]:
         """`ranges` as slices into the whole array."""
@@ -233,13 +233,13 @@ class Layout:
 
     def holders(self) -> Iterator[tuple[tuple[int, ...], list[int]]]:
         """Yield every shard index, row-major, with the row-major positions of the devices that hold a copy."""
-        held: dict[tuple[int, ...], list[int]] = {}
+        positions: dict[tuple[int, ...], list[int]] = {}
         for position in range(self.mesh.size):
-            held.setdefault(self.block(position), []).append(position)
-        yield from sorted(held.items())
+            positions.setdefault(self.block(position), []).append(position)
+        yield from sorted(positions.items())
 
-    def assembled(self, held: Sequence[np.ndarray], step: int = 1) -> np.ndarray:
-        """Assemble the global array from the shards `held`, by row-major position; of copies, the first is used.
+    def assembled(self, shards: Sequence[np.ndarray], step: int = 1) -> np.ndarray:
+        """Assemble the global array from the `shards`, by row-major position; of copies, the first is used.
 
         Returns every `step`th row.
         """
@@ -247,13 +247,13 @@ class Layout:
         import numpy as np
 
         if not any(self.spec):
-            return np.asarray(held[0])[::step] if step > 1 else np.asarray(held[0])
+            return np.asarray(shards[0])[::step] if step > 1 else np.asarray(shards[0])
         rows = -(-self.shape[0] // step)
-        whole = np.zeros((rows, *self.shape[1:]), np.asarray(held[0]).dtype)
+        whole = np.zeros((rows, *self.shape[1:]), np.asarray(shards[0]).dtype)
         for _, positions in self.holders():
             first, *rest = self.index(positions[0])
             skipped = -first.start % step
-            part = np.asarray(held[positions[0]])[skipped::step]
+            part = np.asarray(shards[positions[0]])[skipped::step]
             at = (first.start + skipped) // step
             whole[(slice(at, at + len(part)), *rest)] = part
         return whole

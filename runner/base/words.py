@@ -101,6 +101,15 @@ def of_system(error: OSError, where: Path | None) -> str:
     return f"{error.filename or where}: {error.strerror or error}"
 
 
+def of_address(path: Path) -> str:
+    """Return what to do with a URL, in place of which there is no path; "" for any other path."""
+    return "; copy it here: it is the address of another machine" if _ADDRESS.match(str(path)) else ""
+
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
+"""How a URL begins, of which a path has one slash."""
+
+
 def long_text(seconds: float) -> str:
     """`2 minutes`, `5 hours`, `3 days`."""
     size, unit = next((size, unit) for size, unit in _SPANS if seconds >= size)

@@ -492,7 +492,10 @@ class _SectionReader:
             raise place.fault(_unlike("the lambda", len(elements), given), case.body)
         outer = place.frame
         held = {*self.dims, *CONSTANTS, *self.functions, *forms.CALLING}
-        read = tuple(dict.fromkeys(name for name in _free(body) if name not in held))
+        free_names = [name for name in _free(body) if name.name not in held]
+        for name in free_names:
+            self._check(Expression(place.text, name), replace(place, scope=known), None)
+        read = tuple(dict.fromkeys(name.name for name in free_names))
         label = given[0] if len(given) == 1 else self._fresh(together(given), place)
         first, *_ = [outer.named(name, self.taken) for name in given]
         frame = replace(outer, names=dict(outer.names), prefix=f"{first}_", scopes=(*outer.scopes, scope))
@@ -601,12 +604,12 @@ def _taken(name: str, on: Name, parts: tuple[Name, ...], call: Apply) -> Term:
     return taken
 
 
-def _free(term: Term) -> Iterator[str]:
+def _free(term: Term) -> Iterator[Name]:
     """The names that an expression reads, without the parameters of lambdas in it."""
     if isinstance(term, Lambda):
-        yield from (name for name in _free(term.body) if name not in term.parameters)
+        yield from (name for name in _free(term.body) if name.name not in term.parameters)
     elif isinstance(term, Name):
-        yield term.name
+        yield term
     else:
         for child in children(term):
             yield from _free(child)

@@ -46,6 +46,7 @@ class Frame:
     - `caller`: the line that calls the function around it, as it is printed; empty in the outermost function.
     - `path`: the places of the calls, outermost first, that tell what the line computes from what it computes in other
       calls; `call`: the text of the first.
+    - `mapped`: whether a value there lacks a dimension that `jax.vmap` adds.
     """
 
     file: str
@@ -54,6 +55,7 @@ class Frame:
     caller: str = field(default="", compare=False)
     path: tuple[str, ...] = field(default=(), compare=False)
     call: str = field(default="", compare=False)
+    mapped: bool = field(default=False, compare=False)
 
     @property
     def place(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.base.words import quoted
+from runner.graph.language.operations import COMMUNICATING
 from runner.worker.primitives.collectives import named_axes
 
 
@@ -22,7 +23,7 @@ def fault(name: str, params: Mapping[str, Any], sizes: Mapping[str, int]) -> str
     axes = named_axes(name, params)
     twice = [axis for axis, count in Counter(axes).items() if count > 1]
     if twice:
-        return f"{name} is over {quoted(axes)}: name '{twice[0]}' once"
+        return f"{COMMUNICATING.get(name, name)} is over {quoted(axes)}: name '{twice[0]}' once"
     if name != "ppermute" or not sizes.keys() >= set(axes):
         return None
     count = math.prod(sizes[axis] for axis in axes)

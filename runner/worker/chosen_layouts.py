@@ -10,18 +10,15 @@ import contextlib
 from types import ModuleType
 from typing import Any
 
-import jax
-import numpy as np
 from jax.sharding import PartitionSpec
 
-from runner.base import dtypes
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.sharding.propagation import whole_axes
 from runner.link.events import ValueLayout
 from runner.worker import calls, shardy
 from runner.worker.modules import Walk
-from runner.worker.specs import partition, spec_of
+from runner.worker.specs import operands, partition, spec_of
 from runner.worker.versions import PROPAGATED, propagated
 
 
@@ -34,18 +31,10 @@ def layouts(
     """
     probing = experiment.probing(program)
     assert probing is not None
-    if devices is None:
-        mesh = module.make_mesh()
-        operands = [
-            jax.ShapeDtypeStruct(array.shape, np.dtype(dtypes.dtype(array.dtype).numpy), sharding=sharding)
-            for array, sharding in zip(experiment.arrays, module.shardings(mesh), strict=True)
-        ]
-    else:
-        mesh = module.make_mesh(devices)
-        operands = module.abstract_inputs(mesh)
+    mesh, arrays = operands(experiment, module, devices)
     # Without arguments nothing else tells JAX that the devices are not the local ones.
-    with calls.set_mesh(mesh) if devices is not None and not operands else contextlib.nullcontext():
-        lowered = module.program(mesh).lower(*operands)
+    with calls.set_mesh(mesh) if devices is not None and not arrays else contextlib.nullcontext():
+        lowered = module.program(mesh).lower(*arrays)
         shardings = lowered.compile().output_shardings
     by_name: dict[str, ValueLayout] = {}
     for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):

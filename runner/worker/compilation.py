@@ -6,6 +6,7 @@ import time
 import types
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from runner.base.lazy import dataclass
@@ -14,9 +15,9 @@ from runner.compiled.evidence.nodes import Origins, backward
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.sharding.propagation import AskedCollective, Planned, Reshard
-from runner.link.events import Cost, Memory, Ranges
+from runner.link.events import Cost, Keeping, Memory, Ranges
 from runner.reports.record.writing import write_text
-from runner.worker import calls, deadlocks, lowered, phases, propagation
+from runner.worker import calls, deadlocks, lowered, phases, processes, propagation, specs
 from runner.worker.cost import with_loops
 from runner.worker.stderr import CapturedStderr
 from runner.worker.walk import REFUSALS, refusal
@@ -61,6 +62,26 @@ class CompiledModule:
 def costs(executable: Any) -> tuple[Memory | None, Cost | None]:
     """An executable's memory and cost, as in `CompiledModule`."""
     return _memory(executable), _cost(executable, _text(executable)[0])
+
+
+def keeping(experiment: Experiment, program: Program, module: ModuleType, devices: list[Any] | None = None) -> Keeping:
+    """The memory and cost of a program without rematerialisation, which is compiled to compare them, and not run.
+
+    `devices` are those of an absent topology.
+    """
+    if program.on_mesh:
+        mesh, operands = specs.operands(experiment, module, devices)
+        function = module.program(mesh)
+    else:
+        function = module.program()
+        operands = module.abstract_inputs(devices[0]) if devices is not None else _on_one_device(experiment, module)
+    memory, cost = costs(function.lower(*operands).compile())
+    return Keeping(memory=memory, cost=cost)
+
+
+def _on_one_device(experiment: Experiment, module: ModuleType) -> Any:
+    device = processes.on_one_device(experiment.target.platform)
+    return calls.device_put(module.split(*module.inputs()), device)
 
 
 def _memory(executable: Any) -> Memory | None:

@@ -829,7 +829,9 @@ class _FunctionReader:
         if section == "graph" and not self.around and not self.definition["grad"].get("of"):
             self.donating |= dict.fromkeys(name for name in self._donates(call) if name in reads)
         if not lines.results:
-            raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
+            gave = [] if self.call is None else [*self.call.gave]
+            message = f"{call.text} gives no array" + (f", but values of type {listed(gave)}" if gave else "")
+            raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
         require_shallow(gives, call.text, key)
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
             # The function of the latest reading is traced already.

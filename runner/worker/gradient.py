@@ -151,7 +151,8 @@ def widened(experiment: Experiment, arrays: Arrays, exact: Iterable[float]) -> l
 
     operands = tuple(arrays[array.name] for array in experiment.arrays)
     with _on_one_device():
-        function, wide = widening.widened(_gradients(experiment, rules=bool(experiment.rules)), operands, exact)
+        gradients, as_read = _gradients(experiment, rules=bool(experiment.rules)), bool(experiment.imports.functions)
+        function, wide = widening.widened(gradients, operands, exact, as_read=as_read)
         return [_plain(gradient) for gradient in function(*wide)]
 
 

@@ -16,7 +16,7 @@ from runner.base.untyped import is_sequence
 from runner.checks.reference import elementary
 from runner.checks.reference.elementary import Inexactness
 from runner.worker import calls
-from runner.worker.versions import Literal, scan_counts
+from runner.worker.versions import CALLING, Literal, scan_counts
 
 _jnp: Any = numpy
 _lax: Any = lax
@@ -78,7 +78,7 @@ class _Evaluation:
         if name == "cond":
             index, *rest = operands
             return _lax.switch(_jnp.asarray(index, np.int32), list(map(self._branch, params["branches"])), *rest)
-        if name in _INLINED:
+        if name in CALLING:
             return self.closed(next(params[key] for key in _BODIES if key in params), *operands)
         results = _bound(equation, operands)
         return results if equation.primitive.multiple_results else [results]
@@ -132,20 +132,6 @@ def _bound(equation: Any, operands: Sequence[Any]) -> Any:
 
 
 _BODIES = ("jaxpr", "call_jaxpr")
-_INLINED = frozenset(
-    {
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "remat2",
-        "checkpoint",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
-    }
-)
-"""The primitives that only call their body."""
 
 
 def _moved(value: Any, most: float, seed: Any) -> Any:

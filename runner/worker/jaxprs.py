@@ -406,7 +406,7 @@ class _Body:
         own = self.outermost or _defined(jaxpr) is not None
         sources: Mapping[Any, SourceOf] = spelled(equations, read) if own and not self.derivative else {}
         for equation, frame in zip(equations, frames, strict=True):
-            self.frame = frame or self.frame
+            self.frame = self._in_map(equation, frame) or self.frame
             self.path = self._called(_path(equation)) or self.path
             results = self._equation(equation, [reads[v] > 0 for v in equation.outvars])
             single = len(equation.outvars) == 1
@@ -549,6 +549,11 @@ class _Body:
         if isinstance(end, Name) and end.name in self.lines and end.name not in taken:
             return end.name
         return self.again(as_array(end, aval), wish).name
+
+    def _in_map(self, equation: Any, frame: Frame | None) -> Frame | None:
+        """The frame of an equation, with whether a map over it adds dimensions to its values."""
+        mapped = self.mapped or "vmap(" in str(equation.source_info.name_stack)
+        return frame and replace(frame, mapped=mapped)
 
     def _put(self, name: str, line: TracedLine) -> None:
         self.lines[name] = line

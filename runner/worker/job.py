@@ -51,10 +51,9 @@ from runner.programs.writers import WRITERS
 from runner.reports.record.writing import write_text
 from runner.worker import calls, gradient, own_files, phases, processes, warm
 from runner.worker.chosen_layouts import layouts
-from runner.worker.compilation import NotLowered
+from runner.worker.compilation import NotLowered, keeping
 from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
-from runner.worker.keeping import keeping
 from runner.worker.raising import raised, text_of
 from runner.worker.setting import unset
 from runner.worker.types import infer

@@ -19,7 +19,7 @@ from jax.sharding import AxisType, PartitionSpec
 from runner.base.lazy import dataclass
 from runner.link.events import EquationError, Parted
 from runner.worker import calls, widening
-from runner.worker.versions import CLOSED_JAXPR, Literal, core, user_places, varying_axes
+from runner.worker.versions import CALLING, CLOSED_JAXPR, Literal, core, user_places, varying_axes
 
 _jax: Any = cast("Any", jax)
 _jnp: Any = _jax.numpy
@@ -29,11 +29,6 @@ EQUATIONS = 2000
 
 ELEMENTS = 1 << 24
 """The most elements of all their values together."""
-
-_TRANSPARENT = frozenset(
-    {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call"}
-)
-"""The primitives that only evaluate the jaxpr in their parameters."""
 
 _WHOLE = frozenset({widening.DRAWS, widening.BOUNDED_DRAWS, widening.NORMAL_DRAWS})
 """The functions of `jax.random` that are widened as a whole."""
@@ -73,7 +68,7 @@ def measured(function: Any, operands: Sequence[Any]) -> Parted:
 
     values, outputs = _jax.jit(evaluated)(tuple(operands))
     with _jax.enable_x64(True):
-        wide = widening.Widening({})
+        wide = widening.Widening()
         bodies = {single.results: body for single in singles if (body := _widened(wide, single)) is not None}
         measures: dict[tuple[int, ...], Any] = _jax.jit(compared)(values)
         errors = {results: np.asarray(measure).reshape(-1, 3) for results, measure in measures.items()}
@@ -390,7 +385,7 @@ def _kept(singles: Sequence[_Single], constants: Mapping[int, Any]) -> list[int]
 def _called(equation: Any) -> Any:
     """The jaxpr that an equation only evaluates; None of others."""
     params = equation.params
-    if equation.primitive.name not in _TRANSPARENT or params.get("name") in _WHOLE:
+    if equation.primitive.name not in CALLING or params.get("name") in _WHOLE:
         return None
     jaxprs = (params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"))
     return next((jaxpr for jaxpr in jaxprs if isinstance(jaxpr, (core.Jaxpr, CLOSED_JAXPR))), None)

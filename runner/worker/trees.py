@@ -87,12 +87,13 @@ def require_dtypes(make: Callable[[], Any], key: Key, text: str) -> None:
     for path, leaf in leaves:
         dtype: Any = getattr(leaf, "dtype", None)
         if not getattr(dtype, "isnative", True) or (hasattr(dtype, "isnative") and dtype.name not in dtypes.NAMES):
-            where, what = calls.tree_util.keystr(path) or "it", dtype.str if dtype.names is None else str(dtype)
+            where, what = calls.tree_util.keystr(path) or "it", dtype.name if dtype.names is None else str(dtype)
+            what = what if dtype.isnative else f"{what} with its bytes in reverse"
             message = f"{where} is an array of {what}, a dtype that JAX does not have: convert it, by .astype"
             raise InvalidExperiment(Fault(key, message, text, 0, len(text)))
         try:
             calls.eval_shape(lambda leaf=leaf: leaf)
-        except TypeError:
+        except (TypeError, ValueError):
             message = f"{calls.tree_util.keystr(path) or 'it'} has the type {type(leaf).__name__}, which is no array"
             raise InvalidExperiment(Fault(key, f"{message} of JAX or NumPy", text, 0, len(text))) from None
 

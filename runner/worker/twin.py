@@ -46,6 +46,8 @@ def source(written: str, experiment: Experiment, program: Program) -> str:
             "",
             f"EXACT = {exact!r}",
             '"""The numbers in the lines of the experiment, before they were rounded."""',
+            f"AS_READ = {bool(experiment.imports.functions)!r}",
+            '"""Whether lines come from a function, whose numbers were rounded when it was read."""',
             "",
             "",
             *_main(program),
@@ -72,7 +74,7 @@ def _main(program: Program) -> list[str]:
     return [
         "def main():",
         *made,
-        f"    function, arrays = widened(program({'mesh' if program.on_mesh else ''}), arrays, EXACT)",
+        f"    function, arrays = widened(program({'mesh' if program.on_mesh else ''}), arrays, EXACT, as_read=AS_READ)",
         "    for output in function(*arrays):",
         '        print(f"{output.dtype}{list(output.shape)}")',
         "        print(np.asarray(output))",
@@ -106,7 +108,7 @@ def take(experiment: Experiment, program: Program, module: ModuleType, arrays: P
     phases.tell(f"the twin of {program} in float64 was compiled and run", "XLA is compiling the twin in float64")
     start = time.perf_counter()
     function, operands, device_ids = placed(experiment, program, module)
-    in_float64, wide = module.widened(function, operands, module.EXACT)
+    in_float64, wide = module.widened(function, operands, module.EXACT, as_read=module.AS_READ)
     compiled, kept = shared.of_lowered(in_float64.lowered(*wide), device_ids)
     ready = time.perf_counter()
     with jax.enable_x64(True):

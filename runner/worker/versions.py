@@ -27,6 +27,12 @@ from runner.worker import calls
 # These are public in `jax.extend`, which also imports Pallas: 50 ms that few jobs need.
 core: Any = _core
 Literal, Var = core.Literal, core.Var
+CALLING = frozenset({
+    "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+})  # fmt: skip
+"""The primitives that only call their body, under the names that JAX has given them."""
+
 CLOSED_JAXPR: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)
 """From JAX 0.12 on, a jaxpr has its constants itself."""
 

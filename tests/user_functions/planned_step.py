@@ -37,3 +37,7 @@ def convolved(kernels, x):
 
 def gradients(params, x):
     return jax.grad(loss)(params, x)
+
+
+def mapped(params, x):
+    return jnp.mean(jax.vmap(lambda row: row @ params["up"])(x) ** 2)

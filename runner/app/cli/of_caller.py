@@ -21,12 +21,14 @@ def main(arguments: list[str]) -> int:
     if request is not None:
         from runner.experiment.config.folders import located
         from runner.experiment.config.quoting import for_hydra
+        from runner.experiment.config.sources import OF_MAPPINGS
         from runner.link import scratch
 
         # The end of every command removes its temporary folders.
         file = scratch.Folder("sweep").path / "experiment" / f"{request['name']}_.yaml"
         file.parent.mkdir()
         file.write_text(request["text"], encoding="utf-8")
+        OF_MAPPINGS.add(file)
         folder, name = located(file, request["config_dir"] and Path(request["config_dir"]))
         arguments = [*arguments, "--config-dir", str(folder), f"+experiment={for_hydra(name)}"]
     from runner.app.cli import app

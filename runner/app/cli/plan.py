@@ -7,30 +7,29 @@ compiled programs. The best one is written as an experiment into the run folder,
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.app.cli import single
 from runner.app.cli.jobs import Job
+from runner.app.flow import candidates
 from runner.base import codec
 from runner.base.invocation import invocation
 from runner.base.words import bytes_text, of_system
-from runner.experiment import remat
 from runner.experiment.config.compose import Configuration
 from runner.experiment.config.sources import shown
 from runner.link.workers import Workers
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.record.plan_file import UnreadablePlan
 from runner.reports.show import plan_table as showing
-from runner.reports.show.plan_layouts import CHOICES, ROUNDS, amount, choice_cells, differing, round_cells
+from runner.reports.show.plan_layouts import CHOICES, ROUNDS, amount, choice_cells, round_cells
 from runner.reports.show.table import Table
 
 if TYPE_CHECKING:
     from runner.app.flow.filled_layouts import Planning
     from runner.app.flow.memory_limit import Round
-    from runner.app.flow.planning import Ranked, Tried
-    from runner.base.layout import Spec
+    from runner.app.flow.planning import Ranked
     from runner.reports.record.model import Status
 
 COMPARE = "--compare"
@@ -97,7 +96,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
         _show_plan(planning)
     _show_rounds(planning, ranked.rounds)
     if ranked.tried:
-        _show_tried(planning, ranked.tried)
+        candidates.show(planning, ranked.tried)
         if ranked.tried[0].by_hand is not None:
             print(f"\nas compiled, {ranked.tried[0].by_hand} is better than the plan")
     if planning.request.memory is not None and (sentence := _of_limit(planning.request.memory, ranked)):
@@ -152,44 +151,3 @@ def _show_plan(planning: Planning) -> None:
         rows.append((showing.list_text(mesh.shape), mesh.error or amount(mesh.cost, least), sent, held))
     showing.show_table(Table(("mesh.shape", least, "sent", "held"), rows))
     print()
-
-
-def _saves(tried: Tried, planning: Planning) -> str:
-    """What a candidate saves for the backward pass, in words, if that was to be chosen and a choice was made."""
-    saved = tried.candidate.saved
-    return "" if saved is None or len(planning.choices) < 2 else f"saving {remat.words(saved)}"
-
-
-def _texts(layouts: Mapping[str, Spec]) -> dict[str, str]:
-    """Return layouts in YAML syntax."""
-    return {key: spec.yaml() for key, spec in layouts.items()}
-
-
-def _show_tried(planning: Planning, tried: Sequence[Tried]) -> None:
-    from runner.app.flow.planning import exceeds
-    from runner.reports.show.table import status_cell
-
-    least = planning.plan.least
-    layouts = differing([_texts(each.candidate.layouts) for each in tried], planning.labels)
-    saves = [_saves(each, planning) for each in tried]
-    parts = zip(layouts, tried, saves, strict=True)
-    layouts = [" ".join(filter(None, (text, each.written, mine))) for text, each, mine in parts]
-    timed = any(program.seconds is not None for each in tried for program in each.programs)
-    rows = [
-        (
-            *(("", "") if number else (each.by_hand or each.folder, amount(each.candidate.cost, least))),
-            program.program,
-            status_cell(program.status),
-            bytes_text(program.bytes_sent) if program.bytes_sent is not None else "–",
-            *([amount(program.seconds, "time")] if timed else []),
-            amount(program.memory_bytes, "bytes") + (" (over the limit)" if exceeds(program, planning.request) else ""),
-        )
-        for each in tried
-        for number, program in enumerate(each.programs)
-    ]
-    # The layouts are long: below their candidate they leave the figures together.
-    beneath = [
-        part for each, text in zip(tried, layouts, strict=True) for part in (*[""] * (len(each.programs) - 1), text)
-    ]
-    head = ("candidate", "planned", "program", "status", "sent", *(["estimate"] if timed else []), "memory")
-    showing.show_table(Table(head, rows, beneath=beneath))

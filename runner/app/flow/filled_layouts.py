@@ -223,7 +223,9 @@ def _saving(
             return _solved(read, memory, share, graph).saving(saved)
 
         _, best, choices = saving.best(names, plan_of)
-        plan_ = replace(best.plan, unknown=(*best.plan.unknown, *notes))
+        # The limit may cost a choice as well as layouts.
+        unlimited = min(choice.unlimited for choice in choices)
+        plan_ = replace(best.plan, unlimited=unlimited, unknown=(*best.plan.unknown, *notes))
         if len(choices) < many and not remat.are_few(names):
             note = f"{len(choices)} of {many:,} choices of what is saved were planned, names added one by one"
             plan_ = replace(plan_, unknown=(*plan_.unknown, note))

@@ -190,21 +190,16 @@ def _written_otherwise(
 ) -> Iterator[Tried]:
     """Yield the best candidate written in other ways, until one costs what the model says.
 
-    They are the arrays' layouts alone; lines laid out as the products in them; the derived lines of one device.
+    They are the arrays' layouts alone, and the derived lines of one device.
     """
     candidate, number = best.candidate, sum(each.by_hand is None for each in tried)
     known = {compiled.program for compiled in best.programs}
-    as_products = replace(candidate, constraints={**candidate.constraints, **candidate.products})
-    ways = [
-        (Program.AUTO, candidate, "without the layouts of lines"),
-        (Program.CONSTRAINT, as_products, "lines as the products in them"),
-        (Program.DERIVED, candidate, "by the lines of one device"),
-    ]
-    for program, written, words in ways:
-        if program.value in known and written == candidate:
+    ways = {Program.AUTO: "without the layouts of lines", Program.DERIVED: "by the lines of one device"}
+    for program, words in ways.items():
+        if program.value in known:
             continue
         number += 1
-        own = attempt(planning, written, folder / f"candidate_{number}", programs=(program.value,))
+        own = attempt(planning, candidate, folder / f"candidate_{number}", programs=(program.value,))
         own = replace(own, written=words)
         yield own
         if _reached(own, planning.request):

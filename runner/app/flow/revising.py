@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.app.flow.reruns import HERE
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import scratch
@@ -16,16 +17,16 @@ from runner.link.workers import Workers
 if TYPE_CHECKING:
     from runner.checks.diagnosis import Refused
 
-_HERE = {"platform": "cpu", "topology": None, "slices": 1, "processes": 1, "cluster": False}
-"""Types are the same on all devices, so simulated devices in one process are enough."""
-
 
 def refusals(experiment: Experiment, workers: Workers, data_folder: Path) -> Refused:
-    """A function that returns what JAX's types refuse of a revised experiment; `load` looks in `data_folder`."""
+    """A function that returns what JAX's types refuse of a revised experiment; `load` looks in `data_folder`.
+
+    Types are the same on all devices, so simulated devices in one process are enough.
+    """
 
     def reason_of(revised: Experiment) -> str | None:
         program = Program.SHARD_MAP if revised.per_device else Program.AUTO
-        asked = revised.at(target={**revised.definition["target"], **_HERE}, program=[str(program)], expect={})
+        asked = revised.at(target={**revised.definition["target"], **HERE}, program=[str(program)], expect={})
         with scratch.Folder() as own:
             task = job(asked, own.path, data_folder, str(own.path))
             reason: str | None = "the worker reported no types"

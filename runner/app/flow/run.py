@@ -156,6 +156,7 @@ class Running:
         if self.last and self._job is None:
             self.workers.dismiss()
         # The module has many classes: they are created while the worker imports JAX.
+        from runner.reports.record import readable
         from runner.reports.record import record as records
 
         record = records.started(self.config.get("name"), self.overrides, self.config.get("summary") or "")
@@ -167,6 +168,7 @@ class Running:
             try:
                 findings = self._heard(job, record)
                 self._verify(job.experiment, record)
+                readable.name_collectives(record)
             except _ENDINGS as error:
                 self._ending, findings = error.with_traceback(None), None
             del job

@@ -21,13 +21,14 @@ from runner.programs.planning.plan import LayoutPlan
 @dataclass(frozen=True, kw_only=True)
 class OfSaved:
     """The plan with one choice of what is saved: its cost, the bytes that it needs, and the flops of what it computes
-    again; `exceeds`: whether it needs more than the limit.
+    again; `exceeds`: whether it needs more than the limit; `unlimited`: what it costs without one.
     """
 
     saved: tuple[str, ...] | str
     cost: float
     needed: float
     recomputed: float
+    unlimited: float
     exceeds: bool = False
 
 
@@ -121,5 +122,6 @@ def _is_better(plan: LayoutPlan, other: LayoutPlan) -> bool:
 def _row(saved: Saved, plan: LayoutPlan) -> OfSaved:
     best_ = plan.best
     return OfSaved(
-        saved=saved, cost=best_.cost, needed=best_.needed, recomputed=plan.recomputed, exceeds=_over(plan) > 0
-    )
+        saved=saved, cost=best_.cost, needed=best_.needed, recomputed=plan.recomputed, unlimited=plan.unlimited,
+        exceeds=_over(plan) > 0,
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property
@@ -68,6 +69,8 @@ class Session:
         """Every collected file, also those that are only bases of others."""
         self._runs: dict[tuple[Path, str], Run] = {}
         self._workers: Workers | None = None
+        self.turn = threading.Lock()
+        """Held by the thread of a test that uses the workers, which take one job after the other."""
         self._add_arguments([folder / "experiment" for folder in named])
         self._check_targets()
 

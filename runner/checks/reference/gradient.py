@@ -37,6 +37,9 @@ RTOL = 1e-6
 _STEPS = (1e-6, 1e-7, 1e-5, 1e-4)
 """Steps, relative to the array's largest element: a smaller one for a kink that lies near, larger ones for rounding."""
 
+_BESIDE = (1e-13, 2e-13, 4e-13)
+"""Steps after which float64's rounding differs, and the slope does not."""
+
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 """The least relative error of a difference of two values, before it is divided by the step."""
 
@@ -247,15 +250,22 @@ def _apart(scalar: _Scalar, name: str, at: np.ndarray, gradient: np.ndarray, rng
     """The distance of <gradient, v> from the difference along a random v, in tolerances, at the best step."""
     direction = rng.choice([-1.0, 1.0], at.shape) * _scale(at)
     products = gradient * direction
-    best = np.inf
-    for step in _STEPS:
-        slope = (scalar.value(name, at + step * direction) - scalar.value(name, at - step * direction)) / (2 * step)
-        allowed = RTOL * np.abs(products).sum() + scalar.lost / step
+
+    def moved(by: float) -> float:
+        return scalar.value(name, at + by * direction)
+
+    def distance(slope: float, allowed: float) -> float:
         off = abs(products.sum() - slope)
-        best = min(best, 0.0 if off == 0 else float(off / allowed) if allowed > 0 else np.inf)
-        if best <= 1.0:
-            break
-    return best
+        return 0.0 if off == 0 else float(off / allowed) if allowed > 0 else np.inf
+
+    least, slopes = RTOL * float(np.abs(products).sum()), dict[float, float]()
+    for step in _STEPS:
+        slopes[step] = (moved(step) - moved(-step)) / (2 * step)
+        if distance(slopes[step], least + scalar.lost / step) <= 1.0:
+            return distance(slopes[step], least + scalar.lost / step)
+    # Terms that cancel may do so without rounding at `at` itself.
+    lost = scalar.lost + 8 * max(abs(moved(by) - 2 * moved(0.0) + moved(-by)) for by in _BESIDE)
+    return min(distance(slope, least + lost / step) for step, slope in slopes.items())
 
 
 def _by_elements(

@@ -43,7 +43,7 @@ def estimate(
     - `notes`: what the compiled module does not specify, in words.
     - `narrow_lines`: the lines whose floats have fewer bits in the file than in the module.
     """
-    collectives = None if collectives is None else [_as_in_the_file(each, narrow_lines) for each in collectives]
+    collectives = None if collectives is None else [_as_in_the_file(entry, narrow_lines) for entry in collectives]
     unknown = list(dict.fromkeys((*notes, *work.unknown)))
     lines = [_line(hardware, line, unknown) for line in work.lines]
     links = Links(hardware, mesh, coordinates)
@@ -145,8 +145,8 @@ def _line(hardware: Hardware, line: LineWork, unknown: list[str]) -> LineTime:
         unknown.append(f"{hardware.name} does not say how fast its memory is")
     else:
         moving = line.bytes / hardware.memory_bandwidth
-    known = [(seconds, bound) for seconds, bound in ((computing, "flops"), (moving, "memory")) if seconds is not None]
-    seconds, bound = max(known, default=(None, None), key=lambda term: term[0] or 0.0)
+    bounds = [(seconds, bound) for seconds, bound in ((computing, "flops"), (moving, "memory")) if seconds is not None]
+    seconds, bound = max(bounds, default=(None, None), key=lambda term: term[0] or 0.0)
     return LineTime(
         nodes=list(line.nodes),
         gradient=line.gradient,
@@ -215,5 +215,5 @@ def _taken(links: Links, mesh: Mesh, collective: Collective) -> TransferTime | N
     if groups is None:
         groups = mesh.groups(collective.axes or ())
     times = [links.time(collective.kind, group, bytes_in, bytes_out) for group in groups[:GROUPS]]
-    known = [time for time in times if time is not None]
-    return max(known, key=lambda time: time.seconds) if len(known) == len(times) and known else None
+    seconds = [time for time in times if time is not None]
+    return max(seconds, key=lambda time: time.seconds) if len(seconds) == len(times) and seconds else None

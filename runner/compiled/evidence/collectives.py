@@ -207,10 +207,10 @@ class _CollectiveReader:
         return _Scheduled(kind, computation, instruction, (outer, by), done_with(outer, by), True)
 
     def _between_slices(self, kind: str, computation: Computation, send: Instruction) -> _Scheduled:
-        there = megascale.received(computation, send)
-        if there is None:
+        receiver = megascale.received(computation, send)
+        if receiver is None:
             self._result.unknown.append(f"nothing receives what {send.name} sends to other slices")
-        chain = () if there is None else (there, *done_with(computation, there))
+        chain = () if receiver is None else (receiver, *done_with(computation, receiver))
         return _Scheduled(kind, computation, send, (computation, send), chain, True)
 
     def _caller(self, computation: Computation) -> tuple[Computation, Instruction] | None:
@@ -220,8 +220,8 @@ class _CollectiveReader:
     def _entry(self, place: _Scheduled) -> Collective:
         instruction, computation = place.instruction, place.computation
         names = self._names(place)
-        own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
-        own += [origin for origin in self._merged(place) if origin not in own]
+        origins = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
+        origins += [origin for origin in self._merged(place) if origin not in origins]
         axes, listed, devices = self._axes(place)
         # An instruction that prepares the operand of a collective may have the collective's name.
         every = [stack for name in names for stack in stacks(name.op_name)]
@@ -233,26 +233,26 @@ class _CollectiveReader:
             taken = self._flow.producers(computation, instruction.operands)
             needed = self._flow.consumers(*self._result_of(place))
             between = Between(source=_nodes(taken), to=_nodes(needed))
-            if all(not origin.primitive for origin in own):
+            if all(not origin.primitive for origin in origins):
                 # It has only the name of the array that it moves; the operation that needs the array is the cause.
-                own = needed or own or taken
+                origins = needed or origins or taken
         else:
-            own += [origin for origin in self._differentiated(place) if origin not in own]
+            origins += [origin for origin in self._differentiated(place) if origin not in origins]
             # A transfer between slices has lost its name.
-            own = own or self._flow.producers(computation, instruction.operands)
-        if not own:
+            origins = origins or self._flow.producers(computation, instruction.operands)
+        if not origins:
             self._result.unknown.append(f"{instruction.name} {self._origins.unplaced}")
-        nodes = _nodes(own)
+        nodes = _nodes(origins)
         bytes_in, bytes_out, dtype = self._bytes(place)
         runs = self._counts.of(place.start[0].name)
         if runs.count is None:
             self._result.unknown.append(f"how often {instruction.name} runs is not known")
-        forward = {origin.node for origin in own if not origin.gradient}
+        forward = {origin.node for origin in origins if not origin.gradient}
         return Collective(
             kind=place.kind,
             node=nodes[0] if nodes else None,
             nodes=nodes,
-            gradient=bool(own) and all(origin.gradient for origin in own),
+            gradient=bool(origins) and all(origin.gradient for origin in origins),
             inserted=inserted,
             between=between,
             axes=None if axes is None else list(axes),

@@ -552,9 +552,9 @@ def disordered(module: Module) -> str | None:
 
 def trip_count(module: Module, loop: Instruction, computation: Computation) -> int | None:
     """How often a `while` runs its body: from the compiler's own count, else from its condition."""
-    known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
-    if known:
-        return int(known.group(1))
+    trips = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
+    if trips:
+        return int(trips.group(1))
     return _counted(module, loop, computation)
 
 

@@ -30,8 +30,8 @@ def spec(text: str, rank: int, mesh: Mesh) -> Spec | None:
     named = _NAMED.fullmatch(text)
     if named:
         parsed = Spec(tuple(re.findall(r"'([^']+)'(?!:)", part)) for part in re.findall(r"\{([^}]*)\}", named[1]))
-        known = all(axis in mesh.sizes for axis in parsed.axes) and ":" not in named[1]
-        return parsed.padded(rank) if known and len(parsed) <= rank else None
+        expressible = all(axis in mesh.sizes for axis in parsed.axes) and ":" not in named[1]
+        return parsed.padded(rank) if expressible and len(parsed) <= rank else None
     tiled = _TILED.fullmatch(text)
     if tiled is None:
         return None

@@ -36,12 +36,12 @@ def kind(instruction: Instruction) -> str | None:
 def received(computation: Computation, send: Instruction) -> Instruction | None:
     """The `recv` that matches `send`."""
     meeting = _meeting(send)
-    there = (
+    receivers = (
         instruction
         for instruction in computation.instructions.values()
         if instruction.opcode == "recv" and _meeting(instruction) == meeting
     )
-    return next(there, None) if meeting is not None else None
+    return next(receivers, None) if meeting is not None else None
 
 
 def _meeting(instruction: Instruction) -> str | None:

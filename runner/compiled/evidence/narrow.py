@@ -40,14 +40,14 @@ def narrow(experiment: Experiment, section: Section, floats: Mapping[str, Floats
     """The narrow floats of each line that has any; `floats` are the dtypes of its expressions."""
     graph = experiment.computed(section)
     arrays = {array.name: array.dtype for array in experiment.given}
-    known = {value.number: arrays.get(value.name, "") for value in graph.inputs}
+    by_number = {value.number: arrays.get(value.name, "") for value in graph.inputs}
     every: dict[str, list[str]] = {}
     multiplied: dict[str, list[str]] = {}
-    for equation in _followed(graph, known):
+    for equation in _followed(graph, by_number):
         line, parts = equation.source.line, floats.get(equation.source.line.path, {})
         dtype = parts.get(equation.source.part, "").removeprefix("weak ")
-        known |= dict.fromkeys((value.number for value in equation.results), dtype)
-        read = [known.get(operand.number, "") for operand in equation.flat if isinstance(operand, Ref)]
+        by_number |= dict.fromkeys((value.number for value in equation.results), dtype)
+        read = [by_number.get(operand.number, "") for operand in equation.flat if isinstance(operand, Ref)]
         every.setdefault(str(line), []).extend([*read, dtype])
         row = OPERATIONS.get(equation.operation)
         if row is not None and (row.contraction is not None or row.multiply_adds is not None or row.costly):
@@ -61,15 +61,15 @@ def narrow(experiment: Experiment, section: Section, floats: Mapping[str, Floats
     return lines
 
 
-def _followed(graph: Graph, known: dict[int, str]) -> Iterator[Equation]:
+def _followed(graph: Graph, by_number: dict[int, str]) -> Iterator[Equation]:
     """Yield every equation before those of its bodies, whose inputs have the dtypes of its operands."""
     for equation in graph.equations:
         yield equation
         for body in equation.bodies:
             for value, operand in zip(body.inputs, equation.operands, strict=False):
                 if isinstance(operand, Ref):
-                    known.setdefault(value.number, known.get(operand.number, ""))
-            yield from _followed(body, known)
+                    by_number.setdefault(value.number, by_number.get(operand.number, ""))
+            yield from _followed(body, by_number)
 
 
 def _is_narrow(name: str) -> bool:

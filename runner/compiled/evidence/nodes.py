@@ -239,11 +239,13 @@ def _fits(part: Term, primitive: str) -> bool:
     return row.name == primitive.removeprefix("reduce_") or (row.contraction is not None and primitive in _PRODUCTS)
 
 
+def unwrapped(part: str) -> str:
+    """A part of a name stack without the transformations around it."""
+    return _WRAPPED.sub(r"\1", part)
+
+
 def _unwrapped(part: str) -> str:
-    if _FUNCTION.search(part):
-        return ""
-    match = _WRAPPED.match(part)
-    return match.group(1) if match else part
+    return "" if _FUNCTION.search(part) else unwrapped(part)
 
 
 def _scopes(

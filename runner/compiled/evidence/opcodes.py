@@ -97,7 +97,7 @@ def keeps_a_part(computation: Computation, reduced: Instruction) -> bool:
         return False
     ends = [computation.instructions.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
     slices = [_moved(computation, end) for end in ends]
-    return bool(slices) and all(each is not None and _slices(computation, each, reduced) for each in slices)
+    return bool(slices) and all(user is not None and _slices(computation, user, reduced) for user in slices)
 
 
 def _moved(computation: Computation, instruction: Instruction | None) -> Instruction | None:

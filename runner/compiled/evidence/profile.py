@@ -100,24 +100,24 @@ class _PlaneReader:
         carried: dict[str, _Times] = defaultdict(_Times)
         unnamed: Counter[str] = Counter()
         foreign: dict[str, None] = {}
-        for event, own in zip(self._events, own_times(self._events, self._inside()), strict=True):
-            everything.add(event, own)
+        for event, nanoseconds in zip(self._events, own_times(self._events, self._inside()), strict=True):
+            everything.add(event, nanoseconds)
             here = not event.module or event.module == self._module.name
             instruction = self._instructions.get(event.instruction) if here else None
             if instruction is None:
                 if event.instruction:
                     foreign[event.instruction] = None
             elif event.instruction in self._collectives.carriers:
-                carried[self._collectives.carriers[event.instruction]].add(event, own)
+                carried[self._collectives.carriers[event.instruction]].add(event, nanoseconds)
                 continue
             elif origins := self._lines(instruction):
                 nodes = list(dict.fromkeys(origin.node for origin in origins))
                 key = frozenset(nodes), all(origin.gradient for origin in origins)
                 order.setdefault(key, nodes)
-                lines[key].add(event, own)
+                lines[key].add(event, nanoseconds)
                 continue
-            unattributed.add(event, own)
-            unnamed[event.instruction or event.name] += own
+            unattributed.add(event, nanoseconds)
+            unnamed[event.instruction or event.name] += nanoseconds
         self._doubt(foreign, runs)
         listed = [self._collective(entry, carried) for entry in self._collectives.entries]
         return Profile(
@@ -227,11 +227,11 @@ class _PlaneReader:
 
     def _seconds(self, times: _Times) -> Seconds:
         per_run = [times.by_run[place] / 1e9 for place in self._executed]
-        known = bool(per_run) and self._runs_numbered
+        numbered = bool(per_run) and self._runs_numbered
         return Seconds(
-            median=statistics.median(per_run) if known else None,
-            min=min(per_run) if known else None,
-            max=max(per_run) if known else None,
+            median=statistics.median(per_run) if numbered else None,
+            min=min(per_run) if numbered else None,
+            max=max(per_run) if numbered else None,
             total=times.total / 1e9,
         )
 

@@ -74,9 +74,9 @@ def source_line(frames: Sequence[Location], users: IsUsers = is_users) -> Source
     None without frames, and for a call that Shardproof itself makes of the caller's function.
     `frames`: those of the operation, the innermost first.
     """
-    own = tuple(frame for frame in frames if users(frame[0]))
-    if own:
-        return SourceLine(own[0], own[1:])
+    user_frames = tuple(frame for frame in frames if users(frame[0]))
+    if user_frames:
+        return SourceLine(user_frames[0], user_frames[1:])
     if not frames or frames[0][0].endswith(f"/{CALLED}"):
         return None
     return SourceLine(frames[0], (), library=True)
@@ -112,10 +112,10 @@ def distinguishing(lines: Iterable[SourceLine]) -> dict[SourceLine, tuple[Locati
             else:
                 separate(below, depth + 1, longer)
 
-    there: dict[Location, dict[SourceLine, None]] = {}
+    locations: dict[Location, dict[SourceLine, None]] = {}
     for line in lines:
-        there.setdefault(line.at, {})[line] = None
-    for alike in there.values():
+        locations.setdefault(line.at, {})[line] = None
+    for alike in locations.values():
         separate([*alike], 0, dict.fromkeys(alike, ()))
     return paths
 

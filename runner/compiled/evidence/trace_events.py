@@ -80,7 +80,7 @@ def read(data: bytes) -> list[TracePlane]:
             plane.by_number.setdefault(row.get("tid"), TraceLine()).name = str(details.get("name", ""))
         elif row.get("ph") == "X":
             start, duration = row.get("ts", 0), row.get("dur", 0)
-            if not all(isinstance(each, int | float) and math.isfinite(each) for each in (start, duration)):
+            if not all(isinstance(time, int | float) and math.isfinite(time) for time in (start, duration)):
                 raise NoProfile("an event has no time")
             event = TraceEvent(str(row.get("name", "")), start * 1000, duration * 1000, list(details.items()))
             plane.by_number.setdefault(row.get("tid"), TraceLine()).events.append(event)

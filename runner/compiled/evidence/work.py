@@ -201,7 +201,7 @@ class _WorkReader:
         self, computation: Computation, instruction: Instruction, line: LineWork, inside: Sequence[Instruction]
     ) -> float:
         """The bytes that an instruction of a line reads and writes, with those of the file's floats."""
-        if self._narrow and {each.opcode for each in inside or [instruction]} <= _CONVERTING:
+        if self._narrow and {fused.opcode for fused in inside or [instruction]} <= _CONVERTING:
             return 0.0
         moved, part = self._bytes(computation, instruction), share(line.nodes, self._narrow)
         if part == 1:
@@ -339,12 +339,12 @@ def _numbers(text: str | None) -> list[int]:
 
 def _precision(instruction: Instruction) -> str:
     """The precision of a product's operands; `default` if it has none."""
-    own = instruction.attribute("operand_precision")
-    if own is None:
+    precision = instruction.attribute("operand_precision")
+    if precision is None:
         # A library's product has it in its configuration.
         config = re.search(r'operand_precision\\?": ?\[([^\]]*)\]', instruction.attributes)
-        own = config[1].lower() if config else ""
-    precisions = re.findall(r"\w+", own)
+        precision = config[1].lower() if config else ""
+    precisions = re.findall(r"\w+", precision)
     return next((word for word in ("highest", "high") if word in precisions), "default")
 
 

@@ -187,12 +187,12 @@ class Plane:
     def stat(self, span: Span) -> tuple[str | None, Any]:
         """The name and the value of a stat; most stats of a plane are alike."""
         raw = self.data[span.start : span.end]
-        known = self._stats.get(raw)
-        if known is None:
-            known = self._read_stat(span)
+        stat = self._stats.get(raw)
+        if stat is None:
+            stat = self._read_stat(span)
             if len(raw) <= _REPEATED and len(self._stats) < _REMEMBERED:
-                self._stats[raw] = known
-        return known
+                self._stats[raw] = stat
+        return stat
 
     def _read_stat(self, span: Span) -> tuple[str | None, Any]:
         name: str | None = None

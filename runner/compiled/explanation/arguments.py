@@ -6,18 +6,17 @@ import re
 
 from runner.base.layout import Mesh
 from runner.compiled.evidence import hlo_sharding
+from runner.compiled.evidence.aliases import aliases
 from runner.compiled.evidence.hlo import Instruction, Module, Shape
 from runner.compiled.explanation.model import Argument
 
-_ALIASES = re.compile(r"\binput_output_alias=\{(.*?) \}(?=,|$)")
-_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
 _DONORS = re.compile(r"\bbuffer_donor=\{(.*?)\}(?:,|$)")
 _DONOR = re.compile(r"\((\d+), \{")
 
 
 def read(module: Module, head: str, mesh: Mesh) -> list[Argument]:
     """The arguments of a module; `head` is the first line of its text, which says what is donated."""
-    aliases = {int(number): output for output, number in _aliases(head)}
+    outputs = aliases(head)
     donors = {int(number) for part in _DONORS.findall(head) for number in _DONOR.findall(part)}
     parameters = module.entry.parameters if module.entry is not None else {}
     arguments: list[Argument] = []
@@ -30,8 +29,8 @@ def read(module: Module, head: str, mesh: Mesh) -> list[Argument]:
                     shape=shape.dims,
                     bytes=shape.bytes,
                     spec=hlo_sharding.spec(parameter.attribute("sharding") or "", len(shape.dims), mesh),
-                    donated=number in donors or number in aliases,
-                    output=aliases.get(number) if len(parameter.shapes) == 1 else None,
+                    donated=number in donors or number in outputs,
+                    output=outputs.get(number) if len(parameter.shapes) == 1 else None,
                 )
             )
     return arguments
@@ -41,10 +40,6 @@ def results(module: Module) -> tuple[Shape, ...]:
     """The arrays that a module returns."""
     root = module.entry.root if module.entry is not None else None
     return () if root is None else root.shapes
-
-
-def _aliases(head: str) -> list[tuple[str, str]]:
-    return [match for part in _ALIASES.findall(head) for match in _ALIAS.findall(part)]
 
 
 def _name(parameter: Instruction) -> str:

@@ -70,13 +70,13 @@ def unoptimized(file: Path) -> Path | None:
     if match is None or _STAGES[0].match(match["stage"]) is None:
         return None
     names = (f"{match[1]}.before_optimizations{suffix}" for suffix in (".txt", ".hlo.pb", ".hlo"))
-    return next((there for name in names if (there := file.with_name(name)).is_file()), None)
+    return next((path for name in names if (path := file.with_name(name)).is_file()), None)
 
 
-def chosen(there: Sequence[DumpedModule], name: str) -> list[DumpedModule]:
+def chosen(modules: Sequence[DumpedModule], name: str) -> list[DumpedModule]:
     """The modules with this name, or else those whose name or file has it as a part."""
-    exact = [module for module in there if name in (module.name, module.file.name)]
-    return exact or [module for module in there if name in module.file.name]
+    exact = [module for module in modules if name in (module.name, module.file.name)]
+    return exact or [module for module in modules if name in module.file.name]
 
 
 def memory(file: Path) -> Memory | None:
@@ -100,8 +100,8 @@ def memory(file: Path) -> Memory | None:
 def _allocations(text: str) -> Iterator[tuple[int, str]]:
     """The size of each buffer, and what it holds."""
     for size, says in _ALLOCATION.findall(text):
-        given, returned = " parameter " in says, "maybe-live-out" in says
-        if given or returned:
-            yield int(size), "aliased" if given and returned else "parameter" if given else "output"
+        argument, returned = " parameter " in says, "maybe-live-out" in says
+        if argument or returned:
+            yield int(size), "aliased" if argument and returned else "parameter" if argument else "output"
         elif "preallocated-temp" in says:
             yield int(size), "temporary"

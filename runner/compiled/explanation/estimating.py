@@ -52,12 +52,12 @@ def estimated(
     mesh = meshes.layout_mesh(explanation.mesh, explanation.partitions)
     if taken.work is None:
         return explanation
-    there = _hardware(name, mesh, coordinates, folder)
+    hardware = _hardware(name, mesh, coordinates, folder)
     notes: list[str] = []
-    if explanation.platform not in (None, there.platform):
+    if explanation.platform not in (None, hardware.platform):
         notes.append(f"compiled for {explanation.platform}: here the compiler may fuse and overlap differently")
     least = estimate(
-        there,
+        hardware,
         mesh,
         taken.work,
         taken.communication.entries,

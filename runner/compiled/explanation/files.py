@@ -14,6 +14,7 @@ from runner.base import codec, plain, regular
 from runner.base.faults import nearest
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
+from runner.base.words import of_address
 from runner.compiled.explanation import dumps, estimating, meshes, modules, profiles, serialized
 from runner.compiled.explanation.dumps import DumpedModule
 from runner.compiled.explanation.model import SCHEMA, Explanation
@@ -54,9 +55,9 @@ _ANY = Wanted()
 class SeveralModules(UnreadableModule):
     """A folder has several modules, none of which was chosen."""
 
-    def __init__(self, folder: Path, there: Sequence[DumpedModule]) -> None:
-        super().__init__(f"{folder}: it has {len(there)} modules; choose one by its name: module={there[0].name}")
-        self.modules = there
+    def __init__(self, folder: Path, modules: Sequence[DumpedModule]) -> None:
+        super().__init__(f"{folder}: it has {len(modules)} modules; choose one by its name: module={modules[0].name}")
+        self.modules = modules
 
 
 @modules.uncollected()
@@ -189,12 +190,12 @@ def is_module(path: Path) -> bool:
 
 
 def _chosen(folder: Path, name: str | None) -> Path:
-    there = _modules(folder)
-    if not there:
+    modules = _modules(folder)
+    if not modules:
         raise UnreadableModule(f"{folder}: no module was dumped here (module_0001.NAME.….txt)")
-    fitting = dumps.chosen(there, name) if name else there
+    fitting = dumps.chosen(modules, name) if name else modules
     if not fitting:
-        names = list(dict.fromkeys(module.name for module in there))
+        names = list(dict.fromkeys(module.name for module in modules))
         raise UnreadableModule(f"{folder}: it has no module {name}{nearest(name or '', names)}")
     if len(fitting) > 1 and (name is None or len({module.name for module in fitting}) > 1):
         raise SeveralModules(folder, fitting)
@@ -236,7 +237,7 @@ def _platform(file: Path) -> str | None:
 def _checked(path: Path) -> Path:
     """A regular file that is not too large. Raises `UnreadableModule`."""
     if not path.is_file():
-        what = "it is not a regular file" if path.exists() else "there is no such file"
+        what = "it is not a regular file" if path.exists() else f"there is no such file{of_address(path)}"
         raise UnreadableModule(f"{path}: {what}")
     if path.stat().st_size > LARGEST:
         raise UnreadableModule(f"{path}: a file of more than {LARGEST // 1_000_000_000} GB is not read")

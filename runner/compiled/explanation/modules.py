@@ -233,13 +233,13 @@ def _memory(module: Module, reported: Memory | None, taken: list[Argument], mome
             peak=reported.needed_bytes,
             by="compiler",
         )
-    given = sum(argument.bytes for argument in taken)
+    size = sum(argument.bytes for argument in taken)
     aliased = sum(argument.bytes for argument in taken if argument.output is not None)
     returned = sum(shape.bytes for shape in arguments.results(module))
     temporaries = None if moment is None else moment.bytes
-    peak = None if temporaries is None else given + returned - aliased + temporaries
+    peak = None if temporaries is None else size + returned - aliased + temporaries
     return MemoryUse(
-        arguments=given, outputs=returned, temporaries=temporaries, aliased=aliased, peak=peak, by="schedule"
+        arguments=size, outputs=returned, temporaries=temporaries, aliased=aliased, peak=peak, by="schedule"
     )
 
 

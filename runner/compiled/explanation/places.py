@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from runner.compiled.evidence.hlo import Location, Metadata, Module
-from runner.compiled.evidence.nodes import OperationOrigin, backward, stacks
+from runner.compiled.evidence.nodes import OperationOrigin, backward, stacks, unwrapped
 from runner.compiled.evidence.source_lines import IsUsers, SourceLine, is_users, source_line
 from runner.compiled.explanation.model import SourcePlace
 
@@ -22,8 +22,6 @@ _WRAPPER = re.compile(
     r"p?jit\([^()]*\)|closed_call|checkpoint|rematted_computation|eval_jaxpr|while|body|cond|shard_map"
 )
 """The parts of a name stack that JAX adds."""
-
-_TRANSFORMED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
 
 _PASSING = frozenset({"dynamic_slice", "squeeze", "dynamic_update_slice", "broadcast_in_dim", "reshape"})
 """Operations of a `scan` itself, which pass slices to its steps and stack their results."""
@@ -111,8 +109,8 @@ class Places:
 
 def of_module(module: Module, users: IsUsers = is_users) -> Places:
     """The places of a module's lines; `users`: which files are the user's."""
-    given = module.entry.parameters.values() if module.entry is not None else ()
-    return Places(_files(module), users, {parameter.op_name for parameter in given})
+    parameters = module.entry.parameters.values() if module.entry is not None else ()
+    return Places(_files(module), users, {parameter.op_name for parameter in parameters})
 
 
 def _files(module: Module) -> set[str]:
@@ -141,5 +139,5 @@ def _suffixes(files: Iterable[str]) -> dict[str, str]:
 
 def _scopes(stack: str) -> str:
     """The user's scopes in a name stack without a line: `layers/attention/dot_general`."""
-    parts = [_TRANSFORMED.sub(r"\1", part) for part in stack.split("/") if not _WRAPPER.fullmatch(part)]
+    parts = [unwrapped(part) for part in stack.split("/") if not _WRAPPER.fullmatch(part)]
     return "/".join([part for part in parts if part][-_LAST:]) or stack

@@ -11,7 +11,7 @@ from pathlib import Path
 from runner.base import regular
 from runner.base.faults import nearest
 from runner.base.lazy import dataclass
-from runner.base.words import listed, time_text
+from runner.base.words import listed, of_address, time_text
 from runner.compiled.evidence import planes, profile, trace_events, xspace
 from runner.compiled.evidence.planes import Recorded, RecordedPlane
 from runner.compiled.evidence.xspace import NoProfile, ProfiledModule
@@ -99,7 +99,8 @@ def read(path: Path) -> Recording:
     """The profile in a folder, of several the newest. Raises `UnreadableModule`."""
     files, older = _files(path)
     if not files:
-        raise UnreadableModule(f"{path}: no profile is here: jax.profiler.trace writes plugins/profile/TIME/*{_PLANES}")
+        how = of_address(path) or f": jax.profiler.trace writes plugins/profile/TIME/*{_PLANES}"
+        raise UnreadableModule(f"{path}: no profile is here{how}")
     recordings: list[Recorded] = []
     modules: list[ProfiledModule] = []
     platforms: dict[str, None] = {}

@@ -149,7 +149,7 @@ def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 
     for override in overrides:
         value = override.partition("=")[2].strip()
-        if (reason := text_size.digits(value) or text_size.levels(value)) is not None:
+        if (reason := text_size.digits(value) or text_size.too_much(value)) is not None:
             raise InvalidConfiguration(f"command line: {override[:60]}…\n  {reason}")
     message = files.too_much(overrides, folders)
     if message is not None:

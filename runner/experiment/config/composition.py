@@ -69,6 +69,10 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
     return _of_defaults(error, sources) or of_config(error, sources)
 
 
+def _may_be_added(key: Key) -> bool:
+    return key[1] != "collectives" and (key[0] == "functions" or str(key[1]).isidentifier())
+
+
 def _of_json(override: str) -> str | None:
     """Return the message for an override in JSON or in Python's syntax, which Hydra does not parse; else None."""
     if (given := quoting.refused_json(override)) is None:
@@ -157,7 +161,8 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
                 named, counts = ",".join(sizes), ",".join(map(str, sizes.values()))
                 return f"command line: {text}\n  {message}; write mesh.axes=[{named}] mesh.shape=[{counts}]"
             if name == "mesh" and isinstance(value, int):
-                return f"command line: {text}\n  {message}; for the sizes of its axes write mesh.shape=[{value}]"
+                written = f"mesh.shape=[{value}], or mesh.shape=[{value},1] for two"
+                return f"command line: {text}\n  {message}; for the sizes of its axes write {written}"
             return f"command line: {text}\n  {message}{f'; its keys are {keys}' if keys else ''}"
         if name in groups:
             continue
@@ -425,7 +430,7 @@ def of_config(error: Exception, sources: Sources) -> str:
         among = next((written for written in siblings if key[-1] in one_by_one(written)), None)
         if among and key[0] == "arrays":
             message = f"'{key[-1]}' is in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
-        elif override and len(key) > 1 and key[1] != "collectives" and not (shape.siblings(key) or shape.keyless(key)):
+        elif override and len(key) > 1 and _may_be_added(key) and not (shape.siblings(key) or shape.keyless(key)):
             whole = _ADDED.format(name=key[1]) if key[0] == "arrays" else f"a name, write ++{override.lstrip('+')}"
             message += f"{' To' if message.endswith('?') else '; to'} add {whole}"
         if override is not None:

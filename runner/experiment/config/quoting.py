@@ -144,13 +144,18 @@ def for_hydra(value: Any) -> str:
     if is_list(value):
         return f"[{','.join(map(for_hydra, value))}]"
     if is_mapping(value):
-        return f"{{{','.join(f'{for_hydra(name)}:{for_hydra(inner)}' for name, inner in value.items())}}}"
+        return f"{{{','.join(f'{_key(name)}:{for_hydra(inner)}' for name, inner in value.items())}}}"
     if isinstance(value, bool) or value is None:
         return {None: "null", True: "true", False: "false"}[value]
     text = str(value)
     if not isinstance(value, str) or _PLAIN.fullmatch(text):
         return text
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+
+
+def _key(name: Any) -> str:
+    """Format a key, around which Hydra's grammar has no quotes: `f\\(x\\)`."""
+    return re.sub(r"[\\()\[\]{}:=, \t]", r"\\\g<0>", name) if isinstance(name, str) else for_hydra(name)
 
 
 def _why(value: str) -> str:

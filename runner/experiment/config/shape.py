@@ -216,7 +216,8 @@ def refusal(value: Any, key: Key, kind: Kind) -> str:
         except specs.NoSpec as error:
             return str(error)
     if len(key) == 3 and key[0] == "arrays" and key[-1] == "specs":
-        return f"an array has one layout: write spec: {_in_yaml(value)}; specs are those of the leaves of a tree"
+        spec = _in_yaml(value) if is_list(value) else "[x, null]"
+        return f"an array has one layout: write spec: {spec}; specs are those of the leaves of a tree"
     if len(key) == 2 and key[0] == "arrays" and is_list(value):
         return f"{name} is {_in_words(kind)}, not a list; write {key[1]}: {{shape: {_in_yaml(value)}}}"
     cure = ""
@@ -262,6 +263,8 @@ def _as_list(value: object, key: Key, kind: Kind) -> str:
         return (
             f"; a list is in square brackets: [{text.strip('()').rstrip(', ')}{']' if text.endswith(')') else ', …]'}"
         )
+    if kind.form == "spec" and text.isdecimal():
+        return "; write a list such as [x, null]"
     if written := sizes(text) or (f"[{text}]" if _ENTRY.fullmatch(text) and not isinstance(value, bool) else None):
         return f"; write {written}"
     return "; write a list such as [x, null]" if kind.form == "spec" else ""
@@ -272,8 +275,10 @@ _ENTRY = re.compile(r"(?!nan\b|inf\b)[A-Za-z_]\w*|[1-9]\d*")
 
 
 def _in_yaml(value: Any) -> str:
-    """Format a spec as YAML has it: `[null, x]`."""
-    return specs.written(value) if is_list(value) else str(value)
+    """Format a value, such as a spec, as YAML has it: `[null,x]`."""
+    if is_list(value):
+        return f"[{','.join(map(_in_yaml, value))}]"
+    return "null" if value is None else str(value)
 
 
 def _in_words(kind: Kind) -> str:
@@ -363,6 +368,7 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("loss", "wrt", "gradients"), _LOSS),
     **dict.fromkeys(("checks", "check", "assert", "assertions", "tests"), _EXPECTED),
     **dict.fromkeys(("shard_map", "pmap", "body", "forward"), _LINES),
+    **dict.fromkeys(("filter", "filters"), "; 'where' chooses the rows of a sweep's table: where='bytes_sent<1e6'"),
     **{key: f"; each array has its own: arrays.A.{key}" for key in ("dtype", "shape", "spec", "init")},
     **dict.fromkeys(("params", "inputs", "operands"), "; operands are arrays: {A: {shape: [4, 8], spec: [x, null]}}"),
 }

@@ -31,7 +31,11 @@ class Location:
     column: int
 
     def __str__(self) -> str:
-        return f"{shown(self.file)}:{self.line}:{self.column}"
+        return "runner.sweep({…})" if self.file in OF_MAPPINGS else f"{shown(self.file)}:{self.line}:{self.column}"
+
+
+OF_MAPPINGS: set[Path] = set()
+"""The temporary files of experiments that the caller of `runner.sweep` gave as a mapping, and that no message names."""
 
 
 def shown(path: Path) -> str:

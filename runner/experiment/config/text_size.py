@@ -14,6 +14,11 @@ _BYTES = 1_000_000
 _LEVELS = 100
 """The deepest nesting of lists and mappings: the functions that walk them recurse."""
 
+_PARTS = 5_000
+"""The largest number of parts of a list or mapping in an override: the time that Hydra takes grows with their square,
+here to four seconds.
+"""
+
 _NODES = 100_000
 """The largest number of lists, mappings and values in a file, with its aliases expanded."""
 
@@ -53,8 +58,10 @@ def refusal(text: str) -> tuple[int, int, str] | None:
         return None
 
 
-def levels(text: str) -> str | None:
-    """The message for a value with too many brackets in one another; None for any other text."""
+def too_much(text: str) -> str | None:
+    """The message for an override with too many brackets in one another, or parts; None for any other text."""
+    if text[:1] in ("[", "{") and text.count(",") > _PARTS:
+        return f"a value of more than {_PARTS:,} parts belongs in a file: a command line with it is read slowly"
     level = deepest = 0
     for character in text:
         level += (character in "[{(") - (character in "]})")

@@ -117,10 +117,10 @@ def steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: 
     if mesh.size <= PERMUTED:
         # Blocks may also be permuted before they are gathered or exchanged, when they are smaller.
         ends |= {there for there in _alike(mesh, here) if there != here}
-    held = local_bytes(mesh, shape, itemsize, here)
+    size = local_bytes(mesh, shape, itemsize, here)
     for there in sorted(ends, key=str):
         involved = changed(mesh, here, there)
-        yield Move("collective-permute", involved, 0, 0, _pairs(mesh, here, there, involved), held, there)
+        yield Move("collective-permute", involved, 0, 0, _pairs(mesh, here, there, involved), size, there)
 
 
 PERMUTED = 256
@@ -156,13 +156,13 @@ def splits_and_joins(
     """Yield the all-gathers, all-to-alls and slices from `here` that may lead to `after`; None: to any layout."""
     # Slice over any axis of the target, even on another dimension: an all-to-all can move it later.
     sliced = mesh.axes if after is None else after.axes
-    held = local_bytes(mesh, shape, itemsize, here)
+    size = local_bytes(mesh, shape, itemsize, here)
     used = {axis for axes in here for axis in axes}
     for dimension, axes in enumerate(here):
         for count in range(1, len(axes) + 1):
             rest, gathered = axes[: len(axes) - count], axes[len(axes) - count :]
             n = mesh.axis_size(gathered)
-            sent = ring.of_block("all-gather", n, held)
+            sent = ring.of_block("all-gather", n, size)
             yield Move("all-gather", gathered, dimension, dimension, (), sent, _with(here, dimension, rest))
             for index, index_axes in enumerate(here):
                 ends = (*index_axes, *gathered)
@@ -173,7 +173,7 @@ def splits_and_joins(
                     continue
                 if shape[index] % (mesh.axis_size(index_axes) * n) == 0:
                     there = _with(_with(here, dimension, rest), index, ends)
-                    sent = ring.of_block("all-to-all", n, held)
+                    sent = ring.of_block("all-to-all", n, size)
                     yield Move("all-to-all", gathered, dimension, index, (), sent, there)
         for axis in mesh.axes:
             if (

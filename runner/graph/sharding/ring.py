@@ -25,10 +25,10 @@ def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -
     """
     if devices <= 1:
         return 0
-    held = {"all-gather": bytes_out, "recv": 0}.get(kind, bytes_in)
-    if held is None or kind not in _SHARES:
+    size = {"all-gather": bytes_out, "recv": 0}.get(kind, bytes_in)
+    if size is None or kind not in _SHARES:
         return None
-    return round(_of(kind, devices, held))
+    return round(_of(kind, devices, size))
 
 
 def of_block(kind: str, devices: int, block: float) -> float:
@@ -73,9 +73,9 @@ def bus_factor(kind: str, devices: int) -> float:
     return _of(kind, devices, 1)
 
 
-def _of(kind: str, devices: int, held: float) -> float:
+def _of(kind: str, devices: int, size: float) -> float:
     times, shared = _SHARES[kind]
-    return times * held * (devices - 1) / devices if shared else times * held
+    return times * size * (devices - 1) / devices if shared else times * size
 
 
 _SHARES = {

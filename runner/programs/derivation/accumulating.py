@@ -54,11 +54,11 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
         return None
     term = _increment(stripping, line.term, name)
     sums = stripping.sums
-    if term is None or not sums or any(around(each, Name(name)) != around(sums[0], Name(name)) for each in sums):
+    if term is None or not sums or any(around(total, Name(name)) != around(sums[0], Name(name)) for total in sums):
         return None
     # A collective that another line needs too is sent in every step in any case.
     standing = Counter(all_collective for line in body for all_collective in _all_collectives(line))
-    if any(standing[each] > 1 for each in sums):
+    if any(standing[total] > 1 for total in sums):
         return None
     stripped = {**stripping.stripped, line.line: term}
     lines = (replace(w, term=stripped[w.line]) if isinstance(w, Written) and w.line in stripped else w for w in body)
@@ -118,11 +118,11 @@ def added_up(graph: Graph) -> dict[int, int]:
     A sum over devices of such a value is sent once, not in each step.
     """
     reads = Counter(number for equation in walk(graph) for number in equation.reads)
-    given = {number for equation in walk(graph) for body in equation.bodies for number in body.outputs}
+    ends = {number for equation in walk(graph) for body in equation.bodies for number in body.outputs}
     producers = graph.producers
 
     def summands(operand: Operand) -> Iterator[int]:
-        if not isinstance(operand, Ref) or reads[operand.number] != 1 or operand.number in given:
+        if not isinstance(operand, Ref) or reads[operand.number] != 1 or operand.number in ends:
             return
         equation = producers.get(operand.number)
         if equation is None:
@@ -130,8 +130,8 @@ def added_up(graph: Graph) -> dict[int, int]:
         yield operand.number
         linear = OPERATIONS[equation.operation].linear if equation.spelled == "operator" else None
         if equation.spelled == "name" or linear:
-            for each in equation.operands[: 1 if linear == "first" else None]:
-                yield from summands(each)
+            for operand in equation.operands[: 1 if linear == "first" else None]:
+                yield from summands(operand)
 
     steps: dict[int, int] = {}
     for loop in walk(graph):
@@ -142,7 +142,11 @@ def added_up(graph: Graph) -> dict[int, int]:
             added = producers.get(number)
             if added is None or added.spelled != "operator" or not OPERATIONS[added.operation].adds:
                 continue
-            others = [each for each in added.operands if not (isinstance(each, Ref) and each.number == value.number)]
+            others = [
+                operand
+                for operand in added.operands
+                if not (isinstance(operand, Ref) and operand.number == value.number)
+            ]
             once = reads[value.number] == 1 and body.outputs.count(number) == 1 and not reads[number]
             if once and len(others) == 1:
                 steps.update(dict.fromkeys(summands(others[0]), loop.form.counted))

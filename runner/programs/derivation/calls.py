@@ -152,9 +152,9 @@ class Call:
         if axis is None:
             return tuple(range(rank))
         listed = axis if is_sequence(axis) else (axis,)
-        if not all(isinstance(each, int) and not isinstance(each, bool) for each in listed):
+        if not all(isinstance(axis, int) and not isinstance(axis, bool) for axis in listed):
             raise NotStatic
-        return tuple(each % rank for each in listed)
+        return tuple(axis % rank for axis in listed)
 
 
 def is_number(typed: Typed, *kinds: str) -> bool:

@@ -45,14 +45,16 @@ def scan(call: Call) -> Rule | None:
     elems = call.arguments["elems"]
     typed = [Call.type(part) for part in (elems.parts if elems.parts is not None else [elems])]
     shape, axis = call.result.shape, _axis(call)
-    if {each.shape for each in typed} != {shape} or not _by_element(call.static("fn"), several=elems.parts is not None):
+    if {array.shape for array in typed} != {shape} or not _by_element(
+        call.static("fn"), several=elems.parts is not None
+    ):
         return None
     others = tuple((size, (d,), 0) for d, size in enumerate(shape) if d != axis)
     return Rule(
         {array.place: every(shape) for array in elems.arrays()},
         every(shape),
         dict(enumerate(shape)),
-        inside=(Sent("all-gather", (axis,), others, sum(itemsize(each.dtype) for each in typed)),),
+        inside=(Sent("all-gather", (axis,), others, sum(itemsize(array.dtype) for array in typed)),),
     )
 
 
@@ -60,14 +62,14 @@ def _combined(fn: str | Lambda, left: list[Term], right: list[Term], *, several:
     """Apply the function to two operands; returns one term for each array."""
     if isinstance(fn, str):
         return [computed(COMPUTATIONS[fn].operation, a, b) for a, b in zip(left, right, strict=True)]
-    given = dict(zip(fn.parameters, (left, right), strict=True))
+    arguments = dict(zip(fn.parameters, (left, right), strict=True))
 
     def applied(part: Term) -> Term:
         match part:
             case Apply(operands=(Name(name=name), Const(value=int(at))), spelled="index"):
-                return given[name][at]
+                return arguments[name][at]
             case Name(name=name):
-                return given[name][0] if name in given else part
+                return arguments[name][0] if name in arguments else part
             case _:
                 return mapped(part, applied)
 

@@ -26,19 +26,19 @@ Derivative = Literal["none", "stopped", "taken"]
 def completed(layouts: Layouts, term: Term, choice: PricedAssignment, typed: Typed, derivative: Derivative) -> Term:
     """Append the collectives of a choice to a partial result, and count the bytes that they send."""
     mesh = layouts.mesh
-    held = moves.local_bytes(mesh, typed.shape, itemsize(typed.dtype), choice.partial) if choice.over else 0.0
+    size = moves.local_bytes(mesh, typed.shape, itemsize(typed.dtype), choice.partial) if choice.over else 0.0
     scattered = choice.scattered
     for kind, axes in choice.over.items():
         for dimension, over in scattered:
             n = mesh.axis_size(over)
             term = built("psum_scatter({x}, {over}, scatter_dimension={d}, tiled=True)", x=term, over=over, d=dimension)
-            layouts.spend_once(term, [collective(layouts.prices, mesh, "reduce-scatter", over, held)])
+            layouts.spend_once(term, [collective(layouts.prices, mesh, "reduce-scatter", over, size)])
             term = built("{x} / {n}", x=term, n=n) if kind == "mean" else term
-            held /= n
+            size /= n
         scattered = ()
         if axes:
             term, by = reduced(term, kind, axes, derivative)
-            layouts.spend_once(term, [collective(layouts.prices, mesh, by, axes, held)])
+            layouts.spend_once(term, [collective(layouts.prices, mesh, by, axes, size)])
     return term
 
 
@@ -54,7 +54,7 @@ def together(layouts: Layouts, term: Term, typed: Typed, operands: Sequence[Devi
     stripping = Stripping(names.read_once, partial(is_scalar, numbers=names.experiment.dims))
     inner = stripping.strip(term)
     sums = stripping.sums
-    if inner is None or any(around(each, term) != around(sums[0], term) for each in sums):
+    if inner is None or any(around(total, term) != around(sums[0], term) for total in sums):
         return term
     sendings = layouts.unspend_only(sums)
     if sendings is None:

@@ -47,7 +47,7 @@ def _arange(site: Site) -> Term:
 @rule_for("arange", write=_arange)
 def arange(call: Call) -> Rule | None:
     """Rule: an `arange` with integer start and step."""
-    counted = all(isinstance(each, int) for each in _from(call)) and call.result.dtype in _COUNTED
+    counted = all(isinstance(number, int) for number in _from(call)) and call.result.dtype in _COUNTED
     return replace(_own(call), counts=0 if _from(call) == (0, 1) else None) if counted else None
 
 
@@ -139,7 +139,7 @@ def _axis(call: Call) -> int:
 def one_hot(call: Call) -> Rule | None:
     """Rule: shard the classes; labels outside of a device's block give zeros."""
     shape, whole_numbers = call.result.shape, (call.static("axis", -1), call.static("num_classes"))
-    if len(call.type_of("x").shape) != len(shape) - 1 or not all(isinstance(each, int) for each in whole_numbers):
+    if len(call.type_of("x").shape) != len(shape) - 1 or not all(isinstance(number, int) for number in whole_numbers):
         return None
-    labels = tuple(each for each in every(shape, but=[_axis(call)]) if each)
+    labels = tuple(factors for factors in every(shape, but=[_axis(call)]) if factors)
     return Rule({"x": labels}, every(shape), dict(enumerate(shape)))

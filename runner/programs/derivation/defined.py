@@ -112,9 +112,9 @@ class _Following:
         rank = max(len(part.dimensions) for part in parts)
         rows = [((),) * (rank - len(part.dimensions)) + part.dimensions for part in parts]
         dimensions = tuple(next((row[d] for row in rows if row[d]), ()) for d in range(rank))
-        there = {factor for factors in dimensions for factor in factors}
+        run = {factor for factors in dimensions for factor in factors}
         sums = frozenset[Term]().union(*(part.sums for part in parts))
-        met = frozenset(term for term in sums if there & {*self.rounds[term]})
+        met = frozenset(term for term in sums if run & {*self.rounds[term]})
         self.back |= met
         terms = tuple(operand.term if isinstance(operand, _Part) else constant(operand) for operand in operands)
         return _Part(replace(call, operands=terms, at=None), dimensions, sums - met)

@@ -12,12 +12,11 @@ from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.sharding.propagation import Derivation, Plan
-from runner.programs.derivation.inlining import inlined
 from runner.programs.derivation.invariants import hoisted
 from runner.programs.derivation.lines import as_data
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.section import section, with_lines
-from runner.programs.derivation.sharing import shared
+from runner.programs.derivation.sharing import inlined, shared
 from runner.programs.derivation.writer import Hints, Writer
 
 

@@ -26,7 +26,6 @@ from runner.programs.derivation.registry import Write
 from runner.programs.derivation.rules import Assignment, PricedAssignment, assigned, followed
 from runner.programs.derivation.ruling import Around, Ruled, Rulings
 from runner.programs.derivation.scopes import Scope
-from runner.programs.derivation.simplifying import simplified
 from runner.programs.derivation.site import Site
 from runner.programs.derivation.terms import built, elements_of
 from runner.programs.derivation.values import DeviceValue, Unmade
@@ -93,7 +92,6 @@ class Expressions:
     def result(self, equation: Equation, goal: Spec | None = None, *, alone: bool = False) -> DeviceValue:
         """The value of an equation on one device; for the arguments see `value`."""
         names, statics = self.names, self.names.statics
-        equation = simplified(names, equation)
         if equation.spelled == "name":
             return self.value(equation.operands[0], goal, alone=alone)
         if (static := statics.of(equation)) is not None:
@@ -157,9 +155,9 @@ class Expressions:
         layouts.spend(rule.sendings(self.mesh, choice.assignment, layouts.prices), scope)
         layouts.compute(choice.computing, scope)
         if call.elements:
-            each = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
+            results = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
             specs = [choice.spec.padded(len(t.shape)) for t in call.elements]
-            parts = zip(each, call.elements, specs, strict=True)
+            parts = zip(results, call.elements, specs, strict=True)
             elements = tuple(DeviceValue(part, t.shape, spec, t.dtype) for part, t, spec in parts)
             return DeviceValue(made, None, Spec(), elements=elements)
         make = self._maker(site, write)
@@ -204,13 +202,13 @@ class Expressions:
         fewest = ruled.fewest(around, moved)
         if sent(choice) > sent(fewest) * _CLOSE and seconds(fewest) > seconds(choice) * _CLOSE:
             flops = work_of(ruled.call).flops
-            mine, other = (
+            least, other = (
                 f"{bytes_text(round(sent(way)))}" + (f" and {_counted(flops / way.shards)} flops" if flops else "")
                 for way in (choice, fewest)
             )
             took, longer = (time_text(seconds(way)) for way in (choice, fewest))
             self.names.note(
-                f"'{self.names.line}' takes the least time, not the fewest bytes: {took} with {mine} on each device; "
+                f"'{self.names.line}' takes the least time, not the fewest bytes: {took} with {least} on each device; "
                 f"with {other} it would be {longer}"
             )
 

@@ -54,7 +54,7 @@ def call_of(names: Names, equation: Equation, values: Mapping[str, DeviceValue],
 
     def argument(place: str, part: Operand) -> Argument:
         static, kind, value = statics.term(part) is not None, _kind(part), values.get(place)
-        parts = tuple(argument(f"{place}[{i}]", each) for i, each in enumerate(inside(part))) if kind else None
+        parts = tuple(argument(f"{place}[{i}]", item) for i, item in enumerate(inside(part))) if kind else None
         if static or kind == "slice":
             return Argument(place, None, static, _known(statics, part, parts), parts, kind)
         if value is None:
@@ -62,17 +62,17 @@ def call_of(names: Names, equation: Equation, values: Mapping[str, DeviceValue],
         typed = None if value.shape is None else names.type_of(part)
         return Argument(place, typed, below=value.below, counts=value.counts, halo=value.halo)
 
-    given: dict[str, Argument] = {}
+    read: dict[str, Argument] = {}
     for place, part in arguments(equation):
         if place.startswith("*"):
             several = place[: place.index("[")]
-            before = given.get(several[1:], Argument(several, parts=()))
-            given[several[1:]] = replace(before, parts=(*(before.parts or ()), argument(place, part)))
+            before = read.get(several[1:], Argument(several, parts=()))
+            read[several[1:]] = replace(before, parts=(*(before.parts or ()), argument(place, part)))
         else:
-            given[place] = argument(place, part)
+            read[place] = argument(place, part)
     name = OPERATIONS[equation.operation].key if equation.operation in OPERATIONS else equation.operation
     (result,) = equation.results
-    call = Call(name, given, names.type_at(result.number), names.elements_at(result.number), alone)
+    call = Call(name, read, names.type_at(result.number), names.elements_at(result.number), alone)
     trimmed = _trimmed(names, result.number, call) if free else frozenset[int]()
     slices = names.readers(result.number) if trimmed else []
     starts = frozenset(_start(statics, reader) for reader in slices)
@@ -98,7 +98,7 @@ def _labels(call: Call) -> Labels | None:
     if row is None or row.contraction is None:
         return None
     flat = [part for each in call.arguments.values() for part in ((each,) if each.parts is None else each.parts)]
-    operands = [each.value if each.typed is None else each.typed for each in flat]
+    operands = [part.value if part.typed is None else part.typed for part in flat]
     return None if any(operand is UNKNOWN for operand in operands) else row.contraction(operands)
 
 

@@ -147,8 +147,8 @@ def _bracketed(call: Call) -> tuple[list[Taken], list[int]] | None:
         if item.value is None:
             new.append(sum(not take.drops for take in takes) + len(new))
         elif item.value is ...:
-            given = sum(each.value is not None and each.value is not ... for each in between)
-            takes += [Taken()] * (len(shape) - given)
+            count = sum(bound.value is not None and bound.value is not ... for bound in between)
+            takes += [Taken()] * (len(shape) - count)
         elif item.kind in ("tuple", "list") or not (item.static or item.kind == "slice" or _is_index(item)):
             return None
         elif len(takes) in call.operand.halo:
@@ -183,18 +183,18 @@ def _range(bounds: range, size: int, place: str = "") -> Taken:
 
 
 def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
-    given = dict(zip((entry.place for entry in entries(site.call)), items(site.equation.operands[1]), strict=True))
+    operands = dict(zip((entry.place for entry in entries(site.call)), items(site.equation.operands[1]), strict=True))
     halo = site.call.operand.halo
     for d, taken in enumerate(takes):
-        item = given.get(taken.place)
+        item = operands.get(taken.place)
         if isinstance(item, Slice) and site.over(d) and d not in halo:
             stepped = taken.count is not None and item.step != NOTHING
-            given[taken.place] = Slice(item.lower, NOTHING, item.step) if stepped else ALL
+            operands[taken.place] = Slice(item.lower, NOTHING, item.step) if stepped else ALL
     if whole is None:
-        return site.rewritten({place: site.part(place, item) for place, item in given.items()})
+        return site.rewritten({place: site.part(place, item) for place, item in operands.items()})
     while takes and not takes[-1].place:
         takes = takes[:-1]
-    parts = [ALL if d == whole or not taken.place else given[taken.place] for d, taken in enumerate(takes)]
+    parts = [ALL if d == whole or not taken.place else operands[taken.place] for d, taken in enumerate(takes)]
     if all(part == ALL for part in parts):
         return site.x
     whole_parts = tuple(site.part(taken.place, part) for taken, part in zip(takes, parts, strict=True))
@@ -324,21 +324,21 @@ def _updated(call: Call) -> tuple[list[int], dict[int, int], list[int]]:
     lost = rank - len(update)
     if lost not in (0, 1) or (lost and axis is None):
         raise NotStatic
-    own = [d for d in range(rank) if not (lost and d == axis)]
-    short = dict(zip(own, update, strict=True)) | ({axis: 1} if lost and axis is not None else {})
-    return [d for d in range(rank) if short[d] != shape[d] or d == axis], short, own
+    dims = [d for d in range(rank) if not (lost and d == axis)]
+    short = dict(zip(dims, update, strict=True)) | ({axis: 1} if lost and axis is not None else {})
+    return [d for d in range(rank) if short[d] != shape[d] or d == axis], short, dims
 
 
 def _update(site: Site) -> Term:
     shape = site.call.array.shape
-    partial, short, own = _updated(site.call)
+    partial, short, dims = _updated(site.call)
     cut = [d for d in partial if site.over(d)]
     if not cut:
         return site.rewritten()
     site.ours("the update of a block")
     (d,) = cut
     x, new = site.terms.values()
-    new = built("expand_dims({x}, {d})", x=new, d=d) if d not in own else new
+    new = built("expand_dims({x}, {d})", x=new, d=d) if d not in dims else new
     first = _clamped(site, _starts(site.call, len(shape))[0][d], shape[d], short[d])
     at = built("{positions} - {first}", positions=site.indices(shape[d], site.over(d)), first=first)
     at = site.define("at", at)
@@ -351,10 +351,10 @@ def _update(site: Site) -> Term:
 def dynamic_update(call: Call) -> Rule | None:
     """Rule: along a sharded dimension each device writes the part of the update in its block."""
     shape, update = call.array.shape, call.type_of("update")
-    partial, _, own = _updated(call)
+    partial, _, dims = _updated(call)
     masked = len(partial) == 1 and call.array.dtype == update.dtype and 0 not in update.shape
     return Rule(
-        {"operand": every(shape), "update": tuple((d,) if d not in partial else () for d in own)},
+        {"operand": every(shape), "update": tuple((d,) if d not in partial else () for d in dims)},
         every(shape),
         dict(enumerate(shape)),
         whole=frozenset(() if masked else partial),

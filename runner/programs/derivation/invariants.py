@@ -42,7 +42,7 @@ def _of_loop(loop: Repeated, fresh: Callable[[str], str]) -> Iterator[Writing]:
         line = _written(line)
         name = fresh(f"{loop.name}_{line.name}")
         yield Written(Line(name, loop.line.loops), line.term)
-        if once[line.name] > 1 or any(isinstance(each, Repeated) and line.name in each.names for each in body):
+        if once[line.name] > 1 or any(isinstance(other, Repeated) and line.name in other.names for other in body):
             rest.append(replace(line, term=Name(name)))
         else:
             called[line.name] = Name(name)
@@ -59,14 +59,14 @@ def _separated(loop: Repeated, fresh: Callable[[str], str]) -> tuple[list[Writin
     changing, last = set(inputs), dict[str, int]()
     body: list[Writing] = []
     invariant: dict[int, set[int]] = {}
-    known: dict[object, str] = {}
+    terms: dict[object, str] = {}
 
     def named(line: Written, part: Term) -> Name:
         # Equal collectives of equal values share a line.
         versions = frozenset((name, last.get(name)) for name in names(part))
-        name = known.get((part, versions))
+        name = terms.get((part, versions))
         if name is None:
-            name = known[part, versions] = fresh(f"{line.name}_once")
+            name = terms[part, versions] = fresh(f"{line.name}_once")
             add(Written(replace(line.line, name=name), part))
         return Name(name)
 
@@ -98,9 +98,9 @@ def _apart(term: Term, changing: Collection[str], named: Callable[[Term], Name])
 
 def _needed(at: int, invariant: dict[int, set[int]]) -> Iterator[int]:
     """Yield the positions of the lines that a line depends on."""
-    for each in invariant[at]:
-        yield each
-        yield from _needed(each, invariant)
+    for position in invariant[at]:
+        yield position
+        yield from _needed(position, invariant)
 
 
 def _written(line: Writing) -> Written:

@@ -85,14 +85,14 @@ class Layouts:
         """
         scopes = [self.names.home(term) for term in terms]
         scope = scopes[0]
-        if any(each is not scope for each in scopes) or scope.again & {*terms}:
+        if any(other is not scope for other in scopes) or scope.again & {*terms}:
             return None
         if len({*terms}) < len(terms) or not scope.collectives >= {*terms}:
             return None
         sendings = [scope.sent.pop(term) for term in terms]
         scope.collectives -= {*terms}
-        for each in sendings:
-            for sending in each:
+        for group in sendings:
+            for sending in group:
                 self.unspend(sending, scope)
         return sendings[0]
 
@@ -166,7 +166,7 @@ class Layouts:
         term = value.term
         assert value.shape is not None
         for group in _together(steps):
-            step, axes = group[-1], tuple(axis for each in group for axis in each.axes)
+            step, axes = group[-1], tuple(axis for move in group for axis in move.axes)
             match step.kind:
                 case "all-gather":
                     term = gathered(term, axes, axis=step.dimension, tiled=True, **self.invarying)

@@ -32,9 +32,9 @@ def solved(call: Call) -> Rule | None:
         return Rule({"a": ((), ()), "b": ((),)}, ((),), {}) if len(first) == 2 else None
     rank = len(shape)
 
-    def batch(mine: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        offset = rank - len(mine)
-        return tuple((d + offset,) if size == shape[d + offset] else () for d, size in enumerate(mine[:-2]))
+    def batch(factors: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        offset = rank - len(factors)
+        return tuple((d + offset,) if size == shape[d + offset] else () for d, size in enumerate(factors[:-2]))
 
     operands = {"a": (*batch(first), (), ()), "b": (*batch(second), (), (rank - 1,))}
     return Rule(operands, every(shape, but=[rank - 2]), dict(enumerate(shape)))
@@ -81,28 +81,28 @@ class _Diagonal:
 
 def _diagonal(site: Site, offset: str = "offset", *, summed: bool = False) -> Term:
     """Write a diagonal, whose offset is the argument `offset`, or the sum of its elements."""
-    each, shape = _Diagonal.of(site.call, offset), site.call.array.shape
-    rows, columns, rank = each.rows, each.columns, len(shape)
+    diagonal, shape = _Diagonal.of(site.call, offset), site.call.array.shape
+    rows, columns, rank = diagonal.rows, diagonal.columns, len(shape)
     over, across = site.over(rows), site.over(columns)
     if not over and not across:
         return site.rewritten()
     site.ours("the diagonal of a block")
-    if not across and not each.offset and each.kept == rows and len(each.taken) == shape[rows]:
+    if not across and not diagonal.offset and diagonal.kept == rows and len(diagonal.taken) == shape[rows]:
         n, template = shape[rows] // site.mesh.axis_size(over), "dynamic_slice_in_dim({x}, {start}, {n}, axis={d})"
         square = built(template, x=site.x, start=site.start(over, shape[rows]), n=n, d=columns)
         return site.rewritten({site.call.operand.place: square})
     first = spread(site.indices(shape[rows], over), rank - 1 - rows)
-    first = built("{i} + {k}", i=first, k=each.offset) if each.offset else first
+    first = built("{i} + {k}", i=first, k=diagonal.offset) if diagonal.offset else first
     second = spread(site.indices(shape[columns], across), rank - 1 - columns)
     alone = built("where({i} == {j}, {x}, 0)", i=first, j=second, x=site.x)
     if summed:
         return built("sum({x}, axis={axes})", x=alone, axes=(rows, columns))
-    term = built("sum({x}, axis={d})", x=alone, d=each.other)
-    at = each.kept - (each.other < each.kept)
+    term = built("sum({x}, axis={d})", x=alone, d=diagonal.other)
+    at = diagonal.kept - (diagonal.other < diagonal.kept)
     term = term if at == rank - 2 else built("moveaxis({x}, {at}, -1)", x=term, at=at)
-    if each.taken == range(shape[each.kept]):
+    if diagonal.taken == range(shape[diagonal.kept]):
         return term
-    between = Slice(constant(each.taken.start), constant(each.taken.stop), NOTHING)
+    between = Slice(constant(diagonal.taken.start), constant(diagonal.taken.stop), NOTHING)
     return indexed(term, [*[ALL] * (rank - 2), between])
 
 
@@ -112,17 +112,22 @@ def diagonals(call: Call, offset: str = "offset") -> Rule | None:
     A device that has rows slices their columns; otherwise the elements, with zeros beside them, are summed.
     `offset`: the argument that says which diagonal.
     """
-    each, shape, place = _Diagonal.of(call, offset), call.array.shape, call.operand.place
-    if not each.taken:
+    diagonal, shape, place = _Diagonal.of(call, offset), call.array.shape, call.operand.place
+    if not diagonal.taken:
         return None
-    dimensions, sizes, kept = every(shape), dict(enumerate(shape)), each.kept
-    batch, number = each.batch(dimensions), _adds_in_its_dtype(call)
-    complete = each.taken == range(shape[kept])
+    dimensions, sizes, kept = every(shape), dict(enumerate(shape)), diagonal.kept
+    batch, number = diagonal.batch(dimensions), _adds_in_its_dtype(call)
+    complete = diagonal.taken == range(shape[kept])
     # Rows on the main diagonal need no sum.
-    summed = set[int]() if number else {each.other} if kept == each.rows and not each.offset else {kept, each.other}
+    along = {diagonal.other} if kept == diagonal.rows and not diagonal.offset else {kept, diagonal.other}
+    summed = set[int]() if number else along
     whole = summed if complete else {kept, *summed}
     return Rule(
-        {place: dimensions}, (*batch, (kept,) if complete else ()), sizes, {each.other: "sum"}, whole=frozenset(whole)
+        {place: dimensions},
+        (*batch, (kept,) if complete else ()),
+        sizes,
+        {diagonal.other: "sum"},
+        whole=frozenset(whole),
     )
 
 
@@ -154,14 +159,14 @@ def of_matrix(call: Call) -> Rule | None:
 @rule_for("trace", write=partial(_diagonal, summed=True))
 def traces(call: Call) -> Rule | None:
     """Rule: the sum of one diagonal for each matrix in a stack; a device adds up the elements in its block."""
-    each, shape = _Diagonal.of(call, "offset"), call.array.shape
-    if not each.taken:
+    diagonal, shape = _Diagonal.of(call, "offset"), call.array.shape
+    if not diagonal.taken:
         return None
-    dimensions, ends = every(shape), (each.rows, each.columns)
+    dimensions, ends = every(shape), (diagonal.rows, diagonal.columns)
     whole = frozenset(() if _adds_in_its_dtype(call) and not call.given("dtype") else ends)
     sizes = dict(enumerate(shape))
     return Rule(
-        {call.operand.place: dimensions}, each.batch(dimensions), sizes, dict.fromkeys(ends, "sum"), whole=whole
+        {call.operand.place: dimensions}, diagonal.batch(dimensions), sizes, dict.fromkeys(ends, "sum"), whole=whole
     )
 
 

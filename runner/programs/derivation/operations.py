@@ -5,7 +5,6 @@ from runner.programs.derivation import (
     combining,
     creation,
     defined,
-    draws,
     indexing,
     lookups,
     matrices,
@@ -21,7 +20,7 @@ from runner.programs.derivation import (
 from runner.programs.derivation.registry import WAYS
 
 FILES = (
-    combining, creation, defined, draws, indexing, lookups, matrices, pointwise, products, reductions, several, shaping,
+    combining, creation, defined, indexing, lookups, matrices, pointwise, products, reductions, several, shaping,
     sliding, updating, windows,
 )  # fmt: skip
 

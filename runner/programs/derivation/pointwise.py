@@ -30,9 +30,9 @@ def bitcast(call: Call) -> Rule:
     """Rule: each dimension that operand and result share; between widths, one has another dimension at its end."""
     shape = call.result.shape
     (array,) = [array for argument in call.arguments.values() for array in argument.arrays()]
-    mine = Call.type(array).shape
-    shared = min(len(mine), len(shape))
-    operand, result = (tuple((d,) if d < shared else () for d in range(len(dims))) for dims in (mine, shape))
+    operand_shape = Call.type(array).shape
+    shared = min(len(operand_shape), len(shape))
+    operand, result = (tuple((d,) if d < shared else () for d in range(len(dims))) for dims in (operand_shape, shape))
     return Rule({array.place: operand}, result, dict(enumerate(shape[:shared])))
 
 
@@ -57,7 +57,7 @@ def broadcast(call: Call) -> Rule | None:
     return broadcasting(call)
 
 
-def aligned(mine: tuple[int, ...], shape: tuple[int, ...]) -> Dimensions:
+def aligned(operand_shape: tuple[int, ...], shape: tuple[int, ...]) -> Dimensions:
     """The factors of an operand that is broadcast to `shape`, whose dimensions are the factors 0, 1, …"""
-    offset = len(shape) - len(mine)
-    return tuple((d + offset,) if size == shape[d + offset] else () for d, size in enumerate(mine))
+    offset = len(shape) - len(operand_shape)
+    return tuple((d + offset,) if size == shape[d + offset] else () for d, size in enumerate(operand_shape))

@@ -19,20 +19,20 @@ def product(call: Call) -> Rule | None:
     if len(labels) != len(shapes) or any(len(a) != len(b) for a, b in zip(labels, shapes, strict=True)):
         return None
     sizes: dict[str, int] = {}
-    for shape, mine in zip(shapes, labels, strict=True):
-        for size, letter in zip(shape, mine, strict=True):
+    for shape, letters in zip(shapes, labels, strict=True):
+        for size, letter in zip(shape, letters, strict=True):
             sizes[letter] = max(sizes.get(letter, 1), size)
     # A letter that occurs twice in an operand is a diagonal, and one of size 1 is broadcast: both stay whole.
-    twice = {letter for mine in labels for letter in mine if mine.count(letter) > 1}
+    twice = {letter for letters in labels for letter in letters if letters.count(letter) > 1}
     number = {letter: at for at, letter in enumerate(sizes) if letter not in twice and sizes[letter] > 1}
 
-    def factors(mine: str, shape: tuple[int, ...]) -> Dimensions:
-        named = zip(mine, shape, strict=True)
+    def factors(letters: str, shape: tuple[int, ...]) -> Dimensions:
+        named = zip(letters, shape, strict=True)
         return tuple((number[c],) if c in number and size == sizes[c] else () for c, size in named)
 
     owners = zip(arrays, labels, shapes, strict=True)
     return Rule(
-        {array.place: factors(mine, shape) for array, mine, shape in owners},
+        {array.place: factors(letters, shape) for array, letters, shape in owners},
         factors(result, call.result.shape),
         {number[letter]: size for letter, size in sizes.items() if letter in number},
         {number[letter]: "sum" for letter in number if letter not in result},
@@ -73,8 +73,8 @@ def attention(call: Call) -> Rule | None:
         if name in call.arguments and (extra := call.arguments[name].typed) is not None:
             if len(extra.shape) != 4:
                 return None
-            mine = zip(full, extra.shape, strict=True)
-            operands[name] = tuple(factors if n == size else () for (factors, size), n in mine)
+            pairs = zip(full, extra.shape, strict=True)
+            operands[name] = tuple(factors if n == size else () for (factors, size), n in pairs)
     # Query heads that share a key head stay together; a causal mask counts from the first query.
-    held = {3, 1} if call.static("is_causal", False) else {3}
-    return Rule(operands, queries, {0: batch, 1: length, 2: shared, 3: heads // shared}, whole=frozenset(held))
+    together = {3, 1} if call.static("is_causal", False) else {3}
+    return Rule(operands, queries, {0: batch, 1: length, 2: shared, 3: heads // shared}, whole=frozenset(together))

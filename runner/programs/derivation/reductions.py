@@ -1,4 +1,4 @@
-"""Reduces on each device, then over the mesh axes that shard the reduced dimensions."""
+"""Reduces on each device, then over the mesh axes that shard the reduced dimensions; chooses and draws so too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+from runner.base.layout import Spec
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.operations.row import Reduction
 from runner.graph.term import Term
@@ -15,13 +16,14 @@ from runner.programs.derivation.pointwise import aligned
 from runner.programs.derivation.registry import Way, rule_for
 from runner.programs.derivation.rules import Rule, Sent, every
 from runner.programs.derivation.site import Site
-from runner.programs.derivation.terms import built
+from runner.programs.derivation.terms import built, constant
+from runner.programs.derivation.values import DeviceValue
 
 
 def along(call: Call) -> Rule | None:
     """Rule: an operation along some dimensions, which must be whole, and independent along the others."""
     shape = call.array.shape
-    others = [each for name, each in call.arguments.items() if name not in ("axis", "axes", "keepdims")][1:]
+    others = [argument for name, argument in call.arguments.items() if name not in ("axis", "axes", "keepdims")][1:]
     if any(not other.static for other in others):
         return None
     rank, result = len(shape), call.result.shape
@@ -30,7 +32,7 @@ def along(call: Call) -> Rule | None:
     if not keeps and len(result) != rank - len(axes):
         return None
     dimensions = every(shape, but=axes)
-    kept = tuple(each for d, each in enumerate(dimensions) if keeps or d not in axes)
+    kept = tuple(factors for d, factors in enumerate(dimensions) if keeps or d not in axes)
     return Rule({call.operand.place: dimensions}, kept, dict(enumerate(shape)))
 
 
@@ -82,7 +84,7 @@ rule_for(
 @rule_for("allclose", "array_equal")
 def alike(call: Call) -> Rule | None:
     """Rule: the comparison of all elements, completed over all devices."""
-    parts = [each for name, each in call.arguments.items() if name in ("a", "b", "a1", "a2")]
+    parts = [argument for name, argument in call.arguments.items() if name in ("a", "b", "a1", "a2")]
     shapes = [Call.type(part).shape for part in parts]
     if shapes[0] != shapes[1] or math.prod(shapes[0]) == 0:
         return None
@@ -145,3 +147,39 @@ def choosing(call: Call, operand: Argument, axes: Sequence[int]) -> Rule:
         inside=tuple(Sent("all-reduce", (axis,), tuple(others), width) for width in widths),
         below=shape[axis] if alone else math.prod(shape),
     )
+
+
+def _noise(site: Site) -> Term:
+    """The Gumbel noise of one device's block, in the layout of the logits."""
+    site.ours("the part of the noise")
+    typed, key = site.call.type_of("logits"), site.whole("key")
+    template = "gumbel({key}, {shape})" if typed.dtype == "float32" else "gumbel({key}, {shape}, {dtype})"
+    shape = typed.shape
+    noise = DeviceValue(
+        built(template, key=key, shape=constant(shape), dtype=typed.dtype),
+        shape,
+        Spec().padded(len(shape)),
+        typed.dtype,
+    )
+    return site.layouts.reshard(noise, Spec(site.over(d) for d in range(len(shape)))).term
+
+
+def _categorical(site: Site) -> Term:
+    if not any(site.assignment.values()):
+        return site.rewritten()
+    shape = site.call.type_of("logits").shape
+    axis: int = site.call.static("axis", -1) % len(shape)
+    x = built("{noise} + {x}", noise=_noise(site), x=site.x)
+    if not site.over(axis):
+        return built("argmax({x}, axis={d})", x=x, d=axis)
+    site.ours("the choice among the blocks")
+    return first_best(site, "max", x, axis, shape[axis], may_be_nan=True)
+
+
+@rule_for("categorical", write=_categorical)
+def categorical(call: Call) -> Rule | None:
+    """Rule: the argmax of the logits plus Gumbel noise."""
+    typed = call.type_of("logits")
+    if typed.dtype not in ("float32", "float64") or call.given("shape"):
+        return None
+    return choosing(call, call.arguments["logits"], [call.static("axis", -1) % len(typed.shape)])

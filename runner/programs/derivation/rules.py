@@ -193,12 +193,12 @@ def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict
         left = list(axes)
         for factor in factors:
             size = rule.sizes[factor]
-            mine: list[str] = []
+            split: list[str] = []
             while left and size % mesh.sizes[left[0]] == 0 and size > 1:
                 size //= mesh.sizes[left[0]]
-                mine.append(left.pop(0))
-            if mine and factor not in assignment:
-                assignment[factor] = tuple(mine)
+                split.append(left.pop(0))
+            if split and factor not in assignment:
+                assignment[factor] = tuple(split)
             if size > 1:
                 break
     return assignment
@@ -441,20 +441,20 @@ def _completed(
     rounds: int,
     prices: Prices,
 ) -> _Completed:
-    held = moves.local_bytes(mesh, shape, itemsize, partial) if over else 0.0
+    size = moves.local_bytes(mesh, shape, itemsize, partial) if over else 0.0
     sendings: list[Sending] = []
     entries = list(partial)
     for dimension, axes in scattered:
         n = mesh.axis_size(axes)
-        sendings.append(collective(prices, mesh, "reduce-scatter", axes, held / rounds))
-        held, entries[dimension] = held / n, (*entries[dimension], *axes)
+        sendings.append(collective(prices, mesh, "reduce-scatter", axes, size / rounds))
+        size, entries[dimension] = size / n, (*entries[dimension], *axes)
     gone = {axis for _, axes in scattered for axis in axes}
     rest: dict[Reduction, tuple[str, ...]] = {
         kind: tuple(a for a in mesh.axes if a in axes and a not in gone) for kind, axes in over.items()
     }
     for axes in rest.values():
         if mesh.axis_size(axes) > 1:
-            sendings.append(collective(prices, mesh, "all-reduce", axes, held / rounds))
+            sendings.append(collective(prices, mesh, "all-reduce", axes, size / rounds))
     spec = Spec(entries)
     sent, cost = sum(message.sent for message in sendings), sum(message.cost for message in sendings)
     if wanted is not None:

@@ -97,9 +97,8 @@ class Rulings:
         self, names: Names, equation: Equation, values: Mapping[str, DeviceValue], *, free: bool, alone: bool
     ) -> Ruled:
         """The rule of an operation; for the arguments see `call_of`."""
-        known = tuple((value.shape is None, value.below, value.counts, value.halo) for value in values.values())
-        # An equation is simplified only where its operands lie so, and then has other arguments.
-        key = equation.results[0].number, equation.operation, equation.operands, equation.named, free, alone, known
+        facts = tuple((value.shape is None, value.below, value.counts, value.halo) for value in values.values())
+        key = equation.results[0].number, free, alone, facts
         ruled = self._rulings.get(key)
         if ruled is None:
             ruled = self._rulings[key] = _ruled(call_of(names, equation, values, free=free, alone=alone))

@@ -126,10 +126,10 @@ class Names:
     def define(self, written: str, value: DeviceValue, name: str | None = None) -> DeviceValue:
         """Append the line `written` and bind `name`, by default the same, to its value."""
         self.put(written, value.term)
-        known = Name(written)
-        parts = zip(value.elements, elements_of(known, len(value.elements)), strict=True)
+        named_term = Name(written)
+        parts = zip(value.elements, elements_of(named_term, len(value.elements)), strict=True)
         elements = tuple(replace(part, term=term, make=None) for part, term in parts)
-        named = replace(value, term=known, make=None, elements=elements, turned=None)
+        named = replace(value, term=named_term, make=None, elements=elements, turned=None)
         self.scopes[-1].names[name or written] = self._same(value) or Binding(named)
         return named
 
@@ -214,7 +214,7 @@ class Names:
         read = {self.graph.names[grad.of]} if grad is not None else set[int]()
         for equation in reversed(self.graph.equations):
             if read.intersection(value.number for value in equation.results):
-                read.update(number for each in _with_inner(equation) for number in each.reads)
+                read.update(number for inner in _with_inner(equation) for number in inner.reads)
                 read.update(number for body in equation.bodies for number in body.outputs)
         return frozenset(read)
 
@@ -225,7 +225,7 @@ class Names:
         after = {value.number for value in self.graph.inputs if grad is not None and value.name in grad.names}
         for equation in self.graph.equations if after else ():
             if after.intersection(equation.reads):
-                after.update(value.number for each in _with_inner(equation) for value in each.results)
+                after.update(value.number for inner in _with_inner(equation) for value in inner.results)
         return frozenset(after)
 
     @cached_property
@@ -266,12 +266,12 @@ class Names:
     @cached_property
     def _readers(self) -> Mapping[int, list[Equation]]:
         readers: dict[int, list[Equation]] = {}
-        given: set[int] = set()
+        ends: set[int] = set()
         for equation in walk(self.graph):
-            given.update(*(body.outputs for body in equation.bodies))
+            ends.update(*(body.outputs for body in equation.bodies))
             for number in dict.fromkeys(equation.reads):
                 readers.setdefault(number, []).append(equation)
-        return {number: equations for number, equations in readers.items() if number not in given}
+        return {number: equations for number, equations in readers.items() if number not in ends}
 
     def fresh(self, wish: str) -> str:
         """An unused name made from `wish`, which is then taken."""

@@ -21,7 +21,7 @@ def pieces(call: Call) -> Rule | None:
     shape, axis = call.array.shape, _axis(call)
     dimensions = every(shape, but=[axis])
     keeps = len(call.result.shape) == len(shape)
-    result = tuple(each for d, each in enumerate(dimensions) if d != axis or keeps)
+    result = tuple(factors for d, factors in enumerate(dimensions) if d != axis or keeps)
     return Rule({call.operand.place: dimensions}, result, dict(enumerate(shape)))
 
 

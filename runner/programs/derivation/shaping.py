@@ -114,10 +114,10 @@ def _shared(call: Call) -> Rule | None:
 
 
 def _reshaped(site: Site) -> Term:
-    given = site.argument("shape")
-    if given is None:
+    argument = site.argument("shape")
+    if argument is None:
         return site.rewritten()
-    entries = given.items if isinstance(given, Group) else None
+    entries = argument.items if isinstance(argument, Group) else None
     if entries is None or len(entries) != len(site.local):
         return built("reshape({x}, {shape})", x=site.x, shape=constant(site.local))
     cut = map(site.parts, site.rule.result)
@@ -189,7 +189,7 @@ def joined(call: Call, axis: int | None = None) -> Rule | None:
     if ranks not in ({rank}, {rank - 1}):
         return None
     result = every(call.result.shape, but=[axis])
-    dimensions = result if ranks == {rank} else tuple(each for each in result if each)
+    dimensions = result if ranks == {rank} else tuple(factors for factors in result if factors)
     return Rule({part.place: dimensions for part in parts}, result, dict(enumerate(call.result.shape)))
 
 

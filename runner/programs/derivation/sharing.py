@@ -1,51 +1,52 @@
-"""Writes each repeated collective once, as a line that is read by name."""
+"""Writes each repeated collective once, as a line that is read by name, and a short reshard where it is read once."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from runner.graph.language.parts import called
-from runner.graph.term import Lambda, Name, Term, children, mapped, names
+from runner.graph.language.printing import is_within
+from runner.graph.term import Lambda, Name, Term, children, mapped, names, substituted
 from runner.programs.derivation.lines import Writing, Written
 
 
 def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
     """Give each collective that occurs more than once in a section a line of its own."""
-    again = Counter(each for line in lines if isinstance(line, Written) for each in collectives(line.term))
-    held: dict[Term, tuple[str, frozenset[str]]] = {}
+    again = Counter(collective for line in lines if isinstance(line, Written) for collective in collectives(line.term))
+    by_term: dict[Term, tuple[str, frozenset[str]]] = {}
     left: list[Writing] = []
     for line in lines:
         if isinstance(line, Written):
-            left += _of_one(line, again, held, fresh)
+            left += _of_one(line, again, by_term, fresh)
         else:
             left.append(replace(line, body=tuple(shared(line.body, fresh))))
         gone = line.defines
-        held = {
+        by_term = {
             collective: (name, read)
-            for collective, (name, read) in held.items()
+            for collective, (name, read) in by_term.items()
             if not gone & read and name not in gone
         }
         if isinstance(line, Written) and isinstance(left[-1], Written) and again[line.term] > 1:
-            held.setdefault(line.term, (line.name, frozenset(names(line.term))))
+            by_term.setdefault(line.term, (line.name, frozenset(names(line.term))))
     return left
 
 
 def _of_one(
-    line: Written, again: Counter[Term], held: dict[Term, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
+    line: Written, again: Counter[Term], by_term: dict[Term, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
 ) -> Iterator[Written]:
     """Yield the new lines for collectives in a line that occur again, then the line itself."""
     made: list[Written] = []
 
     def visit(term: Term) -> Term:
         collective = is_collective(term)
-        if collective and term in held:
-            return Name(held[term][0])
+        if collective and term in by_term:
+            return Name(by_term[term][0])
         if collective and again[term] > 1 and term is not line.term:
             name = fresh(f"{line.name}_shared")
             made.append(Written(replace(line.line, name=name), term))
-            held[term] = name, frozenset(names(term))
+            by_term[term] = name, frozenset(names(term))
             return Name(name)
         return term if isinstance(term, Lambda) else mapped(term, visit)
 
@@ -67,3 +68,23 @@ def collectives(term: Term) -> Iterator[Term]:
     if not isinstance(term, Lambda):
         for part in children(term):
             yield from collectives(part)
+
+
+_LONGEST = 96
+"""The longest line, in characters, that inlining may produce."""
+
+
+def inlined(lines: Sequence[Writing], moved: Collection[str]) -> list[Writing]:
+    """Inline each line in `moved` (a mere reshard) into its only reader, unless that becomes too long."""
+    left = list(lines)
+    for name in [line.name for line in lines if isinstance(line, Written) and line.name in moved]:
+        at, line = next((i, other) for i, other in enumerate(left) if isinstance(other, Written) and other.name == name)
+        readers = [i for i, other in enumerate(left) if name in other.names]
+        reader = left[readers[0]] if len(readers) == 1 else None
+        if not isinstance(reader, Written) or names(reader.term).count(name) > 1:
+            continue
+        term = substituted(reader.term, {name: line.term}.get)
+        if is_within(term, _LONGEST):
+            left[readers[0]] = replace(reader, term=term)
+            del left[at]
+    return left

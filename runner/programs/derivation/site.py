@@ -76,7 +76,7 @@ class Site:
         """The term of an argument or a part of one: from `terms` by place, otherwise whole."""
         if place in terms:
             return terms[place]
-        parts = tuple(self.part(f"{place}[{i}]", each, terms) for i, each in enumerate(inside(part)))
+        parts = tuple(self.part(f"{place}[{i}]", item, terms) for i, item in enumerate(inside(part)))
         if isinstance(part, Group):
             return Group(parts, part.kind)
         if isinstance(part, Slice):
@@ -87,9 +87,9 @@ class Site:
 
     def argument(self, place: str) -> Operand | None:
         """An argument, or an element of one, in the equation; None if it is absent."""
-        given = dict(arguments(self.equation))
-        if place in given or not place.endswith("]"):
-            return given.get(place)
+        operands = dict(arguments(self.equation))
+        if place in operands or not place.endswith("]"):
+            return operands.get(place)
         outer, _, at = place[:-1].rpartition("[")
         around = self.argument(outer)
         return around.items[int(at)] if isinstance(around, Group) else None

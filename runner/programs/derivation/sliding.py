@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from runner.base.untyped import is_sequence
+from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations.row import Scan
 from runner.graph.term import NOTHING, Group, Slice, Term
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize
 from runner.programs.derivation.reductions import ALONG, default_axis
 from runner.programs.derivation.registry import Write, rule_for
 from runner.programs.derivation.rules import Rule, Sent, every, halo_sent
 from runner.programs.derivation.site import Site
-from runner.programs.derivation.terms import ALL, built, constant, indexed, spread
+from runner.programs.derivation.terms import ALL, built, constant, indexed, number, spread
 
 
 def _part(x: Term, axis: int, lower: int | None, upper: int | None) -> Term:
@@ -54,30 +57,31 @@ def _others(call: Call) -> tuple[tuple[int, tuple[int, ...], int], ...]:
     return tuple((size, (d,), 0) for d, size in enumerate(call.array.shape) if d != _axis(call))
 
 
-def scanned(block: str, identity: str, joined: str) -> Write:
-    """Write a scan: the reduction of a block, its identity, and the template that adds the previous blocks."""
-
-    def write(site: Site, axis: int, over: tuple[str, ...]) -> Term:
-        return _scan(site, axis, over, block, identity, joined)
-
-    return _slid(write)
+def scanned(kind: Scan) -> Write:
+    """Write a scan of each block, and the total of the blocks before it."""
+    return _slid(partial(_scanned, kind))
 
 
-def _scan(site: Site, axis: int, over: tuple[str, ...], block: str, identity: str, joined: str) -> Term:
+def _scanned(kind: Scan, site: Site, axis: int, over: tuple[str, ...]) -> Term:
     site.ours("the total of the blocks before")
     n = site.mesh.axis_size(over)
     x = site.named("of", site.x)
     template = "all_gather({f}({x}, axis={d}, keepdims=True), {over}, axis={d}, tiled=True)"
-    blocks = site.define("blocks", built(template, f=block, x=x, d=axis, over=over))
+    blocks = site.define("blocks", built(template, f=kind.reduction, x=x, d=axis, over=over))
     order = ">" if site.call.static("reverse", False) else "<"
     before = built("arange({n}) " + order + " axis_index({over})", n=n, over=over)
-    before = spread(before, len(site.call.array.shape) - 1 - axis)
-    template = "{f}(where({before}, {blocks}, " + identity + "), axis={d}, keepdims=True)"
-    before = built(template, f=block, before=before, blocks=blocks, d=axis)
-    return built(joined, mine=site.rewritten({site.call.operand.place: x}), before=before)
+    before = built(
+        "{f}(where({before}, {blocks}, {identity}), axis={d}, keepdims=True)",
+        f=kind.reduction,
+        before=spread(before, len(site.call.array.shape) - 1 - axis),
+        blocks=blocks,
+        identity=number(kind.identity),
+        d=axis,
+    )
+    return built(kind.joined, mine=site.rewritten({site.call.operand.place: x}), before=before)
 
 
-def scan(call: Call, kinds: Sequence[str] = ("float", "int", "complex")) -> Rule | None:
+def scan(call: Call, kinds: Sequence[str]) -> Rule | None:
     """Rule: each device scans its block and adds the total of the blocks before it.
 
     `kinds`: the kinds of dtypes that can represent the identity.
@@ -91,14 +95,10 @@ def scan(call: Call, kinds: Sequence[str] = ("float", "int", "complex")) -> Rule
     return _sliding(call, sent, permuted=False)
 
 
-_scan_of_floats = partial(scan, kinds=("float",))
-rule_for("cumsum", "cumulative_sum", write=scanned("sum", "0", "{mine} + {before}"), otherwise=[ALONG])(scan)
-rule_for("cumprod", write=scanned("prod", "1", "{mine} * {before}"), otherwise=[ALONG])(scan)
-rule_for("cummax", write=scanned("max", "-inf", "maximum({mine}, {before})"), otherwise=[ALONG])(_scan_of_floats)
-rule_for("cummin", write=scanned("min", "inf", "minimum({mine}, {before})"), otherwise=[ALONG])(_scan_of_floats)
-rule_for("cumlogsumexp", write=scanned("logsumexp", "-inf", "logaddexp({mine}, {before})"), otherwise=[ALONG])(
-    _scan_of_floats
-)
+for _row in OPERATIONS.values():
+    if _row.scan is not None:
+        _kinds = ("float",) if math.isinf(_row.scan.identity) else ("float", "int", "complex")
+        rule_for(_row.name, write=scanned(_row.scan), otherwise=[ALONG])(partial(scan, kinds=_kinds))
 
 
 @_slid
@@ -147,8 +147,8 @@ def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
 def flip(call: Call, axis: int | None = None) -> Rule | None:
     """Rule: the blocks are sent in reverse order, each flipped along `axis`, by default the call's own."""
     axis, shape = _axis(call, axis), call.array.shape
-    held = tuple((size, (d,), 0) for d, size in enumerate(shape))
-    return _sliding(call, Sent("permute", (axis,), held, itemsize(call.array.dtype)), permuted=True)
+    blocks = tuple((size, (d,), 0) for d, size in enumerate(shape))
+    return _sliding(call, Sent("permute", (axis,), blocks, itemsize(call.array.dtype)), permuted=True)
 
 
 rule_for("flipud", write=_flip, otherwise=[ALONG])(partial(flip, axis=0))

@@ -56,8 +56,8 @@ class Statics:
             case "name":
                 return self.term(equation.operands[0])
             case "call":
-                known = self._of_shape(equation)
-                return None if known is None else constant(known)
+                number = self._of_shape(equation)
+                return None if number is None else constant(number)
             case "operator" | "index":
                 parts = self._all(*equation.operands)
                 return None if parts is None else Apply(equation.operation, parts, spelled=equation.spelled)
@@ -108,7 +108,7 @@ class Statics:
                     return self.value(x)[self.value(index)]
                 except (TypeError, IndexError):
                     raise NotStatic from None
-            case Equation(spelled="call") if (known := self._of_shape(equation)) is not None:
-                return known
+            case Equation(spelled="call") if (number := self._of_shape(equation)) is not None:
+                return number
             case _:
                 raise NotStatic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -88,6 +89,11 @@ def indexed(x: Term, items: Sequence[Term]) -> Term:
 def spread(mask: Term, after: int) -> Term:
     """Broadcast a mask of one dimension over `after` further dimensions."""
     return indexed(mask, [ALL, *[NOTHING] * after]) if after else mask
+
+
+def number(value: float) -> Term:
+    """A number that a scan begins with: an integer, or an infinity."""
+    return built("-inf" if value < 0 else "inf") if math.isinf(value) else Const(int(value))
 
 
 def items(index: Operand) -> tuple[Operand, ...]:

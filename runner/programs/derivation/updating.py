@@ -44,7 +44,7 @@ def _sliced(call: Call, items: list[Argument | None]) -> dict[int, range]:
     if "values" not in call.arguments:
         return {}
     bounds = {d: item.value for d, item in enumerate(items) if item is not None and item.kind == "slice"}
-    ranges = {d: range(call.array.shape[d])[each] for d, each in bounds.items() if isinstance(each, slice)}
+    ranges = {d: range(call.array.shape[d])[bound] for d, bound in bounds.items() if isinstance(bound, slice)}
     return {d: taken for d, taken in ranges.items() if taken}
 
 
@@ -202,11 +202,11 @@ def by_index(call: Call, kind: Reduction | None = None) -> Rule | None:
     for item in items:
         if item is not None and item.typed is not None and item.typed.shape:
             operands[item.place] = indices.dimensions(item.typed, split)
-    given = None if reads else call.arguments["values"].typed
-    if given is not None:
-        if len(given.shape) > len(indexed):
+    typed = None if reads else call.arguments["values"].typed
+    if typed is not None:
+        if len(typed.shape) > len(indexed):
             return None
-        theirs = zip(indexed[len(indexed) - len(given.shape) :], given.shape, strict=True)
+        theirs = zip(indexed[len(indexed) - len(typed.shape) :], typed.shape, strict=True)
         operands["values"] = tuple((d,) if d in split and size == sizes[d] else () for d, size in theirs)
     result = tuple((d,) if d in split else () for d in indexed) if reads else dimensions
     if len(result) != len(call.result.shape):

@@ -184,8 +184,10 @@ def transposed(call: Call) -> Rule | None:
 def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:
     """The windows along each dimension where they are not single elements, and the padding of all dimensions."""
     shape = call.array.shape
-    given = [call.static(name) or (1,) * len(shape) for name in ("window_strides", "base_dilation", "window_dilation")]
-    strides, holes, stretches = given
+    options = [
+        call.static(name) or (1,) * len(shape) for name in ("window_strides", "base_dilation", "window_dilation")
+    ]
+    strides, holes, stretches = options
     reaches = [(n - 1) * by + 1 for n, by in zip(call.static("window_dimensions"), stretches, strict=True)]
     pads = _pads(call.static("padding", "VALID"), list(zip(shape, reaches, strides, strict=True)))
     every = zip(shape, call.result.shape, reaches, strides, pads, holes, strict=True)

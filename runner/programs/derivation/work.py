@@ -28,11 +28,11 @@ def work_of(call: Call) -> Work:
         return Work()
     labels, result = call.labels
     arrays = [Call.type(array) for argument in call.arguments.values() for array in argument.arrays()]
-    if len(labels) != len(arrays) or {letter for mine in labels for letter in mine} <= set(result):
+    if len(labels) != len(arrays) or {letter for letters in labels for letter in letters} <= set(result):
         return Work()
     sizes: dict[str, int] = {}
-    for mine, array in zip(labels, arrays, strict=True):
-        for letter, size in zip(mine, array.shape, strict=False):
+    for letters, array in zip(labels, arrays, strict=True):
+        for letter, size in zip(letters, array.shape, strict=False):
             sizes[letter] = max(size, sizes.get(letter, 1))
     return Work(2.0 * math.prod(sizes.values()), arrays[0].dtype)
 

@@ -29,7 +29,6 @@ from runner.programs.derivation.lines import Repeated, Writing, Written
 from runner.programs.derivation.partials import is_scalar
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.scopes import Binding, Names, NamesState, NotDerived, Scope
-from runner.programs.derivation.simplifying import absorbed
 from runner.programs.derivation.terms import built, gathered
 from runner.programs.derivation.values import DeviceValue
 
@@ -187,10 +186,10 @@ class Writer:
             if isinstance(equation.form, Repeat):
                 self._loop(equation, equation.form)
                 continue
-            if absorbed(self.names, equation):
-                continue
             (value,) = equation.results
-            again = bool(forced) and any(value.name == each.name for later in lines[at + 1 :] for each in later.results)
+            again = bool(forced) and any(
+                value.name == result.name for later in lines[at + 1 :] for result in later.results
+            )
             if value.number in self.names.unread:
                 self._unread(equation, value.name, inside)
             else:
@@ -379,11 +378,11 @@ class Writer:
             if value.shape is None or not is_number(Typed(value.shape, value.dtype)):
                 continue
             accumulation = accumulated(scope.lines, name, lambda term: is_scalar(term, numbers))
-            if accumulation is None or any(each not in scope.sent for each in accumulation.sums):
+            if accumulation is None or any(total not in scope.sent for total in accumulation.sums):
                 continue
-            for sent in (scope.sent.pop(each) for each in accumulation.sums):
-                for each in sent:
-                    self.layouts.unspend(each, scope)
+            for sent in (scope.sent.pop(total) for total in accumulation.sums):
+                for sending in sent:
+                    self.layouts.unspend(sending, scope)
             scope.lines = list(accumulation.body)
             sums[name] = accumulation
         return sums
@@ -404,16 +403,16 @@ class Writer:
         assert isinstance(end.term, Name)
         assert end.shape is not None
         n, term = self.mesh.axis_size(accumulation.axes), accumulation.of(end.term)
-        held = moves.local_bytes(self.mesh, end.shape, itemsize(end.dtype), end.spec)
-        kind, block = ("all-reduce", held) if accumulation.scatters is None else ("reduce-scatter", n * held)
+        size = moves.local_bytes(self.mesh, end.shape, itemsize(end.dtype), end.spec)
+        kind, block = ("all-reduce", size) if accumulation.scatters is None else ("reduce-scatter", n * size)
         self.layouts.spend_once(term, [collective(self.layouts.prices, self.mesh, kind, accumulation.axes, block)])
         return self.names.define(self.names.fresh(name), replace(end, term=operator("add", first.term, term)))
 
     def _read_by_name(self, loop: RepeatLines, names: Iterable[str]) -> bool:
         """Whether an output or the gradient names one of these results of a repeat."""
         experiment = self.experiment
-        known = {*experiment.results, *([] if experiment.grad is None else [experiment.grad.of])}
-        return len(self.names.scopes) == 1 and any(f"{loop.name}.{name}" in known for name in names)
+        results = {*experiment.results, *([] if experiment.grad is None else [experiment.grad.of])}
+        return len(self.names.scopes) == 1 and any(f"{loop.name}.{name}" in results for name in names)
 
     def _named_again(self, loop: RepeatLines, carried: Sequence[str]) -> None:
         """Append a repeat of one step that gives the results of a renamed repeat the graph's names."""

@@ -21,7 +21,7 @@ Meaning: TypeAlias = Literal[
     "batch", "sequence", "heads", "features", "experts", "vocabulary", "stages", "positions in space"
 ]
 
-_SCANS = ("cumsum", "cumulative_sum", "cumprod", "cummax", "cummin", "cumlogsumexp", "associative_scan")
+_SCANS = ("associative_scan", *(row.name for row in OPERATIONS.values() if row.scan is not None))
 """Operations that run along a dimension."""
 
 _SELECTIONS = ("argmax", "argmin", "argsort", "top_k", "categorical")
@@ -82,11 +82,6 @@ class Meanings:
         columns = set(self._weight_groups())
         self._of_weights = frozenset(columns | {part for part, whole in self.groups.faster() if whole in columns})
         self._evidence = self._grouped()
-
-    @property
-    def weights(self) -> frozenset[int]:
-        """The tensors that are weights, or computed from weights alone."""
-        return frozenset(self.roots)
 
     def of(self, group: int | None) -> Meaning | None:
         """The meaning of a group; None if it is not known."""
@@ -441,8 +436,8 @@ class Meanings:
 
     def _vocabularies(self) -> Iterator[int]:
         """Yield the groups of weights that integers look up, or over which a loss normalises."""
-        for tensor, _, groups in self._normalised():
-            if tensor not in self.roots:
+        for tensor, begin, groups in self._normalised():
+            if tensor not in self.roots and not self._routes(begin):
                 yield from (groups - set(self._attended)) & self._of_weights
         for number, operation in enumerate(self._layable.operations):
             factors = set(operation.rule.looked_up)
@@ -451,6 +446,16 @@ class Meanings:
                 for factor in factors
                 if (group := self.groups.of_factor(number, factor)) is not None and group in self._of_weights
             )
+
+    def _routes(self, begin: Iterable[int]) -> bool:
+        """Whether a choice among values that are computed from these decides what a product reads, as a router's."""
+        after = self._spread(begin)
+        chosen = (
+            each.results
+            for each in self._layable.operations
+            if each.called in _SELECTIONS and after & {operand.tensor for operand in each.operands}
+        )
+        return bool(self._spread(itertools.chain.from_iterable(chosen)) & self._operands())
 
     def _windows(self, least: int) -> Iterator[int]:
         """Yield the groups along which windows move, of convolutions in at least so many dimensions."""

@@ -27,7 +27,8 @@ Role: TypeAlias = Literal["columns", "rows", "each"]
 class _Axis:
     """What one mesh axis divides.
 
-    - `split`: for each meaning the groups of dimensions that operations are divided along.
+    - `split`: for each meaning the groups of dimensions that operations are divided along; `flops`: those of the
+      products that are.
     - `roles`: for each array of weights its group that is divided, and in which role, in the first product that it is
       in.
     - `between`: the values between products that are sharded along positions of a batch or a sequence, with the
@@ -37,11 +38,16 @@ class _Axis:
     """
 
     split: dict[Meaning | None, list[int]] = field(default_factory=dict[Meaning | None, list[int]])
+    flops: dict[Meaning | None, float] = field(default_factory=dict[Meaning | None, float])
     roles: dict[int, tuple[int, Role]] = field(default_factory=dict[int, tuple[int, Role]])
     between: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     gathered: dict[str, float] = field(default_factory=dict[str, float])
     gradients: dict[str, float] = field(default_factory=dict[str, float])
     sums: dict[str, float] = field(default_factory=dict[str, float])
+
+
+_SMALL = 0.02
+"""The share of the flops that an axis divides, below which what they are divided along has no name."""
 
 
 def parallelism(tables: Tables, choice: Choice) -> Iterator[str]:
@@ -65,6 +71,8 @@ class _Plan:
         self._axes = {axis: _Axis() for axis in tables.mesh.axes}
         self.stationary: list[str] = []
         self._read_operations()
+        for axis, each in self._axes.items():
+            self._leave_out_small(axis, each)
         self._read_values()
         self._read_sendings()
 
@@ -76,6 +84,18 @@ class _Plan:
             way = tables.ways[number][self._choice[tables.variable(number)]]
             if operation.work.flops or operation.rule.looked_up or operation.rule.exponentials:
                 self._read_operation(number, operation, way)
+
+    def _leave_out_small(self, axis: str, each: _Axis) -> None:
+        """Leave out what divides no array, and few of the flops: no one would name the plan after that."""
+        most = sum(each.flops.values())
+        for meaning, flops in each.flops.items():
+            if flops < _SMALL * most and not self._divides_arrays(axis, each.split.get(meaning, [])):
+                each.split.pop(meaning, None)
+
+    def _divides_arrays(self, axis: str, groups: Sequence[int]) -> bool:
+        of = self._meanings.groups.of
+        specs = ((at, d, axes) for at in self._layable.arrays for d, axes in enumerate(self._spec(at)))
+        return any(axis in axes and of(at, d) in groups for at, d, axes in specs)
 
     def _read_operation(self, number: int, operation: RuledOperation, way: NumberedAssignment) -> None:
         meanings, weights = self._meanings, self._meanings.roots
@@ -94,6 +114,8 @@ class _Plan:
                 lost = meaning == "features" and role is None and not operation.work.flops
                 if not lost:
                     each.split.setdefault(meaning, []).append(group)
+                if operation.work.flops:
+                    each.flops[meaning] = each.flops.get(meaning, 0.0) + operation.work.flops * operation.steps
                 roles[axis] = role
                 if role is None or not operation.work.flops:
                     continue

@@ -85,9 +85,8 @@ class Split:
 class Candidate:
     """Layouts by key, and their costs.
 
-    - `constraints`: the layouts of lines, by name; `products`: where the product in a line, such as `x + h @ w`, lies
-      otherwise than the line, its layout; `sent`: the bytes that a device sends; `held`: the bytes that it holds of
-      arrays and outputs; `needed`: the most bytes that it needs at a time, values in between included.
+    - `constraints`: the layouts of lines, by name; `sent`: the bytes that a device sends; `held`: the bytes that it
+      holds of arrays and outputs; `needed`: the most bytes that it needs at a time, values in between included.
     - `costs`: on a front, each of the costs that are to be small.
     - `saved`: what checkpoints that are `auto` save: names, or `everything`; None if that was not to be chosen.
     """
@@ -99,7 +98,6 @@ class Candidate:
     held: float
     needed: float
     costs: Mapping[str, float] = field(default_factory=dict[str, float])
-    products: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
     saved: tuple[str, ...] | str | None = None
 
 
@@ -360,24 +358,7 @@ def _candidate(tables: Tables, memory: Memory, choice: Choice) -> Candidate:
         sent=sum(sending.sending.sent * sending.times for sending in tables.sendings(choice)),
         held=held(tables, choice),
         needed=memory.needed(choice),
-        products=dict(_products(tables, choice, constraints)),
     )
-
-
-def _products(tables: Tables, choice: Choice, constraints: Mapping[str, Spec]) -> Iterator[tuple[str, Spec]]:
-    """Yield the layout of the last product of each line that has its shape and lies otherwise than it."""
-    tensors, lying = tables.layable.tensors, tables.lying
-    last: dict[str, int] = {}
-    for operation in tables.layable.operations:
-        if operation.work.flops and operation.results:
-            last[operation.line] = operation.results[0]
-    for name, spec in constraints.items():
-        product = last.get(name)
-        if product is None or tensors[product].shape != tensors[tables.layable.named[name]].shape:
-            continue
-        own = lying[product].spec(choice[product])
-        if own != spec:
-            yield name, own
 
 
 def _lines(tables: Tables, choice: Choice) -> tuple[LineCost, ...]:

@@ -79,6 +79,9 @@ def read(folder: Path) -> Manifest | None:
 
 def refusal(folder: Path) -> str | None:
     """Return the reason why no run may begin in a folder; None if it is empty or does not exist."""
+    where = os.path.abspath(folder)
+    if where.encode(errors="ignore").decode() != where:
+        return f"{where.encode(errors='replace').decode()} has bytes that are not UTF-8, which XLA and YAML cannot name"
     try:
         inside = sorted(entry.name for entry in os.scandir(folder))
     except OSError:
@@ -98,12 +101,12 @@ def refusal(folder: Path) -> str | None:
 
 def begin(folder: Path, kind: RunKind) -> None:
     """Claim an empty or new folder for a run of this process alone. Raises `Occupied`."""
+    if (why := refusal(folder)) is not None:
+        raise Occupied(why)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise Occupied(f"{folder} is a file, or below one; name a folder that is empty, or not there") from None
-    if (why := refusal(folder)) is not None:
-        raise Occupied(why)
     mark(folder, kind)
 
 

@@ -305,8 +305,7 @@ def objective(rows: Sequence[Row], name: str) -> float | None:
 def columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns of the flat files: identifying columns, swept keys, collectives by kind, measures."""
     keys = list(rows[0].keys) if rows else []
-    own = ["accuracy", "bytes_sent_min", "hardware", "compiled_for", "same_as", "error", "folder"]
-    return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
+    return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *_OF_FILES]
 
 
 def leave(rows: Sequence[Row], folder: Path) -> None:
@@ -323,17 +322,21 @@ def leave(rows: Sequence[Row], folder: Path) -> None:
     write_text(folder / "results.jsonl", json_text(lines))
 
 
+_OF_FILES: Mapping[str, Callable[[Row], Any]] = {
+    "accuracy": lambda row: row.accuracy,
+    "bytes_sent_min": lambda row: row.bytes_sent_min,
+    "hardware": lambda row: row.hardware,
+    "compiled_for": lambda row: row.compiled_for,
+    "same_as": lambda row: row.same_as,
+    "error": lambda row: row.error,
+    "folder": lambda row: str(row.point if row.same_as is None else row.same_as),
+}
+"""The columns that only the flat files have."""
+
+
 def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
-    own: dict[str, Any] = {
-        "accuracy": row.accuracy,
-        "bytes_sent_min": row.bytes_sent_min,
-        "hardware": row.hardware,
-        "compiled_for": row.compiled_for,
-        "same_as": row.same_as,
-        "error": row.error,
-        "folder": str(row.point if row.same_as is None else row.same_as),
-    }
+    values = {name: of_row(row) for name, of_row in _OF_FILES.items()}
     # A range has a column for each end.
     ranges = {kind: often for kind, often in (row.collectives or {}).items() if isinstance(often, Range)}
-    own |= {kind: executions.short(often) for kind, often in ranges.items()}
-    return {name: own[name] if name in own else row.value(name) for name in names}
+    values |= {kind: executions.short(often) for kind, often in ranges.items()}
+    return {name: values[name] if name in values else row.value(name) for name in names}

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.compiled.estimate.model import Estimate, bottleneck
 from runner.compiled.evidence import words
-from runner.compiled.evidence.model import CompilerWarning, Profile, Reason
+from runner.compiled.evidence.model import Collective, CompilerWarning, Profile, Reason
 from runner.compiled.why.least import joined, parts
 from runner.experiment.program import Program
 from runner.graph.sharding.propagation import Planned
@@ -77,6 +77,25 @@ def readable(record: Record) -> Record:
         pictures=record.pictures and _pictures(record.pictures, record.paths),
         show=record.show if isinstance(record.show, str) else _all(record.show, record.paths),
     )
+
+
+def name_collectives(record: Record) -> None:
+    """Write into a record of a user's Python what tables say of its collectives: `of`, and the text of each reason."""
+    shown = readable(record)
+    if shown is record:
+        return
+    for name, program in record.programs.items():
+        names = shown.programs[name]
+        if not isinstance(program, CompiledProgram) or not isinstance(names, CompiledProgram):
+            continue
+        pairs = zip(program.collectives or [], names.collectives or [], strict=True)
+        collectives = [_named(entry, readable_entry) for entry, readable_entry in pairs]
+        record.programs[name] = replace(program, collectives=program.collectives and collectives)
+
+
+def _named(entry: Collective, shown: Collective) -> Collective:
+    why = replace(entry.why, text=shown.why.text) if entry.why and shown.why else entry.why
+    return replace(entry, of=words.subject(shown), why=why)
 
 
 _IN_FILE = re.compile(r":\d+:\d+$")

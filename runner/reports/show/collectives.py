@@ -102,12 +102,21 @@ def in_brief(entry: Collective) -> Collective:
     return replace(entry, nodes=_places(entry.nodes), between=between)
 
 
+def several_in_brief(entry: Collective) -> Collective:
+    """Name the lines of a collective that is of several by their places; one line keeps its text."""
+    lines = {*entry.nodes, *(entry.between.source if entry.between else ())}
+    return in_brief(entry) if len(lines) > 1 else entry
+
+
 def _places(lines: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(_LINE.sub(r"\1", line) for line in lines))
 
 
 _LINE = re.compile(r"(\S+\.py:\d+)(?: (?!→)[^→]*[^→\s])?")
 """A place in a file of Python, and the line there."""
+
+_IN_ONE_FILE = re.compile(r"(\S+\.py):\d+(?: and \1:\d+)+")
+"""Several places in one file, which are shown as `fun.py:5, :6`."""
 
 
 def explained(record: Record, named: Callable[[Collective], Collective] = lambda entry: entry) -> list[ExplainedRow]:
@@ -293,7 +302,7 @@ def _alike(entry: Collective) -> tuple[str, ...]:
     axes = entry.axes
     return (
         entry.kind,
-        subject(entry),
+        _IN_ONE_FILE.sub(lambda lines: lines[0].replace(f" and {lines[1]}", ", "), subject(entry)),
         "groups along no axis" if axes is None else ", ".join(axes) or NOBODY,
         " → ".join(dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out))),
         "unknown" if entry.bytes_sent is None else bytes_text(entry.bytes_sent),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from runner.base.layout import Spec
 from runner.base.printable import printable
@@ -100,10 +100,21 @@ def layouts(plan: LayoutPlan, labels: Mapping[str, str]) -> Table[str]:
         section = alternative.key.partition(".")[0]
         groups.setdefault((section, *_cells(alternative, plan)), []).append(short(alternative.key, labels))
     rows = [
-        (f"{_SECTIONS.get(section, '')}{', '.join(folded(names)).lstrip('/')}", layout, following, since)
+        (f"{_SECTIONS.get(section, '')}{', '.join(_numbered(folded(names))).lstrip('/')}", layout, following, since)
         for (section, layout, following, since), names in groups.items()
     ]
     return Table(("of", "layout", "next best", "since"), rows)
+
+
+def _numbered(names: Iterable[str]) -> Iterator[str]:
+    """Yield names, operations that differ by their numbers as one: `dot_general.{1,3}`."""
+    numbers: dict[tuple[str, bool], list[str]] = {}
+    for name in names:
+        head, _, number = name.rpartition(".")
+        numbered = bool(head) and number.isdecimal()
+        numbers.setdefault((head if numbered else name, numbered), []).append(number)
+    for (head, numbered), own in numbers.items():
+        yield head if not numbered else f"{head}.{own[0]}" if len(own) == 1 else f"{head}.{{{','.join(own)}}}"
 
 
 _SECTIONS = {"outputs": "output ", "constraints": "line "}

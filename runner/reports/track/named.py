@@ -19,7 +19,7 @@ SHIPPED = {
     "tensorboard": "runner.reports.track.tensorboard:TensorBoard",
     "wandb": "runner.reports.track.wandb:WandB",
 }
-"""The entry points that `pyproject.toml` also declares; an installation may be older than the sources that it runs."""
+"""Those that come with shardproof, which no installed package replaces."""
 
 
 class UnknownTracker(Exception):

@@ -30,7 +30,7 @@ def product(labels_of: Callable[[Sequence[Any]], notation.Labels | None]) -> Cal
 
     def multiply(a: Any, b: Any, *axes: Any, preferred_element_type: Any = None) -> Any:
         a, b = preferred(common(a, b), preferred_element_type)
-        labels = labels_of((a, b, *(part for each in axes for part in (each if is_sequence(each) else [each]))))
+        labels = labels_of((a, b, *(part for axis in axes for part in (axis if is_sequence(axis) else [axis]))))
         return np.multiply(a, b) if labels is None else contract(labels, a, b)
 
     return multiply
@@ -39,7 +39,7 @@ def product(labels_of: Callable[[Sequence[Any]], notation.Labels | None]) -> Cal
 def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = None) -> Any:
     """`jnp.einsum` with string subscripts, pair by pair; dimensions that only one operand has are summed first."""
     arrays = preferred(common(*operands), preferred_element_type)
-    inputs, result = notation.parsed(notation.in_ascii(subscripts), [each.ndim for each in arrays])
+    inputs, result = notation.parsed(notation.in_ascii(subscripts), [operand.ndim for operand in arrays])
     terms = list(inputs)
     path: list[Any] = [tuple(range(len(arrays)))]
     if len(arrays) > 2:
@@ -49,8 +49,8 @@ def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = Non
         later = set(result).union(*terms)
         reduced: list[tuple[str, Any]] = []
         for at, (term, value) in reversed([*enumerate(taken)]):
-            own = later.union(*(other for place, (other, _) in enumerate(taken) if place != at))
-            kept = "".join(name for name in dict.fromkeys(term) if name in own)
+            read = later.union(*(other for place, (other, _) in enumerate(taken) if place != at))
+            kept = "".join(name for name in dict.fromkeys(term) if name in read)
             reduced.append((kept, value if kept == term else np.einsum(notation.spelled(([term], kept)), value)))
         names = dict.fromkeys("".join(term for term, _ in reduced))
         left = "".join(name for name in names if name in later) if terms else result
@@ -79,11 +79,11 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     if axis is not None:
         axisa = axisb = axisc = axis
     a, b = common(a, b)
-    u, v = (np.moveaxis(each, which, 0) for each, which in ((a, axisa), (b, axisb)))
+    u, v = (np.moveaxis(vectors, which, 0) for vectors, which in ((a, axisa), (b, axisb)))
     if len(u) == len(v) == 2:
         return u[0] * v[1] - u[1] * v[0]
     # The third element of a vector of two is 0.
-    u, v = ((*each, 0 * each[0]) if len(each) == 2 else each for each in (u, v))
+    u, v = ((*vector, 0 * vector[0]) if len(vector) == 2 else vector for vector in (u, v))
     # `np.cross` would lose the rounding of `Rounded` arrays.
     parts = [u[i] * v[j] - u[j] * v[i] for i, j in ((1, 2), (2, 0), (0, 1))]
     return np.stack(parts, axisc)
@@ -130,9 +130,9 @@ def _or_nan(function: Callable[..., Any], *arrays: Any) -> Any:
         if arrays[0].ndim == 2:
             shape = arrays[-1].shape
             return np.full(shape, np.nan, arrays[-1].dtype)
-        batch = np.broadcast_shapes(*(each.shape[:-2] for each in arrays))
-        spread = [np.broadcast_to(each, batch + each.shape[-2:]) for each in arrays]
-        return np.stack([_or_nan(function, *each) for each in zip(*spread, strict=True)])
+        batch = np.broadcast_shapes(*(operand.shape[:-2] for operand in arrays))
+        spread = [np.broadcast_to(operand, batch + operand.shape[-2:]) for operand in arrays]
+        return np.stack([_or_nan(function, *matrices) for matrices in zip(*spread, strict=True)])
 
 
 def inv(a: Any) -> Any:
@@ -272,7 +272,9 @@ def _of_finite(function: Callable[[Any], Sequence[Any]], matrices: Any) -> Seque
     if finite.all():
         return function(matrices)
     results = function(np.where(finite[..., None, None], matrices, 0))
-    return [np.where(np.expand_dims(finite, tuple(range(finite.ndim, each.ndim))), each, np.nan) for each in results]
+    return [
+        np.where(np.expand_dims(finite, tuple(range(finite.ndim, result.ndim))), result, np.nan) for result in results
+    ]
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:

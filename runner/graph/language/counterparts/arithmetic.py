@@ -318,10 +318,10 @@ def leading_zeros(x: Any) -> Any:
 
 def _in_own_dtype(x: Any, own_dtype: str) -> Any:
     """Floats, rounded to the dtype that they have in JAX; integers unchanged."""
-    held = np.asarray(x)
-    if held.dtype.kind != "f":
-        return held
-    return held.astype(np.float32).astype(dtypes.dtype(own_dtype).numpy) if own_dtype != "float64" else held
+    numbers = np.asarray(x)
+    if numbers.dtype.kind != "f":
+        return numbers
+    return numbers.astype(np.float32).astype(dtypes.dtype(own_dtype).numpy) if own_dtype != "float64" else numbers
 
 
 class Resized(ValueError):
@@ -333,10 +333,10 @@ def bitcast(operand: Any, new_dtype: str, *, own_dtype: str = "float32") -> Any:
 
     Raises `Resized` for dtypes of different sizes.
     """
-    held, new = _in_own_dtype(operand, own_dtype), np.dtype(dtypes.dtype(new_dtype).numpy)
-    if held.dtype.itemsize != new.itemsize:
-        raise Resized(f"the bits of {held.dtype} are not read as {new}, which has another size")
-    bits = np.ascontiguousarray(held).view(new).reshape(held.shape)
+    numbers, new = _in_own_dtype(operand, own_dtype), np.dtype(dtypes.dtype(new_dtype).numpy)
+    if numbers.dtype.itemsize != new.itemsize:
+        raise Resized(f"the bits of {numbers.dtype} are not read as {new}, which has another size")
+    bits = np.ascontiguousarray(numbers).view(new).reshape(numbers.shape)
     return bits if new.kind in "iu" else bits.astype(np.float64)
 
 

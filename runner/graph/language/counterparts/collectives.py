@@ -147,13 +147,13 @@ def ragged_all_to_all(
     groups = _groups("ragged_all_to_all", mesh, axis_name, axis_index_groups, equal=True)
     fields = (operand, output, input_offsets, send_sizes, output_offsets, recv_sizes)
     # Devices with the same arguments share one tuple, as `_exchange` compares by identity.
-    each = list(zip(*fields, strict=True))
-    return _exchange(_ragged, [each[first] for first in first_holders(*fields)], groups)
+    rows = list(zip(*fields, strict=True))
+    return _exchange(_ragged, [rows[first] for first in first_holders(*fields)], groups)
 
 
 def _ragged(held: list[tuple[Any, ...]]) -> list[Any]:
     """The results of the devices of one group; `held` are the arguments of each."""
-    lengths: set[tuple[int, ...]] = {np.shape(argument) for each in held for argument in each[2:]}
+    lengths: set[tuple[int, ...]] = {np.shape(argument) for row in held for argument in row[2:]}
     length = next(iter(lengths))
     if len(lengths) > 1 or len(length) != 1 or length[0] % len(held):
         raise ValueError(f"ragged_all_to_all takes offsets and sizes of one length, a multiple of {len(held)}")

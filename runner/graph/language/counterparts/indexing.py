@@ -267,4 +267,4 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """`jnp.unravel_index`: an index out of range is clamped."""
     flat = array(indices)
     unraveled = cast("Any", np).unravel_index(clamped(flat, math.prod(shape)), shape)
-    return tuple(np.asarray(each).astype(flat.dtype) for each in unraveled)
+    return tuple(np.asarray(index).astype(flat.dtype) for index in unraveled)

@@ -202,7 +202,7 @@ def ieee(ufunc: np.ufunc, method: str = "__call__") -> Callable[..., Any]:
             return best
         if "initial" in options:
             options["initial"] = not np.signbit(options["initial"])
-        above = getattr(positive, method)(*(~np.signbit(each) for each in arrays), **options)
+        above = getattr(positive, method)(*(~np.signbit(operand) for operand in arrays), **options)
         return dtypes.where(best == 0, dtypes.where(above, best.dtype.type(0.0), best.dtype.type(-0.0)), best)[()]
 
     return choose

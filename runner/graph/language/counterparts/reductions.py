@@ -69,7 +69,7 @@ def prod(
 def added(a: Any, axis: Any, *, keepdims: bool = False) -> Any:
     """`jax.lax.reduce_sum`: a `Rounded` array rounds each step to its dtype, unlike `jnp.sum` with 16 bits."""
     along = range(a.ndim) if axis is None else axis if is_tuple(axis) else (axis,)
-    axes = tuple(each % a.ndim for each in along)
+    axes = tuple(d % a.ndim for d in along)
     names = string.ascii_letters[: a.ndim]
     kept = "".join(name for place, name in enumerate(names) if place not in axes)
     total = np.einsum(spelled(([names], kept)), a)
@@ -102,8 +102,8 @@ def mean(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False,
     counted = np.broadcast_to(True if where is None else array(where) != 0, a.shape)
     count = np.sum(counted, axis=_axis(axis), keepdims=keepdims)
     with np.errstate(all="ignore"):
-        own = None if a.dtype.kind in "fc" else a.dtype
-        quotient = sum_(a, axis, own, keepdims=keepdims, where=where) / count
+        kind = None if a.dtype.kind in "fc" else a.dtype
+        quotient = sum_(a, axis, kind, keepdims=keepdims, where=where) / count
     return quotient if dtype is None else convert(quotient, dtype)
 
 

@@ -18,7 +18,7 @@ def associative_scan(fn: Any, elems: Any, reverse: bool = False, axis: int = 0) 
     """`jax.lax.associative_scan`, combining the same pairs as JAX; `fn` is a name or a function of two like `elems`."""
     several = is_sequence(elems)
     combine: Callable[..., Any] = promoted(COMPUTATIONS[fn][0]) if isinstance(fn, str) else fn
-    arrays: Arrays = [array(each) for each in (elems if several else [elems])]
+    arrays: Arrays = [array(operand) for operand in (elems if several else [elems])]
     axis %= arrays[0].ndim
 
     def both(left: Arrays, right: Arrays) -> Arrays:
@@ -27,7 +27,7 @@ def associative_scan(fn: Any, elems: Any, reverse: bool = False, axis: int = 0) 
         return list(combine(type(elems)(left), type(elems)(right)))
 
     def part(of: Arrays, start: int, stop: int | None, step: int = 1) -> Arrays:
-        return [each[(slice(None),) * axis + (slice(start, stop, step),)] for each in of]
+        return [operand[(slice(None),) * axis + (slice(start, stop, step),)] for operand in of]
 
     def scan(of: Arrays) -> Arrays:
         count = of[0].shape[axis]
@@ -39,11 +39,11 @@ def associative_scan(fn: Any, elems: Any, reverse: bool = False, axis: int = 0) 
         return [_interleaved(*pair, axis) for pair in zip(even, odd, strict=True)]
 
     if reverse:
-        arrays = [np.flip(each, axis) for each in arrays]
+        arrays = [np.flip(operand, axis) for operand in arrays]
     with np.errstate(all="ignore"):
         scanned = scan(arrays)
     if reverse:
-        scanned = [np.flip(each, axis) for each in scanned]
+        scanned = [np.flip(result, axis) for result in scanned]
     return tuple(scanned) if several else scanned[0]
 
 

@@ -105,7 +105,7 @@ def conv_general_dilated(
     outputs, _, *window = rhs.shape
     strides = tuple(window_strides)
     lhs_dilation, rhs_dilation = lhs_dilation or (1,) * len(space), rhs_dilation or (1,) * len(space)
-    pads = padded_by(padding, space, [_stretched(*each) for each in zip(window, rhs_dilation, strict=True)], strides)
+    pads = padded_by(padding, space, [_stretched(*size) for size in zip(window, rhs_dilation, strict=True)], strides)
     # [group, batch, features, space], [group, output features, features, window]
     groups = max(feature_group_count, batch_group_count)
     if batch_group_count > 1:
@@ -146,9 +146,9 @@ def conv_transpose(
     window = [rhs.shape[dimension] for dimension in order[2:]]
     rhs_dilation = rhs_dilation or (1,) * len(window)
     if isinstance(padding, str) or use_consistent_padding:
-        each = [padding] * len(window) if isinstance(padding, str) else padding
+        pads = [padding] * len(window) if isinstance(padding, str) else padding
         reach = [_stretched(*pair) for pair in zip(window, rhs_dilation, strict=True)]
-        padding = [_transposed_pads(*args) for args in zip(reach, strides, each, strict=True)]
+        padding = [_transposed_pads(*args) for args in zip(reach, strides, pads, strict=True)]
     if transpose_kernel:
         rhs = np.flip(rhs, tuple(order[2:])).swapaxes(order[0], order[1])
     return conv_general_dilated(
@@ -195,7 +195,7 @@ def reduce_window(
     combine, identity = COMPUTATIONS[computation]
     ones = (1,) * operand.ndim
     strides, base, dilation = window_strides or ones, base_dilation or ones, window_dilation or ones
-    reach = [_stretched(*each) for each in zip(window_dimensions, dilation, strict=True)]
+    reach = [_stretched(*size) for size in zip(window_dimensions, dilation, strict=True)]
     padded = _padded(operand, padded_by(padding, operand.shape, reach, strides), base, identity(operand.dtype))
     total: Any = np.asarray(init_value).astype(operand.dtype)
     with np.errstate(all="ignore"):

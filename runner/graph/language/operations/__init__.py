@@ -26,6 +26,7 @@ from runner.graph.language.operations.row import Decides, Does, Limit, Operation
 from runner.graph.language.operations.updates import OUTSIDE
 
 __all__ = [
+    "COMMUNICATING",
     "COMPUTATIONS",
     "CONSTANTS",
     "DIAGONAL",
@@ -50,6 +51,14 @@ OPERATIONS: dict[str, Operation] = {}
 for _row in (named for file in _FILES for row in file.ROWS for named in row.named()):
     assert _row.name not in OPERATIONS, _row.name
     OPERATIONS[_row.name] = _row
+
+COMMUNICATING = {
+    primitive: row.name
+    for row in reversed(OPERATIONS.values())
+    if row.over is not None
+    for primitive in row.over.primitives
+}
+"""The functions of `jax.lax` over mesh axes by their primitives, of several the first: `psum` for `psum_invariant`."""
 
 CONSTANTS = {"inf": math.inf}
 """The named numbers of every expression; `inf` is `jnp.inf`."""

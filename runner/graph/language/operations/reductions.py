@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from runner.graph.language.operations.deferred import reductions, scans, shaping
-from runner.graph.language.operations.row import array
+from runner.graph.language.operations.row import Scan, array
 
 _sum = "a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None"
 _choice = "a, axis=None, *, keepdims=False, initial=None, where=None"
 _nan = "a, axis=None, dtype=None, *, keepdims=False"
 _segments = "data, segment_ids, num_segments=None"
 _scan = "operand, axis=0, reverse=False"
+_SUM = Scan("sum", 0, "{mine} + {before}")
 
 ROWS = (
     # Reductions.
@@ -34,12 +37,17 @@ ROWS = (
     array("segment_max", _segments, reductions.segment_max, jax="jax.ops.segment_max"),
     array("segment_min", _segments, reductions.segment_min, jax="jax.ops.segment_min"),
     # Scans.
-    array("cumsum", "a, axis=None, dtype=None", reductions.cumsum, on_arrays="method"),
-    array("cumulative_sum", "x, /, *, axis=None, dtype=None, include_initial=False", reductions.cumulative_sum),
-    array("cumprod", "a, axis=None, dtype=None", reductions.cumprod, on_arrays="method"),
-    array("cummax", _scan, reductions.cummax, jax="jax.lax.cummax"),
-    array("cummin", _scan, reductions.cummin, jax="jax.lax.cummin"),
-    array("cumlogsumexp", _scan, reductions.cumlogsumexp, jax="jax.lax.cumlogsumexp"),
+    array("cumsum", "a, axis=None, dtype=None", reductions.cumsum, on_arrays="method", scan=_SUM),
+    array("cumulative_sum", "x, /, *, axis=None, dtype=None, include_initial=False", reductions.cumulative_sum,
+        scan=_SUM),
+    array("cumprod", "a, axis=None, dtype=None", reductions.cumprod, on_arrays="method",
+        scan=Scan("prod", 1, "{mine} * {before}")),
+    array("cummax", _scan, reductions.cummax, jax="jax.lax.cummax",
+        scan=Scan("max", -math.inf, "maximum({mine}, {before})")),
+    array("cummin", _scan, reductions.cummin, jax="jax.lax.cummin",
+        scan=Scan("min", math.inf, "minimum({mine}, {before})")),
+    array("cumlogsumexp", _scan, reductions.cumlogsumexp, jax="jax.lax.cumlogsumexp",
+        scan=Scan("logsumexp", -math.inf, "logaddexp({mine}, {before})")),
     array("associative_scan", "fn, elems, reverse=False, axis=0", scans.associative_scan,
         jax="jax.lax.associative_scan", function="fn"),
     array("diff", "a, n=1, axis=-1, prepend=None, append=None", shaping.diff),

@@ -53,6 +53,20 @@ Reduction = Literal["sum", "mean", "max", "min", "any", "all", "prod"]
 
 
 @dataclass(frozen=True)
+class Scan:
+    """How a scan along a dimension gives each element from those before it.
+
+    - `reduction`: the operation that reduces these elements, itself included, to the result.
+    - `identity`: the element that changes no result.
+    - `joined`: the result of all elements `{before}` a block and of those in it, `{mine}`.
+    """
+
+    reduction: str
+    identity: float
+    joined: str
+
+
+@dataclass(frozen=True)
 class OverAxes:
     """The properties that only operations over mesh axes have.
 
@@ -116,6 +130,7 @@ class Known(TypedDict, total=False):
     contraction: Callable[[Sequence[Any]], Labels | None]
     multiply_adds: Callable[[Mapping[str, tuple[int, ...]]], int | None]
     reduction: Reduction
+    scan: Scan
     out_sharding: bool
     pair: tuple[str, str]
     on_arrays: OnArrays
@@ -161,6 +176,7 @@ class Operation:
       to the number of multiply-adds in them; None where an argument that it needs is missing.
     - `reduction`: for one that reduces dimensions of an array, how results for parts of these are reduced to that for
       the whole.
+    - `scan`: for a scan along a dimension, how.
     - `out_sharding`: whether it takes an argument `out_sharding` under explicit sharding.
     - `pair`: two arguments that are easily confused.
     - `on_arrays`: how arrays spell it, if they do.
@@ -196,6 +212,7 @@ class Operation:
     contraction: Callable[[Sequence[Any]], Labels | None] | None = None
     multiply_adds: Callable[[Mapping[str, tuple[int, ...]]], int | None] | None = None
     reduction: Reduction | None = None
+    scan: Scan | None = None
     out_sharding: bool = False
     pair: tuple[str, str] | None = None
     on_arrays: OnArrays | None = None

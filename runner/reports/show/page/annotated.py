@@ -20,7 +20,10 @@ _STYLE = Markup(
     "background:currentColor;opacity:.35}"
     ".annotated td.l{opacity:.75}.annotated td.t{width:99%}.annotated tr.fold td{opacity:.5}"
     ".annotated details{margin:0;white-space:normal;max-width:44em;font-family:inherit}"
-    ".annotated summary{cursor:pointer;white-space:pre;width:auto}</style>"
+    ".annotated summary{cursor:pointer;white-space:pre;width:auto}"
+    "@media(max-width:56rem){.annotated{font-size:.75rem}.annotated td{padding:0 .4em}.annotated td.c{min-width:23ch}"
+    ".annotated summary span{padding-left:.6em}.annotated td.s{min-width:2em}.annotated td.t{white-space:pre-wrap}}"
+    "</style>"
 )
 
 

@@ -112,7 +112,7 @@ def _caption(name: str, moved: list[Collective]) -> str:
 
 
 def _collectives(record: Record) -> Iterator[Inside]:
-    rows, several = collectives.explained(record), len(record.compiled) > 1
+    rows, several = collectives.explained(record, collectives.several_in_brief), len(record.compiled) > 1
     for line in collectives.totals(record):
         yield tag("p", line, class_="lead")
     if len(rows) > _TOGETHER:

@@ -61,11 +61,9 @@ def _rows(record: Record, compiled: dict[str, CompiledProgram]) -> Iterator[tupl
     times = [program.timing for program in compiled.values()]
     yield "compiled in", [time_text(timing.compile_s) for timing in times]
     yield "placed in", [time_text(timing.place_s) for timing in times]
-    yield "ran in", [time_text(timing.run_s.median) if timing.run_s else "–" for timing in times]
-    yield (
-        "between",
-        [f"{time_text(t.run_s.min)} … {time_text(t.run_s.max)}" if t.run_s else "–" for t in times],
-    )
+    yield "ran in, median", [time_text(timing.run_s.median) if timing.run_s else "–" for timing in times]
+    yield "fastest run", [time_text(timing.run_s.min) if timing.run_s else "–" for timing in times]
+    yield "slowest run", [time_text(timing.run_s.max) if timing.run_s else "–" for timing in times]
     yield "runs", [str(t.run_s.n) if t.run_s else "–" for t in times]
 
 

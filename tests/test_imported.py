@@ -26,7 +26,7 @@ from runner.experiment.config.sources import Sources
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
-from runner.experiment.traced import TracedLines
+from runner.experiment.traced import TracedLines, TracedTerm
 from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
 from runner.link.workers import Workers
@@ -329,8 +329,8 @@ def written(function: str, lines: dict[str, str], results: tuple[str, ...], of: 
     for name, begins in (each.split(": ", 1) for each in of.split("; ")):
         (at,) = [i for i, text in enumerate(file) if i > start and text.strip().startswith(begins)][:1]
         frames[name] = Frame(str(DEVICE), at + 1, file[at].strip())
-    terms = {name: parse(text).term for name, text in lines.items()}
-    traced = TracedLines(("x", "w1", "w2"), terms, results)
+    read = tuple(TracedTerm(name, parse(text).term) for name, text in lines.items())
+    traced = TracedLines(("x", "w1", "w2"), read, results)
     return Imported(f"device.{function}", f"device.{function}($x, $w1, $w2)", traced, frames)
 
 

@@ -40,9 +40,9 @@ from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import expressions
+from runner.graph.language.parts import calls_in
 from runner.graph.model import Graph
 from runner.graph.source import Line
-from runner.graph.term import Apply, within
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
@@ -227,11 +227,9 @@ They put in a term or a factor, or another number.
 def _vanishes(edit: Edit) -> bool:
     """Whether an edit makes a part of which an operand vanishes: `x - x`, `maximum(x, x)`, `x - (x - y)`."""
     return any(
-        isinstance(part, Apply)
-        and part.operation in _OF_TWO
-        and (len(set(part.operands)) == 1 or _takes_off_again(part))
+        call.operation in _OF_TWO and (len(set(call.operands)) == 1 or _takes_off_again(call))
         for edited in edit.changed.edited
-        for part in within(edited.term)
+        for call, _ in calls_in(edited.term)
     )
 
 

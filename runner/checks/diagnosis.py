@@ -43,6 +43,7 @@ from runner.graph.language.lines import expressions
 from runner.graph.language.parts import calls_in
 from runner.graph.model import Graph
 from runner.graph.source import Line
+from runner.graph.term import Apply
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 

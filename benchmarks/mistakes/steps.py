@@ -241,14 +241,14 @@ def retained(q, k, v, gate):
 
 
 def retained_reference(q, k, v, gate):
-    def one(q, k, v):
+    def recurrence(q, k, v):
         state, out = jnp.zeros((D, D)), []
         for t in range(q.shape[0]):
             state = 0.9 * state + jnp.outer(k[t], v[t])
             out.append(q[t] @ state)
         return jnp.stack(out)
 
-    o = jax.vmap(one)(q, k, v)
+    o = jax.vmap(recurrence)(q, k, v)
     return (o - o.mean(2, keepdims=True)) / jnp.sqrt(o.var(2, keepdims=True) + 1e-5) * gate / (1 + jnp.exp(-gate))
 
 

@@ -94,7 +94,7 @@ REPORTING = {"console", "progress", "refused", "report", "status", "summary", "t
 def test_an_invalid_experiment_imports_only_readers_and_reports(tmp_path: Path) -> None:
     overrides = (f"+experiment={CASE3}", "arrays.A.spec=[null,w]", f"hydra.run.dir={tmp_path / 'run'}")
     names = modules("runner", *overrides, status=2)
-    assert not {"jax", "jaxlib", "numpy", "ml_dtypes", "scipy", "rich", "pygments"} & names
+    assert not {"jax", "jaxlib", "numpy", "ml_dtypes", "scipy", "rich", "pygments", "hydra", "omegaconf"} & names
     ours = [name.split(".") for name in names if name.startswith("runner.")]
     assert not ELSEWHERE & {room for _, room, *_ in ours}
     assert {parts[2] for parts in ours if parts[1:2] == ["show"] and len(parts) > 2} <= REPORTING

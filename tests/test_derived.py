@@ -17,10 +17,10 @@ from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kinds import derivation
 from runner.experiment import data, expect
-from runner.experiment.model import Experiment, Line
+from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.sections import read_section
-from runner.experiment.traced import TracedLines
+from runner.experiment.traced import TracedLines, TracedTerm
 from runner.experiment.traced_graphs import lines_of
 from runner.experiment.written import of
 from runner.graph.inlining import of_equations
@@ -28,7 +28,6 @@ from runner.graph.language.check import VisibleNames
 from runner.graph.language.syntax import parse
 from runner.graph.model import Graph
 from runner.graph.sharding import moves
-from runner.programs.derivation.lines import Written
 from runner.programs.derivation.section import section, with_lines
 from runner.programs.derivation.sharing import inlined
 from runner.programs.types import InferredTypes
@@ -94,7 +93,7 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     assert derivation.check(context, types.derived, types.floats["derived"]) == Judged(status="passed")
     crossed = TracedLines.of(json.loads(json.dumps(TracedLines((), lines_of(types.derived.per_device), ()).json())))
     derived = with_lines(experiment, crossed.lines, check_vma=types.derivation.check_vma)
-    assert section(lines_of(derived.per_device)) == types.derivation.per_device
+    assert section(derived.per_device) == types.derivation.per_device
     assert derived.per_device == _pasted(experiment, types.derivation.per_device)
 
 
@@ -365,7 +364,7 @@ def test_the_section_can_be_pasted() -> None:
     assert "# each device sends 192 B on a ring\n" in section_text
     pasted = harness.experiment(MLP + section_text, program="shard_map")
     assert types.derived is not None
-    assert section(lines_of(pasted.per_device)) == section(lines_of(types.derived.per_device))
+    assert section(pasted.per_device) == section(types.derived.per_device)
 
 
 @pytest.mark.in_turn
@@ -414,7 +413,7 @@ def test_each_move_is_the_cheapest() -> None:
 
 def test_the_text_of_a_line_does_not_depend_on_the_order_of_a_set() -> None:
     lines = tuple(
-        Written(Line(name), parse(expression).term)
+        TracedTerm(name, parse(expression).term)
         for name, expression in (
             ("q_exchanged", "all_to_all(q, 'seq', 1, 2, tiled=True)"),
             ("k_exchanged", "all_to_all(k, 'seq', 1, 2, tiled=True)"),

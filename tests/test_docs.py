@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments import catalogue
+from experiments import catalogue, operations
 from runner.experiment.config import schema
 from runner.experiment.config.folders import conf_folder
-from runner.graph.language.__main__ import markdown
 from runner.graph.language.operations import OPERATIONS
 from tests.command import EXPERIMENTS, ROOT
 from tests.harness import experiment
 
 
 def test_the_page_of_operations_is_the_table() -> None:
-    assert (ROOT / "docs" / "operations.md").read_text(encoding="utf-8") == markdown()
+    assert (ROOT / "docs" / "operations.md").read_text(encoding="utf-8") == operations.markdown()
 
 
 @pytest.mark.whole

@@ -26,12 +26,13 @@ from runner.experiment.config.sources import Sources
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
-from runner.experiment.traced import TracedLines
+from runner.experiment.traced import TracedLines, TracedTerm
 from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
 from runner.link.workers import Workers
 from runner.reports.record.model import Mode, Record
 from runner.reports.record.readable import readable
+from runner.reports.show import collectives as table
 from runner.reports.show import report
 from runner.reports.show.page import run as page
 from tests import harness, imported
@@ -109,6 +110,13 @@ def test_the_record_names_a_collective_as_the_tables_do(ran: tuple[Record, Path]
             (words.subject(each), each.why and each.why.text) for each in shown
         ]
         assert any(place(Q) in each["of"] for each in listed)
+
+
+def test_a_table_names_several_lines_of_one_file_in_short(ran: tuple[Record, Path]) -> None:
+    rows = table.explained(readable(ran[0]), table.in_brief)
+    names = [row.cells[1] for row in rows]
+    assert any(re.search(r"transformer\.py:\d+, :\d+", name) for name in names), names
+    assert not any(re.search(r"\.py:\d+ and transformer\.py", name) for name in names), names
 
 
 # The programs.
@@ -321,8 +329,8 @@ def written(function: str, lines: dict[str, str], results: tuple[str, ...], of: 
     for name, begins in (each.split(": ", 1) for each in of.split("; ")):
         (at,) = [i for i, text in enumerate(file) if i > start and text.strip().startswith(begins)][:1]
         frames[name] = Frame(str(DEVICE), at + 1, file[at].strip())
-    terms = {name: parse(text).term for name, text in lines.items()}
-    traced = TracedLines(("x", "w1", "w2"), terms, results)
+    read = tuple(TracedTerm(name, parse(text).term) for name, text in lines.items())
+    traced = TracedLines(("x", "w1", "w2"), read, results)
     return Imported(f"device.{function}", f"device.{function}($x, $w1, $w2)", traced, frames)
 
 

@@ -779,7 +779,7 @@ def test_the_counter_of_a_fori_loop_has_no_line_of_the_users() -> None:
         return jax.lax.fori_loop(0, 3, lambda i, total: total + i * x, x)
 
     read = jaxprs.read(summing, operands(((4, 3),)))
-    body = loop(read.lines).body
+    body = traced.body(loop(read.lines))
     counters = [name for name, line in texts(body).items() if line.endswith(" + 1")]
     assert len(counters) == 1
     assert read.frames.keys().isdisjoint(counters)

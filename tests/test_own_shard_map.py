@@ -253,7 +253,7 @@ def test_lines_of_a_region_have_the_places_of_the_device_code() -> None:
     assert region.form.region is not None
     assert [spec.json() for spec in region.form.region.in_specs] == [["x"], ["x", "y"], ["y", "x"]]
     assert region.form.region.check_vma is True
-    gathered = next(name for name, text in traced.texts(region.body).items() if text.startswith("all_gather("))
+    gathered = next(name for name, text in traced.texts(traced.body(region)).items() if text.startswith("all_gather("))
     assert lines.frames[gathered].text == 'up = lax.all_gather(up, "x", axis=0, tiled=True)'
 
 

@@ -120,3 +120,14 @@ def test_a_line_of_a_repeat_is_rewritten_unless_it_reads_the_next_carry() -> Non
     assert terms(graph)["steps.c"] == "roll(c, 1, axis=0) * 2"
     after = "c: c + 1, d: 'concatenate([c[-1:], c[:-1]])'"
     assert read(f"graph:\n  steps: {body}" % after)[1] is None
+
+
+def test_a_padded_array_stays_in_a_repeat_where_one_of_its_readers_is_left() -> None:
+    conv = "conv(p, ones((4, 4, 3)), (1,), 'VALID')"
+    lines = f'p: "pad(b[None], ((0, 0), (0, 0), (1, 1)))", c: "c + {conv}[0]", d: "{conv}[0] * c"'
+    repeat = f"{{repeat: 2, carry: {{c: b}}, body: {{{lines}}}, stack: {{d: d}}}}"
+    checked, graph = read(f"graph:\n  steps: {repeat}\n  out: steps.c\noutputs: {{out: [null, x]}}")
+    before = interpret(checked, "graph", {array.name: np.ones(array.shape) for array in checked.arrays})
+    changed = checked if graph is None else replace(checked, graph=graph)
+    after = interpret(changed, "graph", {array.name: np.ones(array.shape) for array in checked.arrays})
+    np.testing.assert_array_equal(after.values["out"][0], before.values["out"][0])

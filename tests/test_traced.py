@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from runner.base import codec
 from runner.base.layout import Spec
 from runner.experiment.functions import RESULT
 from runner.experiment.model import Experiment
-from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, UserSpelling
+from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, TracedTerm, UserSpelling
 from runner.graph.language.lines import every_line
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
@@ -35,26 +35,35 @@ def terms(**texts: str) -> dict[str, Term]:
     return {name: term(written) for name, written in texts.items()}
 
 
-STEP: dict[str, TracedLine] = {**terms(h="tanh(carry @ slice)", next_carry="h * 0.5"), "carry": Name("next_carry")}
+def lines(**texts: str) -> tuple[TracedLine, ...]:
+    return tuple(TracedTerm(name, term) for name, term in terms(**texts).items())
+
+
+STEP = (*lines(h="tanh(carry @ slice)", next_carry="h * 0.5"), TracedTerm("carry", Name("next_carry")))
 SCAN = TracedLoop(
-    LoopForm(4, "step", {"stacked": "h"}), STEP, terms(carry="a + 1.0"), terms(slice="stack((a, b, a, b))")
+    "scan", LoopForm(4, "step", {"stacked": "h"}), STEP, terms(carry="a + 1.0"), terms(slice="stack((a, b, a, b))")
 )  # fmt: skip
 WHILE = TracedLoop(
+    "until",
     LoopForm(None, going="going"),
-    {**terms(next_x="x * 2", more="sum(next_x) < 9"), "x": Name("next_x"), "going": Name("more")},
+    (
+        *lines(next_x="x * 2", more="sum(next_x) < 9"),
+        TracedTerm("x", Name("next_x")),
+        TracedTerm("going", Name("more")),
+    ),
     terms(x="b", going="True"),
 )  # fmt: skip
 LINES = TracedLines(
     ("a", "b"),
-    {
-        "scan": SCAN,
-        **terms(
+    (
+        SCAN,
+        *lines(
             y="einsum('ij,jk->ik', scan.carry, b)",
             noise="normal(wrap_key_data(zeros((2,), 'uint32')), (4, 4))",
             z="where(y[..., None, 1:] < -inf, -1.5, y.at[0].add(3))[0, 0]",
         ),
-        "until": WHILE,
-    },
+        WHILE,
+    ),
     ("scan.carry", "scan.stacked", "z", "until.x"),
 )
 REGION = Region(("x",), (Spec.of(["x"]), Spec.of([None, ["x", "y"]])), (Spec(),), check_vma=False)
@@ -70,10 +79,13 @@ def test_lines_cross_as_they_are() -> None:
 
 def test_a_shard_map_crosses_with_its_specs() -> None:
     loop = TracedLoop(
-        LoopForm(1, stack={"joined": "y"}, region=REGION), terms(y="psum(shard, 'x')"), over=terms(shard="a")
+        "shard_map",
+        LoopForm(1, stack={"joined": "y"}, region=REGION),
+        lines(y="psum(shard, 'x')"),
+        over=terms(shard="a"),
     )
-    lines = TracedLines(("a",), {"shard_map": loop}, ("shard_map.joined",))
-    assert crossed(TracedLines, lines) == lines
+    function = TracedLines(("a",), (loop,), ("shard_map.joined",))
+    assert crossed(TracedLines, function) == function
 
 
 @pytest.mark.parametrize(
@@ -87,21 +99,22 @@ def test_a_term_crosses_as_it_is(written: str) -> None:
 
 
 def test_a_number_that_is_not_a_number_crosses() -> None:
-    nan = TracedLines((), {"y": Const(float("nan"))}, ("y",))
+    nan = TracedLines((), (TracedTerm("y", Const(float("nan"))),), ("y",))
     assert crossed(TracedLines, nan) == nan
 
 
-def yaml_of(lines: dict[str, Any]) -> dict[str, Any]:
+def yaml_of(lines: Iterable[TracedLine]) -> dict[str, Any]:
     """Return what a user would write for the lines."""
-    return {name: _yaml_of_loop(line) if isinstance(line, TracedLoop) else text(line) for name, line in lines.items()}
+    return {line.name: _yaml_of_loop(line) if isinstance(line, TracedLoop) else text(line.term) for line in lines}
 
 
 def _yaml_of_loop(loop: TracedLoop) -> dict[str, Any]:
     form = loop.form
     kind = {"while": form.going} if form.steps is None else {"repeat": form.steps, "index": form.index, "unroll": False}
-    parts = {part: yaml_of(dict(given)) for part, given in (("carry", loop.carry), ("over", loop.over)) if given}
+    begins = {"carry": loop.carry, "over": loop.over}
+    parts = {part: {name: text(first) for name, first in given.items()} for part, given in begins.items() if given}
     stack = {"stack": dict(form.stack)} if form.stack else {}
-    return {**kind, **parts, "body": yaml_of(dict(loop.body)), **stack}
+    return {**kind, **parts, "body": yaml_of(loop.body), **stack}
 
 
 def written(lines: TracedLines) -> Experiment:
@@ -111,7 +124,7 @@ def written(lines: TracedLines) -> Experiment:
     return harness.experiment(
         {
             "arrays": ARRAYS,
-            "functions": {"called": {"of": ["a", "b"], **yaml_of(dict(lines.lines)), RESULT: result}},
+            "functions": {"called": {"of": ["a", "b"], **yaml_of(lines.lines), RESULT: result}},
             "graph": {", ".join(results): "called(a, b)"},
             "outputs": {result: [] for result in results},
             "program": "auto",
@@ -139,10 +152,10 @@ def test_a_function_that_was_read_has_the_lines_that_its_text_would_have() -> No
 def test_a_line_of_a_function_is_edited_where_it_stands(path: tuple[str, ...], value: Any, changed: Any) -> None:
     edited = LINES.with_line(path, value)
     assert edited is not None
-    scan = edited.lines["scan"]
+    scan, every = edited.lines[0], traced.texts({line.name: line for line in edited.lines})
     assert isinstance(scan, TracedLoop)
-    values = traced.texts({"y": edited.lines["y"], "carry": scan.carry["carry"], "h": scan.body["h"]})
-    before = {"y": text(LINES.lines["y"]), "carry": "a + 1.0", "h": "tanh(carry @ slice)", "repeat": 4}  # pyright: ignore[reportArgumentType]
+    values = {"y": every["y"], "carry": every["scan"]["carry"]["carry"], "h": every["scan"]["body"]["h"]}
+    before = {"y": "einsum('ij,jk->ik', scan.carry, b)", "carry": "a + 1.0", "h": "tanh(carry @ slice)", "repeat": 4}
     assert {**values, "repeat": scan.form.steps} == {**before, path[-1]: changed}
 
 
@@ -160,8 +173,8 @@ def test_other_results_of_a_function_are_names() -> None:
 
 def test_how_a_loop_of_derived_lines_is_taken_crosses_too() -> None:
     loop = replace(SCAN, form=replace(SCAN.form, unroll=True, checkpoint=Checkpoint("save_only_these_names", ("h",))))
-    lines = TracedLines((), {"scan": loop}, ())
-    assert TracedLines.of(json.loads(json.dumps(lines.json()))) == lines
+    derived = TracedLines((), (loop,), ())
+    assert TracedLines.of(json.loads(json.dumps(derived.json()))) == derived
 
 
 PARSING = {

@@ -39,7 +39,7 @@ def test_every_command_begins_in_one_place(file: Path) -> None:
 
 def test_the_list_of_commands_is_complete() -> None:
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for file in MODULES}
-    assert names == {"runner", "runner.compiled.explanation", "runner.graph.language", "runner.reports.record"}
+    assert names == {"runner", "runner.compiled.explanation", "runner.reports.record"}
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
@@ -161,7 +161,6 @@ COMMANDS = {
     "runner report": ("outputs",),
     "runner compare": ("outputs/run", "outputs/run"),
     "runner.reports.record": (),
-    "runner.graph.language": (),
     "runner editor": ("--help",),
     "runner measure": ("--help",),
 }

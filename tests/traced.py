@@ -37,7 +37,9 @@ def experiment(
 
 def texts(lines: Mapping[str, TracedLine]) -> dict[str, Any]:
     """Return the text of each expression; of a loop, those of its `body`, `carry` and `over`."""
-    return {name: _texts_of_loop(line) if isinstance(line, TracedLoop) else text(line) for name, line in lines.items()}
+    return {
+        name: _texts_of_loop(line) if isinstance(line, TracedLoop) else text(line.term) for name, line in lines.items()
+    }
 
 
 def loop(lines: Mapping[str, TracedLine]) -> TracedLoop:
@@ -46,7 +48,12 @@ def loop(lines: Mapping[str, TracedLine]) -> TracedLoop:
     return only
 
 
+def body(loop: TracedLoop) -> dict[str, TracedLine]:
+    """Return the lines of a step, by name."""
+    return {line.name: line for line in loop.body}
+
+
 def _texts_of_loop(loop: TracedLoop) -> dict[str, Any]:
     begins: dict[str, Mapping[str, Term]] = {"carry": loop.carry, "over": loop.over}
     parts = {part: {name: text(term) for name, term in terms.items()} for part, terms in begins.items()}
-    return {"body": texts(loop.body), **parts}
+    return {"body": texts(body(loop)), **parts}

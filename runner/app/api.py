@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from runner.app import given
 from runner.app.called.arguments import of_one_tuple, refuse
 from runner.app.called.chosen import AUTO
-from runner.app.swept import Overrides, content, dated, name_of, sweep, texts, written
+from runner.app.swept import Overrides, content, name_of, sweep, texts, written
 from runner.base.faults import InvalidExperiment, Key
 from runner.base.printable import Page
 from runner.base.words import shortened
 from runner.experiment.config import direct, python_files
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
 from runner.experiment.config.compose import compose as _compose
-from runner.experiment.config.folders import InvalidName, added, conf_folder, folder_name, located
+from runner.experiment.config.folders import InvalidName, added, conf_folder, dated, folder_name, located
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
 from runner.reports.record import model

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -19,7 +18,7 @@ from runner.app import given
 from runner.base import plain, regular
 from runner.base.untyped import is_dict, is_tuple
 from runner.experiment.config.compose import InvalidConfiguration
-from runner.experiment.config.folders import InvalidName, folder_name, located
+from runner.experiment.config.folders import InvalidName, dated, folder_name, located
 from runner.experiment.config.quoting import for_hydra
 from runner.experiment.config.shape import GROUPS
 from runner.link import lifeline
@@ -170,11 +169,6 @@ def _ended(arguments: Sequence[str], request: str) -> str:
             process.kill()
             raise
     return err.strip() or out.strip()
-
-
-def dated(name: str) -> Path:
-    """Return the default run folder of an experiment with that name."""
-    return Path("outputs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
 
 
 def content(experiment: Mapping[str, Any], name: str) -> dict[str, Any]:

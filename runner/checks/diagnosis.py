@@ -40,9 +40,9 @@ from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import expressions
+from runner.graph.language.parts import calls_in
 from runner.graph.model import Graph
 from runner.graph.source import Line
-from runner.graph.term import Apply, within
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
@@ -227,9 +227,9 @@ They put in a term or a factor, or another number.
 def _vanishes(edit: Edit) -> bool:
     """Whether an edit makes a part that is 0 or 1 or its operand whatever the operand is: `x - x`, `maximum(x, x)`."""
     return any(
-        isinstance(part, Apply) and part.operation in _OF_TWO and len(set(part.operands)) == 1
+        call.operation in _OF_TWO and len(set(call.operands)) == 1
         for edited in edit.changed.edited
-        for part in within(edited.term)
+        for call, _ in calls_in(edited.term)
     )
 
 

@@ -17,7 +17,7 @@ from runner.checks.edits import Edit, Edits, EditSite, form, is_collective, is_r
 from runner.checks.oversights import is_mask, is_unary
 from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.graph.language.operators import COMPARISONS
-from runner.graph.language.parts import argument, at_index, axes_of, called, operator, parts, place_of
+from runner.graph.language.parts import argument, at_index, axes_of, called, calls_in, operator, parts, place_of
 from runner.graph.language.passing import given_as_it_is
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
@@ -365,8 +365,8 @@ def _sizes(edits: Edits, site: EditSite) -> list[Term]:
 
 def _is_size(term: Term) -> bool:
     """Whether a line computes a size: `shape(A)[0]`, `M // axis_size('x')`."""
-    calls = [called(part) for part in within(term) if isinstance(part, Apply) and part.spelled == "call"]
-    return bool(calls) and all(operation is not None and operation.kind == "static" for operation in calls)
+    kinds = {row.kind for call, row in calls_in(term) if call.spelled == "call"}
+    return kinds == {"static"}
 
 
 def _put_back(edits: Edits, site: EditSite, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:

@@ -10,7 +10,7 @@ from runner.experiment.frames import Place
 from runner.experiment.functions import DefinedFunction
 from runner.experiment.plain import read_expression
 from runner.graph.language.operations import combination
-from runner.graph.term import Apply, Lambda, Name, Term, calls, mapped, placed, substituted, swapped, within
+from runner.graph.term import Apply, Lambda, Name, Term, calls, mapped_outside, placed, substituted, swapped, within
 
 
 def combined(term: Term, functions: Mapping[str, DefinedFunction], place: Place) -> Term:
@@ -19,7 +19,7 @@ def combined(term: Term, functions: Mapping[str, DefinedFunction], place: Place)
         function = combination(term.operation, term.operands, term.named)
         if isinstance(function, Name) and function.name in functions:
             term = swapped(term, function, _lambda(functions[function.name], function, functions, place))
-    return term if isinstance(term, Lambda) else mapped(term, lambda part: combined(part, functions, place))
+    return mapped_outside(term, lambda part: combined(part, functions, place))
 
 
 def _lambda(function: DefinedFunction, named: Name, functions: Mapping[str, DefinedFunction], place: Place) -> Lambda:

@@ -7,7 +7,7 @@ compact JSON: a name is a string, a number is itself, and any other term is a li
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, TypeAlias, cast
@@ -16,25 +16,64 @@ from runner.base import codec
 from runner.base.lazy import dataclass
 from runner.graph.model import LoopForm
 from runner.graph.term import Apply, Const, Group, Lambda, Listed, Name, Slice, Spelled, Term
+from runner.graph.term import names as names_in
 
-TracedLine: TypeAlias = "Term | TracedLoop"
-"""The value of a line: an expression, or a loop."""
+TracedLine: TypeAlias = "TracedTerm | TracedLoop"
+"""A line: an expression with a name, or a loop."""
+
+
+@dataclass(frozen=True)
+class TracedTerm:
+    """A line `name: term`."""
+
+    name: str
+    term: Term
+
+    @property
+    def defines(self) -> frozenset[str]:
+        """The name as a set, as loops may define several."""
+        return frozenset((self.name,))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All names that the line reads."""
+        return frozenset(names_in(self.term))
 
 
 @dataclass(frozen=True)
 class TracedLoop:
-    """A loop of a function; `carry`, `over`: the initial values, and what each step takes a slice of."""
+    """A loop; `carry`, `over`: the initial values, and what each step takes a slice of."""
 
+    name: str
     form: LoopForm
-    body: Mapping[str, TracedLine]
+    body: tuple[TracedLine, ...]
     carry: Mapping[str, Term] = field(default_factory=dict[str, Term])
     over: Mapping[str, Term] = field(default_factory=dict[str, Term])
 
     @property
     def bound(self) -> Iterator[str]:
         """Every name of the body: what it starts with, its lines, and the names of loops inside."""
-        yield from (self.form.index, *self.carry, *self.over, *self.body)
+        yield from (self.form.index, *self.carry, *self.over, *(line.name for line in self.body))
         yield from _bound(self.body)
+
+    @cached_property
+    def defines(self) -> frozenset[str]:
+        """The names of its results after the last step."""
+        return frozenset(f"{self.name}.{name}" for name in (*self.carry, *self.form.stack))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All names that it reads, including those in its body."""
+        firsts = (name for term in (*self.carry.values(), *self.over.values()) for name in names_in(term))
+        return frozenset(firsts).union(*(line.names for line in self.body))
+
+
+def with_terms(line: TracedLine, other: Callable[[Term], Term]) -> TracedLine:
+    """The line with the other term of each of its terms, those inside loops too."""
+    if isinstance(line, TracedTerm):
+        return replace(line, term=other(line.term))
+    carry, over = ({name: other(term) for name, term in firsts.items()} for firsts in (line.carry, line.over))
+    return replace(line, body=tuple(with_terms(inner, other) for inner in line.body), carry=carry, over=over)
 
 
 @dataclass(frozen=True)
@@ -42,11 +81,11 @@ class TracedLines:
     """The lines of a function and the names of its results.
 
     - `parameters`: the names of its operands, then of the arrays that it captures.
-    - `lines`: expressions and loops by name, in order; a line reads parameters and earlier lines.
+    - `lines`: expressions and loops, in order; a line reads parameters and earlier lines.
     """
 
     parameters: tuple[str, ...]
-    lines: Mapping[str, TracedLine]
+    lines: tuple[TracedLine, ...]
     results: tuple[str, ...]
 
     JSON = list[Any]
@@ -81,10 +120,9 @@ class TracedLines:
     @property
     def values(self) -> Iterator[str]:
         """The names of its lines, each followed by those that a loop there binds."""
-        for name, line in self.lines.items():
-            yield name
-            if isinstance(line, TracedLoop):
-                yield from line.bound
+        for line in self.lines:
+            yield line.name
+            yield from _bound((line,))
 
     @cached_property
     def bound_in_loops(self) -> frozenset[str]:
@@ -94,7 +132,7 @@ class TracedLines:
     @cached_property
     def names(self) -> frozenset[str]:
         """Every name that it binds: parameters, lines, and what its loops define."""
-        return frozenset({*self.parameters, *self.lines, *self.bound_in_loops})
+        return frozenset({*self.parameters, *(line.name for line in self.lines), *self.bound_in_loops})
 
 
 @dataclass(frozen=True)
@@ -122,20 +160,20 @@ class UserSpelling:
         return [[[written(term), source] for term, source in self.sources.items()], dict(self.wishes)]
 
 
-def _bound(lines: Mapping[str, TracedLine]) -> Iterator[str]:
-    for line in lines.values():
+def _bound(lines: Iterable[TracedLine]) -> Iterator[str]:
+    for line in lines:
         if isinstance(line, TracedLoop):
             yield from line.bound
 
 
 def _with_line(
-    lines: Mapping[str, TracedLine], path: Sequence[object], value: Term | int
-) -> Mapping[str, TracedLine] | None:
+    lines: tuple[TracedLine, ...], path: Sequence[object], value: Term | int
+) -> tuple[TracedLine, ...] | None:
     name, *rest = map(str, path)
-    line = lines.get(name)
+    line = next((line for line in lines if line.name == name), None)
     edited: TracedLine | None = None
     if not isinstance(line, TracedLoop):
-        edited = value if line is not None and not rest and not isinstance(value, int) else None
+        edited = TracedTerm(name, value) if line is not None and not rest and not isinstance(value, int) else None
     elif isinstance(value, int):
         edited = replace(line, form=replace(line.form, steps=value)) if rest == ["repeat"] else None
     elif len(rest) == 2 and rest[0] == "carry":
@@ -144,25 +182,25 @@ def _with_line(
         edited = replace(line, over={**line.over, rest[1]: value})
     elif len(rest) > 1 and (body := _with_line(line.body, rest[1:], value)) is not None:
         edited = replace(line, body=body)
-    return None if edited is None else {**lines, name: edited}
+    return None if edited is None else tuple(edited if each is line else each for each in lines)
 
 
-def _named(lines: Mapping[str, TracedLine]) -> Iterator[str]:
-    for name, line in lines.items():
-        yield name
+def _named(lines: Iterable[TracedLine]) -> Iterator[str]:
+    for line in lines:
+        yield line.name
         if isinstance(line, TracedLoop):
             yield from _named(line.body)
 
 
-def _written_lines(lines: Mapping[str, TracedLine]) -> list[Any]:
-    return [[name, _loop(line) if isinstance(line, TracedLoop) else written(line)] for name, line in lines.items()]
+def _written_lines(lines: Iterable[TracedLine]) -> list[Any]:
+    return [[line.name, _loop(line) if isinstance(line, TracedLoop) else written(line.term)] for line in lines]
 
 
-def _lines_of(lines: list[Any]) -> dict[str, TracedLine]:
-    return {
-        name: _loop_of(cast("dict[str, Any]", line)) if isinstance(line, dict) else term_of(line)
+def _lines_of(lines: list[Any]) -> tuple[TracedLine, ...]:
+    return tuple(
+        _loop_of(name, cast("dict[str, Any]", line)) if isinstance(line, dict) else TracedTerm(name, term_of(line))
         for name, line in lines
-    }
+    )
 
 
 def _loop(loop: TracedLoop) -> dict[str, Any]:
@@ -174,9 +212,9 @@ def _loop(loop: TracedLoop) -> dict[str, Any]:
     }
 
 
-def _loop_of(loop: dict[str, Any]) -> TracedLoop:
+def _loop_of(name: str, loop: dict[str, Any]) -> TracedLoop:
     carry, over = ({name: term_of(term) for name, term in loop[part].items()} for part in ("carry", "over"))
-    return TracedLoop(codec.build(LoopForm, loop["form"]), _lines_of(loop["body"]), carry, over)
+    return TracedLoop(name, codec.build(LoopForm, loop["form"]), _lines_of(loop["body"]), carry, over)
 
 
 def written(term: Term) -> Any:

@@ -5,13 +5,13 @@ The lines are right as they are: JAX has traced them, so nothing is checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from runner.base.faults import Key
 from runner.experiment.frames import ReadingFrame
 from runner.experiment.graphs import GraphBuilder, RepeatBuilder, graph
 from runner.experiment.model import Line
-from runner.experiment.traced import TracedLine, TracedLoop
+from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.graph.language.check import canonical
 from runner.graph.language.lines import RepeatLines, line_of, repeat
 from runner.graph.language.lines import lines as lines_in
@@ -21,42 +21,38 @@ from runner.graph.spelling import Spelling
 from runner.graph.term import Term
 
 
-def lines_of(graph: Graph) -> dict[str, TracedLine]:
-    """The lines of a graph without calls, by name."""
-    return _lines_of(graph, Spelling.of(graph))
-
-
-def _lines_of(graph: Graph, spelling: Spelling) -> dict[str, TracedLine]:
-    lines: dict[str, TracedLine] = {}
-    for equation in lines_in(graph):
-        loop = repeat(equation)
-        lines[line_of(equation).name] = spelling.equation(equation) if loop is None else loop_of(loop, spelling)
-    return lines
+def lines_of(graph: Graph, spelling: Spelling | None = None) -> tuple[TracedLine, ...]:
+    """The lines of a graph without calls, or of a body in one with this spelling."""
+    spelling = spelling or Spelling.of(graph)
+    loops = ((equation, repeat(equation)) for equation in lines_in(graph))
+    return tuple(
+        TracedTerm(line_of(equation).name, spelling.equation(equation)) if loop is None else loop_of(loop, spelling)
+        for equation, loop in loops
+    )
 
 
 def loop_of(loop: RepeatLines, spelling: Spelling) -> TracedLoop:
     """A repeat with its lines."""
     firsts = {line.name: first.term for line, first in loop.firsts(spelling)}
     carry, over = ({name: firsts[name] for name in names} for names in (loop.carry, loop.over))
-    return TracedLoop(loop.by_name, _lines_of(loop.body, spelling), carry, over)
+    return TracedLoop(loop.name, loop.by_name, lines_of(loop.body, spelling), carry, over)
 
 
-def section_graph(lines: Mapping[str, TracedLine], key: Key, given: Iterable[str]) -> Graph:
+def section_graph(lines: Iterable[TracedLine], key: Key, given: Iterable[str]) -> Graph:
     """The graph of a section whose lines are `lines`, at `key`; `given`: the names of its inputs."""
     return graph(given, lambda into: put_lines(lines, into, ReadingFrame(), key, set()))
 
 
-def put_lines(
-    lines: Mapping[str, TracedLine], into: GraphBuilder, frame: ReadingFrame, key: Key, taken: set[str]
-) -> None:
+def put_lines(lines: Iterable[TracedLine], into: GraphBuilder, frame: ReadingFrame, key: Key, taken: set[str]) -> None:
     """Append the lines at `key` to a graph."""
-    for name, value in lines.items():
+    for traced in lines:
+        name = traced.name
         frame.named(name, taken)
         line = frame.line(name, into.within, (*key, name))
-        if isinstance(value, TracedLoop):
-            _put_loop(value, line, into, frame, (*key, name), taken)
+        if isinstance(traced, TracedLoop):
+            _put_loop(traced, line, into, frame, (*key, name), taken)
         else:
-            into.line(line, _expression(value))
+            into.line(line, _expression(traced.term))
 
 
 def _put_loop(loop: TracedLoop, line: Line, into: GraphBuilder, frame: ReadingFrame, key: Key, taken: set[str]) -> None:
@@ -64,7 +60,7 @@ def _put_loop(loop: TracedLoop, line: Line, into: GraphBuilder, frame: ReadingFr
     counter = loop.form.counter
     repeat = RepeatBuilder(into, line, carry, over, counter)
     given = {*((counter,) if counter else ()), *carry, *over}
-    put_lines(loop.body, repeat.body, frame.in_repeat(given, loop.body), (*key, "body"), taken)
+    put_lines(loop.body, repeat.body, frame.in_repeat(given, (each.name for each in loop.body)), (*key, "body"), taken)
     repeat.put(loop.form)
 
 

@@ -15,7 +15,7 @@ from typing import TypeGuard
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
-from runner.experiment.traced import TracedLine, TracedLoop
+from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.experiment.traced_graphs import loop_of, section_graph
 from runner.graph.inlining import of_equations
 from runner.graph.language.lines import RepeatLines, line_of, lines, regions, repeat
@@ -166,7 +166,7 @@ class _Naming:
         self.graph = experiment.computed("per_device")
         self._spelling = Spelling.of(self.graph)
         self._taken |= {*_all_names(self.graph)}
-        self.lines: dict[str, TracedLine] = {}
+        self.lines: list[TracedLine] = []
         self.values: list[NamedValue] = []
         self.stepped: list[str] = []
         self.whole: list[tuple[str, str]] = []
@@ -190,7 +190,7 @@ class _Naming:
     def _whole(self, loop: RepeatLines, meaning: dict[str, Term], shown: str, node: str | None) -> None:
         """Take a loop as it is, and name its results."""
         node = node or self._free(shown)
-        self.lines[node] = _renamed(loop_of(loop, self._spelling), meaning)
+        self.lines.append(replace(_renamed(loop_of(loop, self._spelling), meaning), name=node))
         if self._shown:
             why = f"with them the trace would have more than {VALUES} values"
             self.whole.append((shown, "their number is known only as it runs" if loop.going else why))
@@ -268,7 +268,7 @@ class _Naming:
             raise _TooMany
         term, operation, axes, before = what
         node = node or self._free(shown)
-        self.lines[node] = term
+        self.lines.append(TracedTerm(node, term))
         if self._shown:
             self.values.append(NamedValue(shown, node, says, operation, axes, before))
         return node
@@ -375,16 +375,16 @@ def _index(step: int, *, known: bool) -> Term:
 
 def _renamed(loop: TracedLoop, known: Mapping[str, Term]) -> TracedLoop:
     """A loop, with terms in the place of names that it reads from around it."""
-    within = {loop.form.index, *loop.carry, *loop.over, *loop.body}
+    within = {loop.form.index, *loop.carry, *loop.over, *(line.name for line in loop.body)}
     own = {name: term for name, term in known.items() if name not in within}
     return replace(
         loop,
         carry={name: substituted(first, known.get) for name, first in loop.carry.items()},
         over={name: substituted(whole, known.get) for name, whole in loop.over.items()},
-        body={
-            name: _renamed(line, own) if isinstance(line, TracedLoop) else substituted(line, own.get)
-            for name, line in loop.body.items()
-        },
+        body=tuple(
+            _renamed(line, own) if isinstance(line, TracedLoop) else replace(line, term=substituted(line.term, own.get))
+            for line in loop.body
+        ),
     )
 
 

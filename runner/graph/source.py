@@ -67,7 +67,7 @@ class Frame:
         outer = self.call if self.path else self.text
         text = outer if len(outer) <= _MOST else f"{outer[: _MOST - 1]}…"
         first, arrow, rest = self.place.partition(" → ")
-        return f"{first} {text}{arrow}{rest}"
+        return f"{f'{first} {text}'.rstrip()}{arrow}{rest}"
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,11 @@ def mapped(term: Term, visit: Callable[[Term], Term]) -> Term:
     return term if all(part is new_part for part, new_part in zip(old, new, strict=True)) else remade(term, new)
 
 
+def mapped_outside(term: Term, visit: Callable[[Term], Term]) -> Term:
+    """Like `mapped`, but a function that combines two values stays as it is."""
+    return term if isinstance(term, Lambda) else mapped(term, visit)
+
+
 def remade(term: Term, parts: tuple[Term, ...]) -> Term:
     """Replace the children of a term by as many others."""
     match term:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,7 @@ from runner.programs.derivation.derive import TRIES, Derived, Typing, derive, se
 from runner.programs.derivation.rewriting import rewritten
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.scopes import Names, NotDerived
+from runner.programs.derivation.section import section
 from runner.programs.derivation.writer import Hints
 from runner.programs.planning.inner import inner_layouts
 from runner.programs.types import Floats
@@ -174,8 +175,14 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
         took = f"{time_text(best.cost(prices))}{_backward(experiment)}"
         notes.append(f"chosen by the estimated time on {prices.name}, here {took}")
         notes += [f"taken as free: {each}" for each in prices.unknown]
-    summary = best.derived.summary(plan_of_own)
-    summary = replace(summary, notes=[*summary.notes, *notes], notation=notation.lines(own, plan_of_own))
+    summary = Derivation(
+        per_device=section(best.written.per_device),
+        check_vma=best.derived.check_vma,
+        sent_bytes=round(best.derived.sent),
+        notes=[*best.derived.notes, *notes],
+        plan=plan_of_own.summary(),
+        notation=notation.lines(own, plan_of_own),
+    )
     return replace(best.written, graph=own.graph), summary, best.floats
 
 
@@ -246,7 +253,7 @@ def _accepted(
         return f"a derived line would be {fault}"
     if known is not None and experiment.grad is None and not _less(first.cost, known.derived.cost):
         return "it costs no less"
-    tried: list[Mapping[str, TracedLine]] = []
+    tried: list[tuple[TracedLine, ...]] = []
     alike: Typing | None = None
     for typing in TRIES:
         if typing == alike:

@@ -29,7 +29,7 @@ from runner.compiled.evidence.hlo import Location
 from runner.compiled.evidence.source_lines import SourceLine, distinguishing
 from runner.compiled.evidence.source_lines import frame as frame_at
 from runner.experiment.extent import STEPS
-from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, UserSpelling
+from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, TracedTerm, UserSpelling
 from runner.graph.language.check import canonical_term
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.parts import at_index, axes_of
@@ -109,7 +109,7 @@ class FunctionLines:
 
     def traced(self, parameters: Iterable[str]) -> TracedLines:
         """The lines with the names of the operands; the captured arrays come behind them."""
-        return TracedLines((*parameters, *self.arrays), self.lines, self.results)
+        return TracedLines((*parameters, *self.arrays), tuple(self.lines.values()), self.results)
 
 
 class CannotRead(Exception):
@@ -536,7 +536,7 @@ class _Body:
     def again(self, term: Term, wish: str) -> Name:
         """Write a line for a term, and return the line's name."""
         name = self.reader.fresh(wish)
-        self._put(name, term)
+        self._put(TracedTerm(name, term))
         self.reader.meant[name] = term
         return Name(name)
 
@@ -555,12 +555,22 @@ class _Body:
         mapped = self.mapped or "vmap(" in str(equation.source_info.name_stack)
         return frame and replace(frame, mapped=mapped)
 
-    def _put(self, name: str, line: TracedLine) -> None:
-        self.lines[name] = line
+    def _put(self, line: TracedLine) -> None:
+        self.lines[line.name] = line
         if self.frame is not None:
-            self.reader.frames[name] = self.frame
+            self.reader.frames[line.name] = self.frame
             if self.path[:1] == ((self.frame.file, self.frame.line),):
-                self.reader.paths[name] = self.path[1:]
+                self.reader.paths[line.name] = self.path[1:]
+
+    def _loop(
+        self,
+        name: str,
+        form: LoopForm,
+        lines: Mapping[str, TracedLine],
+        carry: Mapping[str, Term] | None = None,
+        over: Mapping[str, Term] | None = None,
+    ) -> None:
+        self._put(TracedLoop(name, form, tuple(lines.values()), carry or {}, over or {}))
 
     def _equation(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         name = equation.primitive.name
@@ -829,7 +839,7 @@ class _Body:
         """A repeat that evaluates `drawn` for each of several keys; returns the name of the stacked results."""
         loop, index = self.reader.fresh(self._loop_name("draws")), self.reader.fresh("step")
         body, stack = self.reader.fresh("drawn"), self.reader.fresh("stacked")
-        self._put(loop, TracedLoop(LoopForm(count, index, {stack: body}), {body: drawn}, over=over))
+        self._loop(loop, LoopForm(count, index, {stack: body}), {body: TracedTerm(body, drawn)}, over=over)
         return Name(f"{loop}.{stack}")
 
     def _initial(self, variable: Any) -> Term:
@@ -877,7 +887,7 @@ class _Body:
         inside.end(carry, [inside._cast(*each) for each in zip(ends[:count], jaxpr.outvars[:count], strict=True)])
         for variable, inner in zip(equation.outvars[count:], jaxpr.outvars[count:], strict=True):
             self.over[variable] = inside._differs(inner)
-        self._put(loop, TracedLoop(LoopForm(length, index, stack), inside.lines, carry, over))
+        self._loop(loop, LoopForm(length, index, stack), inside.lines, carry, over)
         return [*(Name(f"{loop}.{name}") for name in carry), *stacked]
 
     def _region(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
@@ -931,7 +941,7 @@ class _Body:
             self.over[joins] = inside._differs(variable) - {*manual}
         specs = (tuple(map(Spec.of, each)) for each in (in_specs, out_specs))
         region = Region(manual, *specs, check_vma=bool(params["check_vma"]))
-        self._put(name, TracedLoop(LoopForm(1, stack=stack, region=region), inside.lines, over=over))
+        self._loop(name, LoopForm(1, stack=stack, region=region), inside.lines, over=over)
         return results
 
     def _check_mesh(self, own: Any) -> None:
@@ -963,7 +973,7 @@ class _Body:
             if end != Name(name)
         ]
         for name, end in following:
-            self.lines[name] = end
+            self.lines[name] = TracedTerm(name, end)
 
     def _while(self, equation: Any, _: Sequence[bool]) -> list[Term]:
         """A repeat if constants say how many steps it takes, else a while.
@@ -1014,7 +1024,7 @@ class _Body:
             ends += inside._condition(condition.jaxpr, ends)
         inside.end(carry, ends)
         form = LoopForm(None, going=going[-1]) if count is None else LoopForm(count, index)
-        self._put(loop, TracedLoop(form, inside.lines, carry))
+        self._loop(loop, form, inside.lines, carry)
         return [Name(f"{loop}.{name}") for name in list(carry)[: len(initial)]]
 
     def _condition(self, jaxpr: Any, carry: Sequence[Term]) -> list[Term]:

@@ -8,6 +8,7 @@ A single job is composed and run here, since Hydra's own command composes twice.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from runner.app.cli import resume
 from runner.app.cli.arguments import folders, parsed
-from runner.app.cli.jobs import CommandLine, Task, require_plain, run_one
+from runner.app.cli.jobs import CommandLine, Job, Task, require_plain, run_one
+from runner.app.cli.point import LOG
 from runner.app.cli.signals import Ended
+from runner.base.printable import Formatter
+from runner.experiment.config import direct
 from runner.experiment.config.compose import InvalidConfiguration, beforehand, composed, refuse_too_much, register
 from runner.experiment.config.folders import conf_folder
 from runner.reports.record import manifest
@@ -98,13 +102,32 @@ def _run_once(command: CommandLine, options: argparse.Namespace, overrides: list
     searched = any(override.startswith("hydra.searchpath=") for override in overrides)
     if any("hydra.mode" in override for override in overrides) or (searched and options.config_dir):
         return False
-    with composed(overrides, Path(options.config_dir) if options.config_dir else None) as config:
+    folder = Path(options.config_dir) if options.config_dir else None
+    refuse_too_much(overrides, [conf_folder()] if folder is None else [conf_folder(), folder])
+    if (whole := direct.chosen(overrides, folder)) is not None:
+        _run_directly(command, whole)
+        return True
+    with composed(overrides, folder) as config:
         try:
             return _done(command, config)
         except (InvalidConfiguration, OSError):
             raise
         except Exception as error:
             raise _refused(error, options, overrides) from error
+
+
+def _run_directly(command: CommandLine, whole: direct.Composition) -> None:
+    """Run the single job of a configuration that Hydra need not compose, with the same files and the same log."""
+    folder = Path(os.path.abspath(whole.folder))
+    _claim(whole.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = logging.FileHandler(folder / LOG)
+    log.setFormatter(Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
+    logging.root.setLevel(logging.INFO)
+    logging.root.handlers[:] = [log]
+    whole.leave(folder / ".hydra")
+    command.run(Job(whole.checked, whole.provenance, folder, many=False))
+    manifest.end(folder)
 
 
 def _done(command: CommandLine, config: DictConfig) -> bool:

@@ -28,19 +28,16 @@ log = logging.getLogger("runner")
 
 @dataclass(frozen=True)
 class Job:
-    """One Hydra job: its configuration, whose interpolations may not resolve yet, and its folder.
+    """One job of a command: its configuration, whose interpolations may not resolve yet, and its folder.
 
+    - `resolved`: returns the resolved configuration. Raises `InvalidConfiguration`.
     - `many`: whether it belongs to a sweep.
     """
 
-    config: DictConfig
+    resolved: Callable[[], Configuration]
     provenance: Provenance
     folder: Path
     many: bool
-
-    def resolved(self) -> Configuration:
-        """Return the resolved configuration. Raises `InvalidConfiguration`."""
-        return resolved(self.config, self.provenance)
 
 
 Task: TypeAlias = "Callable[[Job, Workers], Status]"
@@ -86,11 +83,20 @@ class CommandLine:
         from hydra.types import RunMode
 
         settings = HydraConfig.get()
-        many = settings.mode == RunMode.MULTIRUN
-        job = Job(config, provenance_of(settings), Path(settings.runtime.output_dir), many)
+        many, provenance = settings.mode == RunMode.MULTIRUN, provenance_of(settings)
+        job = Job(lambda: resolved(config, provenance), provenance, Path(settings.runtime.output_dir), many)
+        status = self.run(job)
+        if many and config.get("objective") is not None:
+            from runner.app.cli.sweeping import objective_of
+
+            return objective_of(job.folder, config.get("objective"))
+        return status
+
+    def run(self, job: Job) -> Status:
+        """Run a job; return its status."""
         if manifest.read(job.folder) is None:
             # Hydra's own command made the folder after it was checked.
-            manifest.mark(job.folder, "point" if many else "run")
+            manifest.mark(job.folder, "point" if job.many else "run")
         try:
             status = self._task(job, self.workers())
         except Exception as error:
@@ -99,10 +105,6 @@ class CommandLine:
             status = "error"
         manifest.end(job.folder)
         self.statuses.append(status)
-        if many and config.get("objective") is not None:
-            from runner.app.cli.sweeping import objective_of
-
-            return objective_of(job.folder, config.get("objective"))
         return status
 
     def workers(self, count: int = 1) -> Workers:

@@ -16,12 +16,12 @@ from runner.experiment.model import Experiment, Line
 from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.graph.language.lines import expressions, line_of, repeat
 from runner.graph.language.lines import lines as lines_of
-from runner.graph.language.parts import called
+from runner.graph.language.parts import calls_in
 from runner.graph.language.syntax import parse
 from runner.graph.model import Graph
 from runner.graph.source import SECTIONS, Frame, Source
 from runner.graph.spelling import Spelling
-from runner.graph.term import Apply, Group, Term, name_of, within
+from runner.graph.term import Group, Term, name_of, within
 from runner.link.events import Ranges, Types
 from runner.link.target import Output, ProgramRun
 from runner.reports.record.model import Held, OutputRecord, RecordedLine
@@ -145,12 +145,7 @@ class _Lines:
             scope.update({f"{line.name}.{name}": inside[inner] for name, inner in last if inner in inside})
 
     def _line(self, line: Line, written: Source, term: Term, scope: Mapping[str, str]) -> RecordedLine:
-        given = [
-            operand
-            for call in within(term)
-            if isinstance(call, Apply) and (row := called(call)) is not None and row.kind == "collective"
-            for operand in call.operands
-        ]
+        given = [operand for call, row in calls_in(term) if row.kind == "collective" for operand in call.operands]
         shape, dtype = self._types.get(line.path, (None, None))
         python = str(line) in self._source.frames
         return RecordedLine(

@@ -13,9 +13,9 @@ from runner.compiled.evidence.model import Collective
 from runner.experiment.model import Array, Experiment, Section
 from runner.experiment.program import Program
 from runner.graph.language.lines import expressions
-from runner.graph.language.parts import called
+from runner.graph.language.parts import calls_in
 from runner.graph.sharding.propagation import Planned, PlannedCollective, PlannedOperation, PlannedValue, parsed_rule
-from runner.graph.term import Apply, name_of, within
+from runner.graph.term import name_of
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ _NEEDED_WHOLE = {"top_k": 1}
 
 def _batched(experiment: Experiment, section: Section) -> dict[str, tuple[str, str | None, int]]:
     return {
-        str(line): (row.name, name_of(part.operands[0]), _NEEDED_WHOLE[row.name])
+        str(line): (row.name, name_of(call.operands[0]), _NEEDED_WHOLE[row.name])
         for line, expression in expressions(experiment.computed(section))
-        for part in within(expression.term)
-        if isinstance(part, Apply) and (row := called(part)) is not None and row.name in _NEEDED_WHOLE
+        for call, row in calls_in(expression.term)
+        if row.name in _NEEDED_WHOLE
     }
 
 

@@ -14,10 +14,9 @@ from runner.compiled.why.needs import Need
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
 from runner.graph.language.lines import expressions
-from runner.graph.language.parts import called
+from runner.graph.language.parts import calls_in
 from runner.graph.language.printing import text
 from runner.graph.sharding.propagation import AskedCollective, Planned
-from runner.graph.term import within
 
 _TRANSPOSED = {
     "all-gather": "reduce-scatter", "reduce-scatter": "all-gather", "all-to-all": "all-to-all",
@@ -247,10 +246,9 @@ class ProgramLines:
         every = [
             expression for name, (_, expression) in self._lines.items() if name == line or name.startswith(f"{line}.")
         ]
-        for part in (part for expression in every for part in within(expression.term)):
-            row = called(part)
-            if row is not None and row.over is not None and row.over.collective == kind:
-                yield text(part)
+        for call, row in (call for expression in every for call in calls_in(expression.term)):
+            if row.over is not None and row.over.collective == kind:
+                yield text(call)
 
 
 def _names(name: str, call: str) -> bool:

@@ -39,7 +39,7 @@ class UnmadeTag(yaml.MarkedYAMLError):
     """A YAML value cannot be converted to the type that its tag names."""
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """Read values as OmegaConf does, dates as strings; every failed conversion raises `UnmadeTag`."""
 
     def construct_document(self, node: yaml.Node) -> Any:
@@ -61,15 +61,18 @@ class _Loader(yaml.SafeLoader):
 
 
 _OF_DATES = "tag:yaml.org,2002:timestamp"
-cast("Any", _Loader).yaml_implicit_resolvers = {
+cast("Any", Loader).yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != _OF_DATES]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+cast("Any", Loader).add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:_\d+)*(?:\.[\d_]*)?[eE][-+]?\d+\Z"), [*"-+0123456789"]
+)
 
 
 def load(text: str) -> Any:
     """Parse YAML. Raises `yaml.YAMLError`."""
-    return yaml.load(text, _Loader)
+    return yaml.load(text, Loader)
 
 
 class UnreadableFile(Exception):

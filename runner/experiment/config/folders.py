@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
@@ -90,6 +91,11 @@ def misnamed(name: str) -> str | None:
 def folder_name(name: object, otherwise: str = "experiment") -> str:
     """The name of a folder or file for what has this name, or `otherwise`; whoever reads the name then refuses it."""
     return name if isinstance(name, str) and misnamed(name) is None else otherwise
+
+
+def dated(name: str) -> Path:
+    """The default run folder of an experiment with that name."""
+    return Path("outputs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
 
 
 def experiments(folder: Path) -> list[Path]:

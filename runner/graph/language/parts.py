@@ -8,7 +8,7 @@ from dataclasses import replace
 from runner.graph.language.operations import OPERATIONS, Operation
 from runner.graph.language.operators import BY_NAME
 from runner.graph.model import INDEX
-from runner.graph.term import Apply, Const, Group, Lambda, Listed, Slice, Term, children
+from runner.graph.term import Apply, Const, Group, Lambda, Listed, Slice, Term, children, within
 
 
 def parts(term: Term) -> Iterator[Term]:
@@ -33,6 +33,14 @@ def called(term: Term) -> Operation | None:
             return OPERATIONS[operation]
         case _:
             return None
+
+
+def calls_in(term: Term) -> Iterator[tuple[Apply, Operation]]:
+    """Yield each call of an operation in a term, by name or by an operator, with its row, parents first."""
+    for part in within(term):
+        row = called(part)
+        if isinstance(part, Apply) and row is not None:
+            yield part, row
 
 
 def operator(operation: str, *operands: Term) -> Apply:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runner.base.lazy import dataclass
+from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
 from runner.graph.term import Apply, Name, Term, names
-from runner.programs.derivation.lines import Repeated, Writing, Written
 from runner.programs.derivation.partials import Stripping, around
 from runner.programs.derivation.sharing import collectives
 
@@ -23,7 +23,7 @@ from runner.programs.derivation.sharing import collectives
 class Accumulation:
     """The body of a repeat that adds up each device's own part, and the collectives removed from it."""
 
-    body: tuple[Writing, ...]
+    body: tuple[TracedLine, ...]
     sums: tuple[Apply, ...]
 
     def of(self, x: Term) -> Term:
@@ -42,7 +42,7 @@ class Accumulation:
         return literal(dict(self.sums[0].named).get("scatter_dimension"))
 
 
-def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], bool]) -> Accumulation | None:
+def accumulated(body: Sequence[TracedLine], name: str, is_scalar: Callable[[Term], bool]) -> Accumulation | None:
     """The accumulation into a carried name; None if the steps do more than add sums over devices to it.
 
     `is_scalar`: whether a term is a number that is the same on all devices.
@@ -60,8 +60,8 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
     standing = Counter(all_collective for line in body for all_collective in _all_collectives(line))
     if any(standing[total] > 1 for total in sums):
         return None
-    stripped = {**stripping.stripped, line.line: term}
-    lines = (replace(w, term=stripped[w.line]) if isinstance(w, Written) and w.line in stripped else w for w in body)
+    stripped = {**stripping.stripped, name: term}
+    lines = (replace(w, term=stripped[w.name]) if isinstance(w, TracedTerm) and w.name in stripped else w for w in body)
     return Accumulation(tuple(lines), tuple(sums))
 
 
@@ -69,23 +69,23 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
 class _Body:
     """The lines of a repeat's body, and how often they read each name."""
 
-    lines: Sequence[Writing]
+    lines: Sequence[TracedLine]
 
     def __post_init__(self) -> None:
         self.reads = Counter[str]()
         for line in self.lines:
             # An inner repeat reads its operands in every step.
-            self.reads.update(names(line.term) if isinstance(line, Written) else [*line.names] * 2)
-            if isinstance(line, Repeated):
+            self.reads.update(names(line.term) if isinstance(line, TracedTerm) else [*line.names] * 2)
+            if isinstance(line, TracedLoop):
                 self.reads.update(line.form.stack.values())
 
-    def only(self, name: str) -> Written | None:
+    def only(self, name: str) -> TracedTerm | None:
         """The only line that defines a name."""
         lines = [line for line in self.lines if name in line.defines]
         line = lines[0] if len(lines) == 1 else None
-        return line if isinstance(line, Written) else None
+        return line if isinstance(line, TracedTerm) else None
 
-    def read_once(self, name: str) -> Written | None:
+    def read_once(self, name: str) -> TracedTerm | None:
         """The only line that defines a name, if the name is read once."""
         return self.only(name) if self.reads[name] == 1 else None
 
@@ -105,8 +105,8 @@ def _increment(stripping: Stripping, term: Term, name: str) -> Term | None:
             return None
 
 
-def _all_collectives(line: Writing) -> Iterator[Term]:
-    if isinstance(line, Written):
+def _all_collectives(line: TracedLine) -> Iterator[Term]:
+    if isinstance(line, TracedTerm):
         yield from collectives(line.term)
     else:
         yield from (all_collective for inner in line.body for all_collective in _all_collectives(inner))

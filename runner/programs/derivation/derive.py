@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from runner.base.layout import Parts, Spec
 from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Prices
 from runner.experiment.model import Experiment
-from runner.experiment.traced import TracedLine
+from runner.experiment.traced import TracedLine, with_terms
+from runner.graph.language.check import canonical_term
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.sharding.propagation import Derivation, Plan
 from runner.programs.derivation.invariants import hoisted
-from runner.programs.derivation.lines import as_data
 from runner.programs.derivation.ruling import Rulings
-from runner.programs.derivation.section import section, with_lines
+from runner.programs.derivation.section import with_lines
 from runner.programs.derivation.sharing import inlined, shared
 from runner.programs.derivation.writer import Hints, Writer
 
@@ -72,7 +70,7 @@ class Derived:
       lines of the one without.
     """
 
-    lines: Mapping[str, TracedLine]
+    lines: tuple[TracedLine, ...]
     check_vma: bool
     spread: bool
     sent: float
@@ -83,16 +81,6 @@ class Derived:
     def experiment(self, experiment: Experiment) -> Experiment:
         """The experiment with these lines as its `per_device`."""
         return with_lines(experiment, self.lines, check_vma=self.check_vma, key=("per_device",))
-
-    def summary(self, plan: Plan) -> Derivation:
-        """The lines as in the YAML, with the plan that they follow."""
-        return Derivation(
-            per_device=section(self.lines),
-            check_vma=self.check_vma,
-            sent_bytes=round(self.sent),
-            notes=list(self.notes),
-            plan=plan.summary(),
-        )
 
 
 def derive(
@@ -112,8 +100,8 @@ def derive(
     lines = inlined(shared(hoisted(writer.write(), fresh), fresh), writer.layouts.moved)
     spent = writer.layouts
     return Derived(
-        as_data(lines), typing.check_vma, bool(spent.spread), spent.sent, spent.cost, spent.computing,
-        tuple(writer.names.notes),
+        tuple(with_terms(line, canonical_term) for line in lines), typing.check_vma, bool(spent.spread),
+        spent.sent, spent.cost, spent.computing, tuple(writer.names.notes),
     )  # fmt: skip
 
 

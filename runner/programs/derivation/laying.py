@@ -146,8 +146,8 @@ class Layouts:
         if binding is None or not communicates:
             return moved
         kind = next(step.kind for step in steps if step.kind != "slice")
-        assert isinstance(value.term, Name)
-        name = self.names.fresh(f"{value.term.name.replace('.', '_')}_{_MOVED[kind]}")
+        assert value.name is not None
+        name = self.names.fresh(f"{value.name.replace('.', '_')}_{_MOVED[kind]}")
         self.names.put(name, moved.term, scope)
         self.moved.add(name)
         named = replace(moved, term=Name(name))

@@ -9,11 +9,10 @@ from collections.abc import Callable, Container
 from dataclasses import field, replace
 
 from runner.base.lazy import dataclass
-from runner.experiment.model import Line
+from runner.experiment.traced import TracedTerm
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.parts import called
 from runner.graph.term import Apply, Const, Name, Term, calls
-from runner.programs.derivation.lines import Written
 
 _SUMS = frozenset(name for name, row in OPERATIONS.items() if row.over is not None and row.over.linear)
 """The collectives that add up the devices' values."""
@@ -28,10 +27,10 @@ class Stripping:
     - `sums`: the collectives taken out; `stripped`: the rewritten terms of other lines.
     """
 
-    read_once: Callable[[str], Written | None]
+    read_once: Callable[[str], TracedTerm | None]
     is_scalar: Callable[[Term], bool]
     sums: list[Apply] = field(default_factory=list[Apply])
-    stripped: dict[Line, Term] = field(default_factory=dict[Line, Term])
+    stripped: dict[str, Term] = field(default_factory=dict[str, Term])
 
     def strip(self, term: Term) -> Term | None:
         """A term linear in sums over devices, without these sums; None if it is not linear."""
@@ -43,7 +42,7 @@ class Stripping:
                 stripped = self.strip(line.term)
                 if stripped is None:
                     return None
-                self.stripped[line.line] = stripped
+                self.stripped[name] = stripped
                 return term
             case Apply(operands=operands) if (row := called(term)) is not None and row.linear == "together":
                 parts = [self.strip(operand) for operand in operands]

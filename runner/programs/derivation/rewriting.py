@@ -124,8 +124,12 @@ class _Rewriting(Spelling):
             return None
         line, kept = equation.source.line, {*experiment.results, *([experiment.grad.of] if experiment.grad else [])}
         reading = names.readers(operand.number)
-        alone = len(reading) == 1 or (reading and all(reader.operation in readers for reader in reading))
-        if str(line) in kept or not alone or any(reader.reads.count(operand.number) > 1 for reader in reading):
+        several = bool(reading) and not line.loops and all(reader.operation in readers for reader in reading)
+        if (
+            str(line) in kept
+            or not (len(reading) == 1 or several)
+            or any(reader.reads.count(operand.number) > 1 for reader in reading)
+        ):
             return None
         # A step of a repeat would compute it again, and a name that is bound again may have another value there.
         bound = list(self.named.values())

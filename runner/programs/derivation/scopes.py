@@ -10,13 +10,13 @@ from typing import TypeAlias
 from runner.base.layout import Parts, Spec, Typed
 from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Sending
-from runner.experiment.model import Experiment, Line
+from runner.experiment.model import Experiment
+from runner.experiment.traced import TracedLine, TracedTerm
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat, Value, walk
 from runner.graph.spelling import Spelling
 from runner.graph.term import Name, Term
 from runner.graph.term import names as names_in
-from runner.programs.derivation.lines import Writing, Written
 from runner.programs.derivation.statics import Statics
 from runner.programs.derivation.terms import elements_of
 from runner.programs.derivation.values import DeviceValue
@@ -41,7 +41,7 @@ class Binding:
 class Scope:
     """The lines of a section or of a loop's body written so far.
 
-    - `steps`: how often they run; `within`: the loop, None for a section.
+    - `steps`: how often they run.
     - `collectives`: those already counted, until a name is bound again.
     - `again`: those of them that occur more than once.
     - `sent`: what each step sends, by collective.
@@ -50,8 +50,7 @@ class Scope:
     """
 
     steps: int = 1
-    within: Line | None = None
-    lines: list[Writing] = field(default_factory=list[Writing])
+    lines: list[TracedLine] = field(default_factory=list[TracedLine])
     names: dict[str, Binding] = field(default_factory=dict[str, Binding])
     collectives: set[Term] = field(default_factory=set[Term])
     changing: set[str] = field(default_factory=set[str])
@@ -59,15 +58,11 @@ class Scope:
     sent: dict[Term, tuple[Sending, ...]] = field(default_factory=dict[Term, "tuple[Sending, ...]"])
     again: set[Term] = field(default_factory=set[Term])
 
-    def line(self, name: str) -> Line:
-        """The line of this name in this scope."""
-        return Line(name) if self.within is None else self.within.inside(name)
-
     def put(self, name: str, term: Term) -> None:
         """Append a line."""
         if name in self.names:
             self.collectives.clear()  # from here on the name is bound to another value
-        self.lines.append(Written(self.line(name), term))
+        self.lines.append(TracedTerm(name, term))
 
     def copied(self) -> Scope:
         """An independent copy of the scope; names that share a binding share its copy."""
@@ -75,7 +70,7 @@ class Scope:
         names = {name: copies[binding] for name, binding in self.names.items()}
         counted, changing = set(self.collectives), set(self.changing)
         return Scope(
-            self.steps, self.within, list(self.lines), names, counted, changing, self.kept, dict(self.sent),
+            self.steps, list(self.lines), names, counted, changing, self.kept, dict(self.sent),
             set(self.again),
         )  # fmt: skip
 
@@ -136,7 +131,7 @@ class Names:
     def _same(self, value: DeviceValue) -> Binding | None:
         """The section's own binding of a value that another name repeats, so that both share its other layouts."""
         bound = self.bound_to(value)
-        if bound is None or bound[0] is not self.scopes[0] or _name_of(value) in self.inner:
+        if bound is None or bound[0] is not self.scopes[0] or value.name in self.inner:
             return None
         return bound[1]
 
@@ -144,12 +139,12 @@ class Names:
         """The name of a line in this scope with the same term, if its operands and its name are not bound again."""
         lines = self.scopes[-1].lines
         for at, line in enumerate(lines):
-            if isinstance(line, Written) and line.term == term:
+            if isinstance(line, TracedTerm) and line.term == term:
                 gone = {name for later in lines[at + 1 :] for name in later.defines}
                 return None if gone & (line.names | {line.name}) else line.name
         return None
 
-    def read_once(self, name: str) -> Written | None:
+    def read_once(self, name: str) -> TracedTerm | None:
         """The line of a name in this scope, if nothing but the line being written will read it, and that once."""
         scope, grad = self.scopes[-1], self.experiment.grad
         binding = scope.names.get(name)
@@ -161,14 +156,14 @@ class Names:
             return None
         lines = [line for line in scope.lines if name in line.defines]
         line = lines[0] if len(lines) == 1 else None
-        return line if isinstance(line, Written) else None
+        return line if isinstance(line, TracedTerm) else None
 
-    def rewrite(self, terms: Mapping[Line, Term]) -> None:
+    def rewrite(self, terms: Mapping[str, Term]) -> None:
         """Give lines of this scope other terms."""
         lines = self.scopes[-1].lines
         for at, line in enumerate(lines):
-            if isinstance(line, Written) and line.line in terms:
-                lines[at] = replace(line, term=terms[line.line])
+            if isinstance(line, TracedTerm) and line.name in terms:
+                lines[at] = replace(line, term=terms[line.name])
 
     def _is_step(self, name: str) -> bool:
         return name in self.index or any(name in s.names and s.names[name].value.static for s in self.scopes)
@@ -297,10 +292,10 @@ class Names:
 
     def bound_to(self, value: DeviceValue) -> tuple[Scope, Binding] | None:
         """The scope and the binding of the name that a value is read by; None if it has none."""
-        if not isinstance(value.term, Name):
+        if value.name is None:
             return None
         for scope in reversed(self.scopes):
-            binding = scope.names.get(value.term.name)
+            binding = scope.names.get(value.name)
             if binding is not None and binding.value.term is value.term:
                 return scope, binding
         # The array may be bound to a second name.
@@ -309,10 +304,6 @@ class Names:
                 if binding.value.term is value.term:
                     return scope, binding
         return None
-
-
-def _name_of(value: DeviceValue) -> str | None:
-    return value.term.name if isinstance(value.term, Name) else None
 
 
 def _names(graph: Graph) -> Iterator[str]:

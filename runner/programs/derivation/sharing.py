@@ -6,19 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
-from runner.graph.language.parts import called
+from runner.experiment.traced import TracedLine, TracedTerm
+from runner.graph.language.parts import called, parts
 from runner.graph.language.printing import is_within
-from runner.graph.term import Lambda, Name, Term, children, mapped, names, substituted
-from runner.programs.derivation.lines import Writing, Written
+from runner.graph.term import Name, Term, mapped_outside, names, substituted
 
 
-def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
+def shared(lines: Sequence[TracedLine], fresh: Callable[[str], str]) -> list[TracedLine]:
     """Give each collective that occurs more than once in a section a line of its own."""
-    again = Counter(collective for line in lines if isinstance(line, Written) for collective in collectives(line.term))
+    again = Counter(
+        collective for line in lines if isinstance(line, TracedTerm) for collective in collectives(line.term)
+    )
     by_term: dict[Term, tuple[str, frozenset[str]]] = {}
-    left: list[Writing] = []
+    left: list[TracedLine] = []
     for line in lines:
-        if isinstance(line, Written):
+        if isinstance(line, TracedTerm):
             left += _of_one(line, again, by_term, fresh)
         else:
             left.append(replace(line, body=tuple(shared(line.body, fresh))))
@@ -28,16 +30,16 @@ def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writin
             for collective, (name, read) in by_term.items()
             if not gone & read and name not in gone
         }
-        if isinstance(line, Written) and isinstance(left[-1], Written) and again[line.term] > 1:
+        if isinstance(line, TracedTerm) and isinstance(left[-1], TracedTerm) and again[line.term] > 1:
             by_term.setdefault(line.term, (line.name, frozenset(names(line.term))))
     return left
 
 
 def _of_one(
-    line: Written, again: Counter[Term], by_term: dict[Term, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
-) -> Iterator[Written]:
+    line: TracedTerm, again: Counter[Term], by_term: dict[Term, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
+) -> Iterator[TracedTerm]:
     """Yield the new lines for collectives in a line that occur again, then the line itself."""
-    made: list[Written] = []
+    made: list[TracedTerm] = []
 
     def visit(term: Term) -> Term:
         collective = is_collective(term)
@@ -45,10 +47,10 @@ def _of_one(
             return Name(by_term[term][0])
         if collective and again[term] > 1 and term is not line.term:
             name = fresh(f"{line.name}_shared")
-            made.append(Written(replace(line.line, name=name), term))
+            made.append(TracedTerm(name, term))
             by_term[term] = name, frozenset(names(term))
             return Name(name)
-        return term if isinstance(term, Lambda) else mapped(term, visit)
+        return mapped_outside(term, visit)
 
     term = visit(line.term)
     yield from made
@@ -63,25 +65,23 @@ def is_collective(term: Term) -> bool:
 
 def collectives(term: Term) -> Iterator[Term]:
     """Yield the collectives in a term."""
-    if is_collective(term):
-        yield term
-    if not isinstance(term, Lambda):
-        for part in children(term):
-            yield from collectives(part)
+    return filter(is_collective, parts(term))
 
 
 _LONGEST = 96
 """The longest line, in characters, that inlining may produce."""
 
 
-def inlined(lines: Sequence[Writing], moved: Collection[str]) -> list[Writing]:
+def inlined(lines: Sequence[TracedLine], moved: Collection[str]) -> list[TracedLine]:
     """Inline each line in `moved` (a mere reshard) into its only reader, unless that becomes too long."""
     left = list(lines)
-    for name in [line.name for line in lines if isinstance(line, Written) and line.name in moved]:
-        at, line = next((i, other) for i, other in enumerate(left) if isinstance(other, Written) and other.name == name)
+    for name in [line.name for line in lines if isinstance(line, TracedTerm) and line.name in moved]:
+        at, line = next(
+            (i, other) for i, other in enumerate(left) if isinstance(other, TracedTerm) and other.name == name
+        )
         readers = [i for i, other in enumerate(left) if name in other.names]
         reader = left[readers[0]] if len(readers) == 1 else None
-        if not isinstance(reader, Written) or names(reader.term).count(name) > 1:
+        if not isinstance(reader, TracedTerm) or names(reader.term).count(name) > 1:
             continue
         term = substituted(reader.term, {name: line.term}.get)
         if is_within(term, _LONGEST):

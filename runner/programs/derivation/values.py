@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
-from runner.graph.term import Term
+from runner.graph.term import Name, Term
 
 
 class Unmade(Exception):
@@ -42,3 +42,8 @@ class DeviceValue:
     free: bool = False
     turned: DeviceValue | None = None
     made: int | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the line that gives it; None if its term is an expression."""
+        return self.term.name if isinstance(self.term, Name) else None

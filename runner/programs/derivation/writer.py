@@ -10,11 +10,13 @@ from typing import Any
 from runner.base.layout import Layout, Parts, Spec, Typed
 from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Prices, collective
-from runner.experiment.model import Experiment, Line
+from runner.experiment.model import Experiment
+from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
+from runner.experiment.traced_graphs import lines_of
 from runner.graph.enclosing import enclosed
 from runner.graph.language import static
 from runner.graph.language.lines import RepeatLines
-from runner.graph.language.lines import lines as lines_of
+from runner.graph.language.lines import lines as lines_in
 from runner.graph.language.parts import operator
 from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.model import Equation, Graph, LoopForm, Operand, Repeat
@@ -25,7 +27,6 @@ from runner.programs.derivation.accumulating import Accumulation, accumulated
 from runner.programs.derivation.calls import is_number, itemsize
 from runner.programs.derivation.expressions import Expressions, Hints
 from runner.programs.derivation.laying import Layouts, LayoutsState
-from runner.programs.derivation.lines import Repeated, Writing, Written
 from runner.programs.derivation.partials import is_scalar
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.scopes import Binding, Names, NamesState, NotDerived, Scope
@@ -95,7 +96,7 @@ class Writer:
 
     # Writing lines.
 
-    def write(self) -> Sequence[Writing]:
+    def write(self) -> Sequence[TracedLine]:
         """The lines of the graph, with its results in the layouts of `outputs`."""
         self._begin()
         self._finish(0)
@@ -179,7 +180,7 @@ class Writer:
 
         `inside`: whether it is the body of a repeat; `start`: the number of the first line to write.
         """
-        lines = list(lines_of(graph))
+        lines = list(lines_in(graph))
         for at, equation in enumerate(lines[start:], start):
             if not inside:
                 self._reach(at, len(lines))
@@ -308,7 +309,7 @@ class Writer:
         ]
         inputs = frozenset(value.name for value in body.inputs)
         scope = Scope(
-            self.names.scopes[-1].steps * max(form.counted, 1), self.names.scopes[-1].line(loop.name),
+            self.names.scopes[-1].steps * max(form.counted, 1),
             changing=set(inputs), kept=inputs.union(loop.stack.values()),
         )  # fmt: skip
         for name, value in carried:
@@ -337,23 +338,25 @@ class Writer:
         starts = [(name, self._nothing(value, sums[name]) if name in sums else value) for name, value in carried]
         carry = {name: self._varying(value) for name, value in starts}
         over = {name: value.term for name, value in zip(loop.over, overs, strict=True)}
-        stack = {name: value.term.name for name, value in stacked if isinstance(value.term, Name)}
+        stack = {name: value.name for name, value in stacked if value.name is not None}
         goals = {name: self._goal(loop, name, first) for name, first in carried}
         moved = {name: goal for name, first in carried if (goal := goals[name]) is not None and first.spec != goal}
         again = bool(moved) or self._read_by_name(loop, sums)
-        line = self.names.scopes[-1].line(self.names.fresh(f"{loop.name}_steps") if again else loop.name)
-        lines = tuple(scope.lines) if form.counted else tuple(self._as_they_are(body, line))
-        written = Repeated(line, replace(loop.by_name, stack=stack), carry, over, lines)
+        given = self.names.fresh(f"{loop.name}_steps") if again else loop.name
+        # JAX need not trace a body that never runs, whose types are unknown.
+        lines = tuple(scope.lines) if form.counted else lines_of(body, self.names.statics.spelling)
+        by_name = replace(loop.by_name, stack=stack, unroll=form.unroll or not form.counted)
+        written = TracedLoop(given, by_name, lines, carry, over)
         self.names.scopes[-1].changing.update(written.defines)
         self.names.scopes[-1].lines.append(written)
         for name, value in stacked:
-            term = Name(f"{line.name}.{name}")
+            term = Name(f"{given}.{name}")
             shape, spec = (form.counted, *(value.shape or ())), Spec(((), *value.spec))
             self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(DeviceValue(term, shape, spec, value.dtype))
         for name, value in carried:
             if ends[name].shape != value.shape:
                 raise NotDerived(f"a carry of the repeat '{loop.name}' changes its shape")
-            end = replace(ends[name], term=Name(f"{line.name}.{name}"), make=None, made=None)
+            end = replace(ends[name], term=Name(f"{given}.{name}"), make=None, made=None)
             if name in sums:
                 end = self._summed(f"{loop.name}_{name}", value, end, sums[name])
             names, result = self.names.scopes[-1].names, f"{loop.name}.{name}"
@@ -400,7 +403,6 @@ class Writer:
 
     def _summed(self, name: str, first: DeviceValue, end: DeviceValue, accumulation: Accumulation) -> DeviceValue:
         """The sum over devices of what a repeat has accumulated, added to the initial value."""
-        assert isinstance(end.term, Name)
         assert end.shape is not None
         n, term = self.mesh.axis_size(accumulation.axes), accumulation.of(end.term)
         size = moves.local_bytes(self.mesh, end.shape, itemsize(end.dtype), end.spec)
@@ -417,28 +419,13 @@ class Writer:
     def _named_again(self, loop: RepeatLines, carried: Sequence[str]) -> None:
         """Append a repeat of one step that gives the results of a renamed repeat the graph's names."""
         scope, results = self.names.scopes[-1], tuple(f"{loop.name}.{name}" for name in carried)
-        line = scope.line(loop.name)
         carry = {name: scope.names[result].value.term for name, result in zip(carried, results, strict=True)}
-        body = tuple(Written(line.inside(name), Name(name)) for name in carried)
+        body = tuple(TracedTerm(name, Name(name)) for name in carried)
         form = LoopForm(1, loop.index or self.names.fresh("step"), unroll=True)
-        scope.lines.append(Repeated(line, form, carry, {}, body))
+        scope.lines.append(TracedLoop(loop.name, form, body, carry))
         for result in results:
             binding = scope.names[result]
             scope.names[result] = Binding(replace(binding.value, term=Name(result)), binding.held)
-
-    def _as_they_are(self, graph: Graph, within: Line) -> Iterator[Writing]:
-        """The lines of a body that never runs, unchanged, since their types are unknown."""
-        spelling = self.names.statics.spelling
-        for equation in lines_of(graph):
-            if not isinstance(equation.form, Repeat):
-                yield Written(within.inside(equation.results[0].name), spelling.equation(equation))
-                continue
-            loop = RepeatLines(equation, equation.form)
-            line, starts = within.inside(loop.name), list(map(spelling.operand, equation.operands))
-            carry = dict(zip(loop.carry, starts, strict=False))
-            over = dict(zip(loop.over, starts[len(loop.carry) :], strict=True))
-            lines = tuple(self._as_they_are(loop.body, line))
-            yield Repeated(line, loop.by_name, carry, over, lines)
 
     def _stacked(self, loop: RepeatLines) -> list[tuple[str, DeviceValue]]:
         """The values to stack, each as a named line of the body, in the layout of the stacked result."""
@@ -455,7 +442,7 @@ class Writer:
                 if goal[0]:
                     raise NotDerived(f"the steps of '{result}' are sharded over devices")
                 value = self.layouts.reshard(value, Spec(goal[1:]))
-            if not isinstance(value.term, Name):
+            if value.name is None:
                 value = self.names.define(self.names.fresh(f"{name}_each"), value)
             stacked.append((name, value))
         return stacked
@@ -480,7 +467,7 @@ class Writer:
             elif goal is None and fixed is not None:
                 yield [self._plain(fixed, first)]
             else:
-                last = next((line for line in lines_of(loop.body) if line.results[0].name == name), None)
+                last = next((line for line in lines_in(loop.body) if line.results[0].name == name), None)
                 hint = None if last is None else self.expressions.hint(last, first.shape)
                 whole = Spec().padded(len(first.shape))
                 yield list(dict.fromkeys(spec for spec in (goal, hint, first.spec, whole) if spec is not None))

@@ -115,6 +115,9 @@ def _places(lines: Sequence[str]) -> list[str]:
 _LINE = re.compile(r"(\S+\.py:\d+)(?: (?!→)[^→]*[^→\s])?")
 """A place in a file of Python, and the line there."""
 
+_IN_ONE_FILE = re.compile(r"(\S+\.py):\d+(?: and \1:\d+)+")
+"""Several places in one file, which are shown as `fun.py:5, :6`."""
+
 
 def explained(record: Record, named: Callable[[Collective], Collective] = lambda entry: entry) -> list[ExplainedRow]:
     """Return the rows of the table, each with its reasons; `named` gives a collective other names of its lines."""
@@ -299,7 +302,7 @@ def _alike(entry: Collective) -> tuple[str, ...]:
     axes = entry.axes
     return (
         entry.kind,
-        subject(entry),
+        _IN_ONE_FILE.sub(lambda lines: lines[0].replace(f" and {lines[1]}", ", "), subject(entry)),
         "groups along no axis" if axes is None else ", ".join(axes) or NOBODY,
         " → ".join(dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out))),
         "unknown" if entry.bytes_sent is None else bytes_text(entry.bytes_sent),

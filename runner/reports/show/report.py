@@ -404,6 +404,9 @@ def _collectives(record: Record, *, complete: bool) -> None:
 
 def _source(record: Record, folder: Path) -> None:
     """Print the source of Python functions with its collectives in the margin, once for all programs alike in it."""
+    if all(line.frame is None for lines in record.lines.values() for line in lines):
+        return
+    # Experiments whose lines are all in their file need none of what explains modules.
     from runner.reports.show import annotated, explained_runs
 
     explained = explained_runs.explained(record, folder)

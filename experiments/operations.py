@@ -1,9 +1,8 @@
-"""`python -m runner.graph.language`: print `docs/operations.md`, the table of operations."""
+"""`python -m experiments.operations`: the table of operations as Markdown, which is `docs/operations.md`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from runner.graph.language.forms import CALLING
 from runner.graph.language.operations import OPERATIONS, Operation
@@ -67,7 +66,7 @@ def markdown() -> str:
         "JAX's own spellings are read too, `jnp.sum(A)`, `jax.nn.relu(x)`, `lax.psum(x, 'x')`, `jnp.bfloat16`, and the",
         f"methods of arrays {', '.join(f'`{name}`' for name in METHODS)}.",
         f"There are {len(OPERATIONS)}: {_counted()}; and {len(CALLING)} calls that take functions. `python -m "
-        "runner.graph.language` prints this page.",
+        "experiments.operations` prints this page.",
     ]
     for kind, title in _TITLES.items():
         lines += ["", f"## {title}", "", "| operation | JAX |", "|---|---|"]
@@ -92,13 +91,5 @@ def _line(operation: Operation) -> str:
     return f"| `{operation.name}({arguments})` | `{operation.jax}` |"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the table."""
-    print(markdown(), end="")
-    return 0
-
-
 if __name__ == "__main__":
-    from runner.app.cli import command
-
-    command.main("runner.graph.language.__main__")
+    print(markdown(), end="")

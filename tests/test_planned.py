@@ -237,9 +237,7 @@ def test_what_a_function_saves_is_chosen_from_the_names_under_its_checkpoint(tmp
     assert plan.saved is not None
     assert plan.policy is not None
     assert plan.policy.startswith("jax.checkpoint_policies.")
-    file = json.loads((plan.folder / "plan.json").read_text(encoding="utf-8"))
-    choices = file["choices"]
-    assert file["plan"]["unlimited"] == min(each["unlimited"] for each in choices) < plan.cost
+    choices = json.loads((plan.folder / "plan.json").read_text(encoding="utf-8"))["choices"]
     assert {name for each in choices if each["saved"] != "everything" for name in each["saved"]} <= {"up", "act"}
 
 

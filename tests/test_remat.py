@@ -137,6 +137,8 @@ def test_the_choice_is_the_best_of_all(memory: float | None) -> None:
     assert not best.plan.exceeds
     assert best.plan.best.cost <= min(within) * (1 + 1e-6)
     assert choices[0].saved == saved
+    # What the limit costs is counted from the best choice without it, whichever that is.
+    assert min(each.unlimited for each in choices) == pytest.approx(planned(EVERYTHING, None).plan.best.cost)
 
 
 @pytest.mark.in_turn

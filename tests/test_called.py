@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import os
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -18,6 +21,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from runner.app import api
+from runner.app.called import pickling
 from runner.link.workers import Workers
 from runner.worker.versions import is_own
 from tests.user_functions.modules import Module
@@ -331,6 +335,15 @@ def test_a_python_number_has_no_spec(tmp_path: Path) -> None:
     assert (
         check(tmp_path / "whole", jnp.multiply, X, 3.0, in_specs=(P("data"), None), program="auto").status == "passed"
     )
+
+
+def test_code_that_is_pickled_by_value_keeps_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cloudpickle 3.1.3 puts `<dynamic-code>` in the place of the file; some of before do not."""
+    makers = importlib.import_module("cloudpickle").CloudPickler.dispatch_table
+    of_code = makers[CodeType]
+    monkeypatch.setitem(makers, CodeType, lambda code: of_code(code.replace(co_filename="<dynamic-code>")))
+    pickles, _ = pickling.pickled(lambda x: x + 1)
+    assert pickle.loads(pickles).__code__.co_filename == __file__
 
 
 def test_an_argument_that_cannot_be_pickled_raises(tmp_path: Path) -> None:

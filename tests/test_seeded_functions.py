@@ -13,10 +13,12 @@ from benchmarks.mistakes.case import Case
 from runner.link.workers import Workers
 
 NAMED = [
-    ("nucleus", 0), ("nucleus", 1), ("variational", 0), ("clusters", 1), ("correlated", 0), ("largest", 1),
-    ("checkerboard", 0), ("checkerboard", 1),
+    ("mixed", "nucleus", 0), ("mixed", "nucleus", 1), ("mixed", "variational", 0), ("mixed", "clusters", 1),
+    ("mixed", "correlated", 0), ("mixed", "largest", 1), ("mixed", "checkerboard", 0), ("mixed", "checkerboard", 1),
+    ("parallel", "sharded_state", 0), ("parallel", "grouped_heads", 1), ("steps", "gathered_weights", 0),
+    ("steps", "passed_messages", 1), ("steps", "recurrent", 0),
 ]  # fmt: skip
-"""Functions of `benchmarks.mistakes.mixed`, and the numbers of their mistakes."""
+"""Functions of the families of `benchmarks.mistakes`, and the numbers of their mistakes."""
 
 
 @pytest.fixture(scope="module")
@@ -26,24 +28,24 @@ def workers() -> Iterator[Workers]:
     workers.close()
 
 
-def lines_of(name: str, number: int, folder: Path, workers: Workers) -> tuple[str, int, list[int]]:
+def lines_of(kind: str, name: str, number: int, folder: Path, workers: Workers) -> tuple[str, int, list[int]]:
     """The status of a function with a mistake, the mistake's line, and the lines that are named."""
-    family = importlib.import_module("benchmarks.mistakes.mixed")
+    family = importlib.import_module(f"benchmarks.mistakes.{kind}")
     cases: tuple[Case, ...] = family.CASES
     at, case = next((at, case) for at, case in enumerate(cases) if case.name == name)
     broken, line = case.broken(Path(str(family.__file__)).read_text("utf-8"), case.mistakes[number])
-    module = mistakes.imported(broken, f"mixed_{name}", folder, number)
+    module = mistakes.imported(broken, f"{kind}_{name}", folder, number)
     record = mistakes.run(module.CASES[at], folder / "run", workers)
-    return record.status, line, mistakes.lines(mistakes.diagnosis(record), f"mixed_{name}_{number}.py")
+    return record.status, line, mistakes.lines(mistakes.diagnosis(record), f"{kind}_{name}_{number}.py")
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(("name", "number"), NAMED)
+@pytest.mark.parametrize(("kind", "name", "number"), NAMED)
 def test_the_changed_line_is_named(
-    name: str, number: int, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    kind: str, name: str, number: int, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    status, line, named = lines_of(name, number, tmp_path, workers)
+    status, line, named = lines_of(kind, name, number, tmp_path, workers)
     assert status == "failed"
     assert line in named
 
@@ -52,5 +54,5 @@ def test_no_line_is_named_where_no_edit_mends_the_function(
     tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    status, _, named = lines_of("group_norm", 0, tmp_path, workers)
+    status, _, named = lines_of("mixed", "group_norm", 0, tmp_path, workers)
     assert (status, named) == ("failed", [])

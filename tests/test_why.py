@@ -100,6 +100,14 @@ def test_a_collective_without_a_need_is_not_explained(mlp: harness.Outcome) -> N
     assert why.text == "not explained: it comes from no line of the experiment"
 
 
+def test_a_gather_for_which_nothing_is_planned_says_who_reads_all_of_what(mlp: harness.Outcome) -> None:
+    stray = collective("all-gather", "H", axes=["y"], inserted=True, between={"from": ["H"], "to": ["loss"]})
+    (why,) = again(mlp, stray, collectives=[], operations=[])
+    assert why.text == (
+        "loss reads all of H, for which Shardy plans nothing: XLA computes it in parts over y and gathers them"
+    )
+
+
 def test_origins_are_known_after_a_reduction_too(tmp_path: Path) -> None:
     """The body of a reduction is not an operation of the plan; neither module counts it."""
     text = """

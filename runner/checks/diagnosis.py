@@ -43,6 +43,7 @@ from runner.graph.language.lines import expressions
 from runner.graph.language.parts import calls_in
 from runner.graph.model import Graph
 from runner.graph.source import Line
+from runner.graph.term import Apply
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
@@ -225,12 +226,20 @@ They put in a term or a factor, or another number.
 
 
 def _vanishes(edit: Edit) -> bool:
-    """Whether an edit makes a part that is 0 or 1 or its operand whatever the operand is: `x - x`, `maximum(x, x)`."""
+    """Whether an edit makes a part of which an operand vanishes: `x - x`, `maximum(x, x)`, `x - (x - y)`."""
     return any(
-        call.operation in _OF_TWO and len(set(call.operands)) == 1
+        call.operation in _OF_TWO and (len(set(call.operands)) == 1 or _takes_off_again(call))
         for edited in edit.changed.edited
         for call, _ in calls_in(edited.term)
     )
+
+
+def _takes_off_again(part: Apply) -> bool:
+    """Whether a part subtracts a sum or a difference from one of its terms."""
+    total = part.operands[-1]
+    if part.operation != "subtract" or not isinstance(total, Apply) or total.operation not in ("add", "subtract"):
+        return False
+    return part.operands[0] in total.operands
 
 
 _OF_TWO = ("subtract", "divide", "maximum", "minimum", "floor_divide", "remainder")

@@ -32,7 +32,10 @@ from runner.graph.term import Apply, Const, Name, Term, children, mapped, name_o
 _SLICES = ("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim")
 
 _IN_ONE_COPY = 3.0
-"""The penalty in rank of an edit of one copy of a line of Python that was traced several times."""
+"""The penalty in rank of an edit of one copy of a line of Python that was traced several times.
+
+There is none if the line gives several values: these are written one by one.
+"""
 
 _IN_LINES_ALIKE = 1.0
 """The penalty in rank of an edit that is made in several lines of a file that are alike."""
@@ -449,7 +452,8 @@ class Copies:
             shown = group[len(group) // 2]
             yield replace(shown, copies=tuple(site for site in group if site is not shown))
             if len(group) <= _FEW:
-                yield from (replace(site, penalty=_IN_ONE_COPY) for site in group)
+                penalty = 0.0 if gives_several(group[0].frame) else _IN_ONE_COPY
+                yield from (replace(site, penalty=penalty) for site in group)
 
     def edited(self, site: EditSite, copy: EditSite, old: Term, new: Term) -> Term | None:
         """The term of a copy with the edit of the site; None if it would read a value that no step there gives."""

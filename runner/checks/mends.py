@@ -22,7 +22,7 @@ from runner.graph.language.passing import given_as_it_is
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
-from runner.graph.term import Apply, Const, Name, Term, children, heads, names, swapped, within
+from runner.graph.term import Apply, Const, Group, Name, Term, children, heads, names, swapped, within
 
 
 def inserting(edits: Edits) -> Iterator[Edit]:
@@ -71,7 +71,8 @@ class _Unread:
 
     def at(self, site: EditSite) -> frozenset[str]:
         """Those that stand before a site."""
-        lines = self.lines.get(site.path[:-1], frozenset[str]())
+        around = (self.lines.get(site.path[:depth], frozenset[str]()) for depth in range(len(site.path)))
+        lines = frozenset(itertools.chain.from_iterable(around))
         return frozenset(name for name in lines if name in site.before) | (self.arrays & {*site.given})
 
 
@@ -103,8 +104,11 @@ def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
             if meant in ("pmax", "pmin") and does in ("sum", "mean"):
                 # What a softmax is shifted by changes nothing, so that a mean would mend it by accident.
                 continue
-            if isinstance(part, Name) and part.carried and does in ("exchange", "permute"):
-                # After a ring either may put blocks into the order that the ring should have given them.
+            if does in ("exchange", "permute") and (
+                (isinstance(part, Name) and part.carried) or is_reduced(site, part)
+            ):
+                # After a ring either may put blocks into the order that the ring should have given them. Of what all
+                # devices have the same, either gives a device a part as a slice should.
                 continue
             article = "an" if collective[0] in "ai" else "a"
             mend = site.lacking(f"{article} {collective} over {over}", part, new, later=True)
@@ -256,7 +260,8 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
     yield from _addends_scaled(edits, site, added, visible)
     for name in unread.at(site):
         yield _put_back(edits, site, term, operator("add", Name(name), term), "term", Name(name), 0.8)
-        for part in parts(term):
+        # A shape times an array would be another shape.
+        for part in (each for each in parts(term) if not isinstance(each, Group)):
             for factor in (Name(name), Apply("expand_dims", (Name(name), Const(-1)))):
                 yield _put_back(edits, site, part, operator("multiply", part, factor), "scale", factor, 1.5)
 
@@ -392,6 +397,9 @@ def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
                 new = Apply("fold_in", (part, index))
                 mend = site.lacking(f"the fold_in of {text(index)} into a key", part, new)
                 yield edits.edit(site, part, new, "missing", mend, 1.0)
+                if part.operation == "fold_in" and isinstance(part.operands[1], Const):
+                    own = Apply("fold_in", (part.operands[0], index))
+                    yield edits.edit(site, part, own, "missing", partial(_mistaken, site, part, own), 1.0)
 
 
 def _of_its_block(edits: Edits, site: EditSite) -> Iterator[Edit]:
@@ -436,6 +444,11 @@ def _other_names(edits: Edits, site: EditSite, unread: _Unread) -> Iterator[Edit
     forgotten = unread.at(site)
     before = [*(name for name in site.before if name in forgotten), *[*site.before][-_NEAR:]]
     for part in within(site.term):
+        if part is not site.term and _is_product(part):
+            # A softmax of logits is read, or the logits themselves.
+            for near, name in enumerate(before[::-1]):
+                new = Name(name)
+                yield edits.edit(site, part, new, "value", partial(_mistaken, site, part, new), 4.5 + 0.03 * near)
         if not _is_value(part) or part.name in edits.experiment.dims:
             continue
         for name in dict.fromkeys((*before, *site.given)):

@@ -36,7 +36,7 @@ _LITERALS = 20
 """The largest number of different literals of the reference that are tried in the place of others."""
 
 _CONFUSED: Mapping[str, tuple[str, ...]] = {
-    "add": ("multiply",), "multiply": ("add",), "subtract": ("multiply",),
+    "add": ("multiply",), "multiply": ("add", "power"), "subtract": ("multiply",), "power": ("multiply",),
     "bitwise_and": ("bitwise_or",), "bitwise_or": ("bitwise_and",), "remainder": ("floor_divide",),
     "floor_divide": ("remainder",),
 }  # fmt: skip
@@ -44,7 +44,7 @@ _CONFUSED: Mapping[str, tuple[str, ...]] = {
 
 _REDUCTIONS = ("sum", "mean", "max", "min")
 
-_ALTERNATIVES = (_REDUCTIONS, ("argmax", "argmin"))
+_ALTERNATIVES = (_REDUCTIONS, ("argmax", "argmin"), ("max", "logsumexp"))
 """The calls that are taken for each other."""
 
 _LARGE = 2**31 - 1
@@ -330,7 +330,8 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
             yield part.edit(bare, Apply(name, (bare,)), "operation", f"is without {name}", 4.75)
     if term.spelled == "operator" and len(term.operands) == 2:
         for name in _CONFUSED.get(term.operation, ()):
-            yield part.edit(term, operator(name, *term.operands), "operation", "is another operation", 4.0)
+            for new in (operator(name, *term.operands), *_binding(name, *term.operands)):
+                yield part.edit(term, new, "operation", "is another operation", 4.0)
         yield from _distributed(part, term)
     if term.operation == "flip":
         yield part.edit(term, term.operands[0], "order", "is reversed once too often", 4.0)
@@ -341,6 +342,13 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
         yield part.edit(term, own, "order", "counts each element itself too", 4.0)
     if term.operation == "power" and len(term.operands) == 2:
         yield part.edit(term, term.operands[0], "operation", "is one power too many", 4.0)
+
+
+def _binding(name: str, left: Term, right: Term) -> Iterator[Term]:
+    """`x - y * z` for `x - y - z`: an operator that is taken for another is read as Python binds that."""
+    if name == "multiply" and isinstance(left, Apply) and left.operation in ("add", "subtract"):
+        first, second = left.operands
+        yield operator(left.operation, first, operator(name, second, right))
 
 
 def _activated(term: Term) -> Iterator[tuple[Apply, Term]]:
@@ -362,7 +370,20 @@ def _other_activations(part: _Proposal, value: Term, reference: _Reference) -> I
 
 
 def _distributed(part: _Proposal, term: Apply) -> Iterator[Edit]:
-    """`a * (b + c)` where `a * b + c` is meant, and the reverse."""
+    """`a * (b + c)` where `a * b + c` is meant, and the reverse; so for quotients."""
+    total, divisor = term.operands
+    if term.operation == "divide" and isinstance(total, Apply) and total.operation in ("add", "subtract"):
+        left, right = total.operands
+        for new in (
+            operator(total.operation, operator("divide", left, divisor), right),
+            operator(total.operation, left, operator("divide", right, divisor)),
+        ):
+            yield part.edit(term, new, "order", "scales too much", 4.0)
+    for at, side in enumerate(term.operands if term.operation in ("add", "subtract") else ()):
+        if isinstance(side, Apply) and side.operation == "divide":
+            inside = [side.operands[0] if number == at else each for number, each in enumerate(term.operands)]
+            new = operator("divide", operator(term.operation, *inside), side.operands[1])
+            yield part.edit(term, new, "order", "scales too little", 4.25)
     for factor, total in (term.operands, term.operands[::-1]):
         if term.operation == "multiply" and isinstance(total, Apply) and total.operation in ("add", "subtract"):
             left, right = total.operands

@@ -160,6 +160,12 @@ def _of_collective(part: _Part, call: Apply, operation: Operation, over: OverAxe
         yield from _after_instead(part, call, operation, argument(call, at))
     if over.does == "permute":
         yield from _other_ways(part, call)
+    frame = part.site.frame
+    if over.does == "scatter" and (frame is None or name in frame.text):
+        # The derivative of a gather has one too.
+        count = part.edits.experiment.mesh.axis_size(literal(argument(call, at)))
+        mean = operator("divide", call, Const(count))
+        yield part.edit(mean, "kind", f"{shown} is a sum where a mean is meant: with {part.text(mean)}", 0.8)
 
 
 def _too_many(part: _Part, name: str, axes: Term) -> str:

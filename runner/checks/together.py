@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite, gives_several
-from runner.graph.language.parts import called
+from runner.graph.language.parts import called, operator
 from runner.graph.source import Frame, Line
-from runner.graph.term import Apply, Const, Group, Term, mapped, within
+from runner.graph.term import Apply, Const, Group, Term, mapped, names, within
 
 _AXES = range(4)
 """The axes that are tried."""
@@ -29,6 +29,7 @@ def together(edits: Edits) -> Iterator[Edit]:
             lines.setdefault(site.frame, {})[site.places[0].line] = site
     for frame, sites in lines.items():
         yield from _along_another_axis(edits, frame, [*sites.values()])
+        yield from _scaled(edits, frame, [*sites.values()])
         if gives_several(frame):
             yield from _exchanged(edits, frame, [*sites.values()])
 
@@ -90,6 +91,33 @@ def _operands(part: Term) -> tuple[Term, ...]:
 
 def _reduces(part: Term, axis: int) -> bool:
     return any(_reduced(inner) == axis for inner in within(part))
+
+
+def _scaled(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
+    """The mean for the sum over devices of a line, and the reverse, with what differentiation makes of it."""
+    sums = [row.over for site in sites for part in within(site.term) if (row := called(part)) is not None]
+    does = [over.does for over in sums if over is not None and over.does in ("sum", "mean")]
+    here = {site.label for site in sites}
+    inside, outside = (
+        {name for site in edits.sites if (site.label in here) is own for name in names(site.term)}
+        for own in (True, False)
+    )
+    given = [site for site in sites if site.label in outside or site.label not in inside]
+    if len(given) < _SEVERAL or not does:
+        return
+    for count, (operation, what) in itertools.product(edits.counts, _OTHER_SUMS):
+        changed = [(site, operator(operation, site.term, Const(float(count)))) for site in given]
+        message = f"{frame}: {what}: with that, and so its derivative, it equals the graph"
+        yield edits.of_terms(changed, frame, "kind", partial(str, message), 1.0)
+
+
+_SEVERAL = 2
+"""The fewest values that a line gives of which some are of its derivative."""
+
+_OTHER_SUMS = (
+    ("divide", "it sums over devices where a mean is meant"),
+    ("multiply", "it takes a mean over devices where a sum is meant"),
+)
 
 
 def _exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:

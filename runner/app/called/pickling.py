@@ -35,6 +35,9 @@ class _OfObjects:
         return self._known.get(id(value), (None, None))[1]
 
 
+_NO_FILE = "<dynamic-code>"
+"""The file of all code in the pickles of some versions of cloudpickle."""
+
 _CACHED: Any = type(functools.cache(len))
 """The class of functions with a cache."""
 
@@ -86,6 +89,10 @@ def pickled(*values: Any) -> tuple[bytes, list[Any]]:
             return None
 
         def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, CodeType):
+                make, parts = self.dispatch_table[CodeType](obj)
+                # cloudpickle 3.1.3 leaves out the file, by which messages name lines.
+                return make, tuple(obj.co_filename if part == _NO_FILE else part for part in parts)
             if jax is not None and isinstance(obj, jax.custom_vjp):
                 # Its class cannot make one without the function, which its attributes hold.
                 return object.__new__, (type(obj),), vars(obj)

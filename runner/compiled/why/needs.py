@@ -194,7 +194,26 @@ def of_values(compiled: Collective, plan: Planned, index: Keys) -> Need | None:
     """Why a collective moves its value: the layouts of its sources; None if unknown."""
     if compiled.between is None or compiled.kind in ("all-reduce", "reduce-scatter"):
         return None
-    return of_sources(compiled.between.source, compiled.nodes or compiled.between.to, compiled, plan, index)
+    source, to = compiled.between.source, compiled.between.to
+    # What computes a value does not need it moved.
+    reading = to if to and {*compiled.nodes} <= {*source} else compiled.nodes or to
+    return of_sources(source, reading, compiled, plan, index)
+
+
+def of_parts(compiled: Collective, index: Keys) -> Need | None:
+    """Why a value is gathered for which Shardy plans nothing: XLA computes it in parts; None for other collectives."""
+    if compiled.kind != "all-gather" or compiled.between is None or not compiled.axes:
+        return None
+    source = compiled.between.source
+    readers = [line for line in compiled.between.to if line not in source]
+    if not readers or not source:
+        return None
+    who, reads = _line(index.all_named(readers), compiled.gradient, index), "reads" if len(readers) < 2 else "read"
+    text = (
+        f"{who} {reads} all of {index.all_named(source)}, for which Shardy plans nothing: "
+        f"XLA computes it in parts over {listed(compiled.axes)} and gathers them"
+    )
+    return Need(text, "", readers[0], (), ())
 
 
 def of_batches(compiled: Collective, lines: Sequence[str], plan: Planned, index: Keys) -> Need | None:

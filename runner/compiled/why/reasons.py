@@ -119,6 +119,9 @@ class _Inserted:
         read = self._read_by(compiled)
         if read is not None:
             return reason_of([read], planned=False, more="; the plan leaves that to the partitioner")
+        parts = needs.of_parts(compiled, self._known)
+        if parts is not None:
+            return reason_of([parts], planned=False)
         return unexplained(
             f"Shardy plans nothing in {self._known.all_named(lines)} that would need it{self._without_rules(lines)}"
         )

@@ -81,7 +81,8 @@ def chosen(overrides: Sequence[str], folder: Path | None = None) -> Composition 
             values = values and _overridden(values, override)
     if values is None or values["target"]["cluster"]:
         return None
-    name = folder_name(values["name"] or named(options[0]), "unnamed")
+    given = None if values["name"] == MISSING else values["name"]
+    name = folder_name(given or named(options[0]), "unnamed")
     provenance = Provenance(folders, {"experiment": options[0], **choices}, typed)
     return Composition(values, provenance, Path(where[0]) if where else dated(name))
 

@@ -74,7 +74,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     registry.kinds.cache_clear()
     sys.modules.pop("runner.checks.kinds.small", None)
-    vars(kinds).pop("small", None)
+    kinds.__dict__.pop("small", None)
 
 
 def run(folder: Path, scale: int, **more: Any) -> Any:

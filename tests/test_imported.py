@@ -444,7 +444,7 @@ def test_functions_are_called_in_repeats_and_in_choices(tmp_path: Path) -> None:
 
 def test_the_page_tells_the_users_places(ran: tuple[Record, Path]) -> None:
     text = html.unescape(page.page(ran[0], ran[1]))
-    assert f"q for {place(Q)}" in text
+    assert f"q for transformer.py:{line(Q)}" in text
     (number,) = re.findall(rf"(\d+)\D*{re.escape(LOGITS)}", re.sub(r"<[^>]*>", "", text))[:1]
     assert int(number) == line(LOGITS)
 

@@ -101,7 +101,8 @@ def _of_files(option: str, folders: Sequence[Path]) -> tuple[Any, dict[str, Any]
     entries: list[tuple[Any, Any]] = [*short.items()]
     for entry in (listed[:-1] if listed[-1:] == ["_self_"] else listed) if is_list(listed) else [None]:
         ((name, named_option),) = entry.items() if is_dict(entry) and len(entry) == 1 else ((None, None),)
-        entries.append((str(name).removeprefix("override /"), named_option))
+        override, _, group = str(name).partition("/")
+        entries.append((group if override == "override " else None, named_option))
     for group, named_option in entries:
         under = _read(group, named_option, folders) if group in GROUPS and group not in values else None
         if not is_dict(under) or choices[group] != _CHOICES[group]:

@@ -347,6 +347,7 @@ def _text(node: ast.AST) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
+@pytest.mark.in_turn
 def test_every_message_that_tells_what_to_write_is_tried_or_listed_with_a_reason() -> None:
     tried = [says for _, says, _ in ADVICE["tried"]]
     tried += [fault.says for _, fault in FAULTS if advised(fault, fault.says) is not None]

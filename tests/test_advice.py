@@ -213,6 +213,7 @@ CALL = """write
     runner.check(product, (w, x), mesh={"data": 2}, in_specs=(P(), P()))"""
 
 
+@pytest.mark.in_turn
 def test_the_advised_check_of_a_function_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -47,6 +47,7 @@ def test_a_plan_says_what_was_compiled(plan: Plan) -> None:
     assert "auto is your function with in_specs and out_specs alone" in str(plan)
 
 
+@pytest.mark.in_turn
 def test_a_line_that_is_mapped_is_not_changed(tmp_path: Path) -> None:
     """A value there has a dimension less than the spec: the constraint would shard another one, without a word."""
     plan = runner.plan(
@@ -100,6 +101,7 @@ def test_the_specs_are_what_check_takes(plan: Plan, tmp_path: Path) -> None:
     assert record.status == "passed"
 
 
+@pytest.mark.in_turn
 def test_check_plans_what_is_auto_and_then_checks(tmp_path: Path) -> None:
     record = runner.check(
         planned_step.loss,
@@ -158,6 +160,7 @@ def test_the_step_of_a_convolution_is_data_parallel(tmp_path: Path) -> None:
     assert best.constraints[0].operation == "conv_general_dilated.1"
 
 
+@pytest.mark.in_turn
 def test_gradients_are_no_state(tmp_path: Path) -> None:
     """They have the structure of the parameters, and are not their next value: nothing holds them to one layout."""
     best = runner.plan(
@@ -172,6 +175,7 @@ def test_gradients_are_no_state(tmp_path: Path) -> None:
     assert "for the next step" not in str(best)
 
 
+@pytest.mark.in_turn
 def test_a_function_without_products_is_planned_by_its_arrays(tmp_path: Path) -> None:
     plan = runner.plan(
         lambda a, b: jnp.tanh(a) + b, (X, X), mesh={"data": 4}, candidates=0, folder=tmp_path / "run", quiet=True
@@ -190,6 +194,7 @@ def test_operands_without_arrays_have_no_layout(tmp_path: Path) -> None:
     assert plan.in_specs[1] is not None
 
 
+@pytest.mark.in_turn
 def test_what_a_function_saves_is_planned_with_its_layouts(tmp_path: Path) -> None:
     def gradient(x: Any) -> Any:
         saving = jax.checkpoint(lambda x: jnp.sum(checkpoint_name(jnp.tanh(x @ x.T), "h") ** 2), policy=runner.AUTO)

@@ -211,6 +211,9 @@ def test_an_interrupt_prints_one_word(monkeypatch: pytest.MonkeyPatch, capsys: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr("runner.app.cli.runs.main", interrupted)
+    # An interrupted command ends its workers: not those of other tests in this process.
+    monkeypatch.setattr("runner.link.process._LIVE", set())
+    monkeypatch.setattr("runner.link.scratch._OWN", set())
     with pytest.raises(SystemExit) as left:
         command.main("runner.app.cli.runs")
     assert left.value.code == 130

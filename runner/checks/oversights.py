@@ -371,32 +371,31 @@ def _other_activations(part: _Proposal, value: Term, reference: _Reference) -> I
 
 def _distributed(part: _Proposal, term: Apply) -> Iterator[Edit]:
     """`a * (b + c)` where `a * b + c` is meant, and the reverse; so for quotients."""
-    total, divisor = term.operands
-    if term.operation == "divide" and isinstance(total, Apply) and total.operation in ("add", "subtract"):
-        left, right = total.operands
-        for new in (
-            operator(total.operation, operator("divide", left, divisor), right),
-            operator(total.operation, left, operator("divide", right, divisor)),
-        ):
-            yield part.edit(term, new, "order", "scales too much", 4.0)
+    a, b = term.operands
+    if term.operation == "divide":
+        yield from _scaling_less(part, term, a, lambda value: operator("divide", value, b))
+    if term.operation == "multiply":
+        yield from _scaling_less(part, term, b, lambda value: operator("multiply", a, value))
+        yield from _scaling_less(part, term, a, lambda value: operator("multiply", b, value))
     for at, side in enumerate(term.operands if term.operation in ("add", "subtract") else ()):
         if isinstance(side, Apply) and side.operation == "divide":
             inside = [side.operands[0] if number == at else each for number, each in enumerate(term.operands)]
             new = operator("divide", operator(term.operation, *inside), side.operands[1])
             yield part.edit(term, new, "order", "scales too little", 4.25)
     for factor, total in (term.operands, term.operands[::-1]):
-        if term.operation == "multiply" and isinstance(total, Apply) and total.operation in ("add", "subtract"):
-            left, right = total.operands
-            for new in (
-                operator(total.operation, operator("multiply", factor, left), right),
-                operator(total.operation, left, operator("multiply", factor, right)),
-            ):
-                yield part.edit(term, new, "order", "scales too much", 4.0)
         if term.operation in ("add", "subtract") and isinstance(total, Apply) and total.operation == "multiply":
             scale, value = total.operands
             inside = (value, factor) if total is term.operands[0] else (factor, value)
             new = operator("multiply", scale, operator(term.operation, *inside))
             yield part.edit(term, new, "order", "scales too little", 4.25)
+
+
+def _scaling_less(part: _Proposal, term: Apply, total: Term, scale: Callable[[Term], Term]) -> Iterator[Edit]:
+    """A scaled sum or difference, of which one term alone is scaled."""
+    if isinstance(total, Apply) and total.operation in ("add", "subtract"):
+        left, right = total.operands
+        for new in (operator(total.operation, scale(left), right), operator(total.operation, left, scale(right))):
+            yield part.edit(term, new, "order", "scales too much", 4.0)
 
 
 def _operands(part: _Proposal) -> Iterator[Edit]:

@@ -8,7 +8,6 @@ A single job is composed and run here, since Hydra's own command composes twice.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -18,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from runner.app.cli import resume
 from runner.app.cli.arguments import folders, parsed
 from runner.app.cli.jobs import CommandLine, Job, Task, require_plain, run_one
-from runner.app.cli.point import LOG
+from runner.app.cli.point import logged
 from runner.app.cli.signals import Ended
-from runner.base.printable import Formatter
 from runner.experiment.config import direct
 from runner.experiment.config.compose import InvalidConfiguration, beforehand, composed, refuse_too_much, register
 from runner.experiment.config.folders import conf_folder
@@ -121,13 +119,9 @@ def _run_directly(command: CommandLine, whole: direct.Composition) -> None:
     folder = Path(os.path.abspath(whole.folder))
     _claim(whole.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    log = logging.FileHandler(folder / LOG)
-    log.setFormatter(Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
-    logging.root.setLevel(logging.INFO)
-    logging.root.handlers[:] = [log]
-    whole.leave(folder / ".hydra")
-    command.run(Job(whole.checked, whole.provenance, folder, many=False))
-    manifest.end(folder)
+    with logged(folder):
+        whole.leave(folder / ".hydra")
+        command.run(Job(whole.checked, whole.provenance, folder, many=False))
 
 
 def _done(command: CommandLine, config: DictConfig) -> bool:

@@ -5,13 +5,15 @@ A run has two halves, so that a sweep can begin the next one while the worker is
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.printable import Formatter
 from runner.base.words import of_system
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
 from runner.experiment.config.folders import added
@@ -27,6 +29,23 @@ log = logging.getLogger("runner")
 
 LOG = "runner.log"
 """The name of a run's log in `conf/hydra/job_logging`."""
+
+
+@contextlib.contextmanager
+def logged(folder: Path) -> Generator[None]:
+    """Context manager: logging goes to the log of a run, as in `conf/hydra/job_logging/file.yaml`."""
+    handler = logging.FileHandler(folder / LOG, encoding="utf-8")
+    handler.setFormatter(Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        handler.close()
 
 
 class Point:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
@@ -16,11 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
-from runner.app.cli.point import LOG, Point
+from runner.app.cli.point import LOG, Point, logged
 from runner.app.flow import functions
 from runner.base.faults import Fault
 from runner.base.lazy import dataclass
-from runner.base.printable import Formatter
 from runner.experiment import enumeration
 from runner.experiment.config import composition
 from runner.experiment.config.compose import InvalidConfiguration
@@ -209,7 +207,7 @@ class RunningSweep:
         manifest.begin(folder, "point")
         if self._plan.settings is not None:
             leave_settings(composed, number, folder, self._plan.settings)
-        with _logged(folder):
+        with logged(folder):
             point.begin(self._workers, Quiet(""), self._git)
         return _Running(number, point, overrides)
 
@@ -236,7 +234,7 @@ class RunningSweep:
         return None if first == number else first
 
     def _finish(self, running: _Running) -> None:
-        with _logged(running.point.folder):
+        with logged(running.point.folder):
             record = running.point.finish()
             if record is None:
                 return
@@ -301,23 +299,6 @@ def same_files(before: Record, now: Composed) -> bool:
     configuration = now.configuration
     beside = functions.beside(configuration.plain, lambda: configuration.sources)
     return before.config_hash == records.config_hash(configuration.plain, beside)
-
-
-@contextlib.contextmanager
-def _logged(folder: Path) -> Generator[None]:
-    """Context manager: logging goes to the log of a run, as in `conf/hydra/job_logging/file.yaml`."""
-    handler = logging.FileHandler(folder / LOG, encoding="utf-8")
-    handler.setFormatter(Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
-    root = logging.getLogger()
-    level = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
-        handler.close()
 
 
 def leave_settings(point: Composed, number: int, folder: Path, subdir: str) -> None:

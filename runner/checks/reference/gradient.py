@@ -261,8 +261,8 @@ def _apart(scalar: _Scalar, name: str, at: np.ndarray, gradient: np.ndarray, rng
     least, slopes = RTOL * float(np.abs(products).sum()), dict[float, float]()
     for step in _STEPS:
         slopes[step] = (moved(step) - moved(-step)) / (2 * step)
-        if distance(slopes[step], least + scalar.lost / step) <= 1.0:
-            return distance(slopes[step], least + scalar.lost / step)
+        if (apart := distance(slopes[step], least + scalar.lost / step)) <= 1.0:
+            return apart
     # Terms that cancel may do so without rounding at `at` itself.
     lost = scalar.lost + 8 * max(abs(moved(by) - 2 * moved(0.0) + moved(-by)) for by in _BESIDE)
     return min(distance(slope, least + lost / step) for step, slope in slopes.items())

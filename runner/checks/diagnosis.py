@@ -28,7 +28,7 @@ from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.kinds import sections
 from runner.checks.mends import inserting
-from runner.checks.numbers import computed
+from runner.checks.numbers import computed, computes
 from runner.checks.oversights import overlooking
 from runner.checks.recognised import Recognising
 from runner.checks.reference import PerDevice, interpret
@@ -39,6 +39,7 @@ from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import expressions, line_of
+from runner.graph.language.numbers_read import reading
 from runner.graph.language.parts import calls_in
 from runner.graph.language.passing import passed_on, passing_to
 from runner.graph.model import Graph, walk
@@ -75,10 +76,14 @@ class NotInterpreted(Exception):
 
 @dataclass(frozen=True)
 class Parting:
-    """The lines at which a function parts from its reference, and the line of the reference whose value mends it."""
+    """The lines at which a function parts from its reference, and the line of the reference whose value mends it.
+
+    `given`: the lines that give what they read, which may have given another value than is meant.
+    """
 
     frames: tuple[Frame, ...]
     reference: Frame | None
+    given: frozenset[Frame] = frozenset()
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -127,7 +132,10 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     if not written.regions:
         who = "in NumPy too, the function differs from its reference"
     parting = trial.parting()
-    mends = [mend.mend.replace("it equals the graph", "the function equals its reference") for mend in search.mends]
+    mends = [
+        f"{mend.mend.replace('it equals the graph', 'the function equals its reference')}{trial.or_its_number(mend)}"
+        for mend in search.mends
+    ]
     # What mends a function elsewhere than where it parts from its reference may make up for a mistake.
     agreed = [
         text for mend, text in zip(search.mends, mends, strict=True) if parting is None or mend.place in parting.places
@@ -647,21 +655,38 @@ class Trial:
         """
         experiment, suspect = self._context.experiment, self._cases[0].suspect
         self._work.done, self._work.most = 0.0, min(self._work.most, _OF_PARTING * RATE)
-        references = [self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic) for case in self._cases]
-        places = _places(experiment, "graph", references[0].graph)
-        aligned = alignment.Alignment(suspect.graph, suspect.ran, references[0].ran, experiment.mesh, places.get)
         try:
-            parted = aligned.parted(partial(self._with_values, [reference.ran for reference in references]))
+            reruns = [self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic) for case in self._cases]
+            places, own = _places(experiment, "graph", reruns[0].graph), self._places
+            aligned = alignment.Alignment(suspect.graph, suspect.ran, reruns[0].ran, experiment.mesh, places.get)
+            parted = aligned.parted(partial(self._with_values, [reference.ran for reference in reruns]))
         except Exhausted:
             return None
         if parted is None:
             return None
-        own = _places(self.suspect.experiment, self.suspect.section, suspect.graph)
         lines = [own[number] for number in parted.values if number in own]
-        given = [each for line in lines for each in passing_to(line)]
+        passing = [each for line in lines for each in passing_to(line)]
         passed = [passed_on(own[number]) for number in parted.last if number in own]
-        frames = tuple(dict.fromkeys(line for line in (*lines, *given, *passed) if line is not None))
-        return Parting(frames, places.get(parted.reference)) if lines else None
+        frames = tuple(dict.fromkeys(line for line in (*lines, *passing, *passed) if line is not None))
+        given = frozenset(own[number] for number in parted.given if number in own)
+        return Parting(frames, places.get(parted.reference), given) if lines else None
+
+    @cached_property
+    def _places(self) -> dict[int, Frame]:
+        return _places(self.suspect.experiment, self.suspect.section, self._cases[0].suspect.graph)
+
+    def frames(self, edit: Edit) -> list[Frame]:
+        """The lines of the user's file whose operations an edit changes, as those that read a number."""
+        frames = self.suspect.experiment.given_frames[self.suspect.section]
+        return [frames[str(line)] for line in edit.changed.lines if str(line) in frames]
+
+    def or_its_number(self, edit: Edit) -> str:
+        """The end of a message that names the statement which computes what an edit of a permutation changes."""
+        if edit.kind != "direction" or edit.frame is None:
+            return ""
+        traced = {(frame.file, frame.line) for frame in self._places.values()}
+        given = [each for each in reading(edit.frame).given if not computes(each, traced)]
+        return "".join(f"; or {each.name} is wrong, {each.frame}" for each in given)
 
     def _with_values(
         self, references: Sequence[alignment.Ran], number: int, meant: alignment.Meant

@@ -60,13 +60,11 @@ class Meant:
 @dataclass(frozen=True)
 class Parted:
     """Where a function parts from its reference: by number the values among which the mistake is, those of them that no
-    equation reads, so that what passes them on may be wrong, those that they are made of, and a value of the reference
-    that mends it.
+    equation reads, so that what passes them on may be wrong, and a value of the reference that mends it.
     """
 
     values: tuple[int, ...]
     last: tuple[int, ...]
-    given: tuple[int, ...]
     reference: int
 
 
@@ -108,8 +106,7 @@ class Alignment:
         loops = (loop.results[0].number for first in firsts for loop in self._loops(first))
         values = (*loops, *(number for number in self._equations if number in among))
         last = tuple(first for first in firsts if not self._is_read(first))
-        given = tuple({each for number in among for each in self._operands.get(number, ())} - among)
-        return Parted(values, last, given, next(iter(firsts.values()))[0].runs[0][0]) if values else None
+        return Parted(values, last, next(iter(firsts.values()))[0].runs[0][0]) if values else None
 
     def _around(self, first: int, mended: Ran, mends: Callable[[int, Meant], Ran | None]) -> set[int]:
         """The values among which the mistake is, if the first value that may be mended is this one.

@@ -76,14 +76,10 @@ class NotInterpreted(Exception):
 
 @dataclass(frozen=True)
 class Parting:
-    """The lines at which a function parts from its reference, and the line of the reference whose value mends it.
-
-    `given`: the lines that give what they read, which may have given another value than is meant.
-    """
+    """The lines at which a function parts from its reference, and the line of the reference whose value mends it."""
 
     frames: tuple[Frame, ...]
     reference: Frame | None
-    given: frozenset[Frame] = frozenset()
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -137,11 +133,9 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
         for mend in search.mends
     ]
     # What mends a function elsewhere than where it parts from its reference may make up for a mistake.
-    agreed = [
-        text for mend, text in zip(search.mends, mends, strict=True) if parting is None or mend.place in parting.places
-    ]
-    if agreed:
-        return [who, agreed[0], *(f"or {other}" for other in agreed[1:])]
+    of_edits = {frame for mend in search.mends for frame in (mend.frame, *trial.frames(mend))}
+    if mends and (parting is None or not of_edits.isdisjoint(parting.frames)):
+        return [who, mends[0], *(f"or {other}" for other in mends[1:])]
     none = search.nothing("the function", "it equal its reference")
     if parting is None or len(mends) + len(parting.places) > _NAMED:
         return [who, f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
@@ -668,8 +662,7 @@ class Trial:
         passing = [each for line in lines for each in passing_to(line)]
         passed = [passed_on(own[number]) for number in parted.last if number in own]
         frames = tuple(dict.fromkeys(line for line in (*lines, *passing, *passed) if line is not None))
-        given = frozenset(own[number] for number in parted.given if number in own)
-        return Parting(frames, places.get(parted.reference), given) if lines else None
+        return Parting(frames, places.get(parted.reference)) if lines else None
 
     @cached_property
     def _places(self) -> dict[int, Frame]:

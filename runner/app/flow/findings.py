@@ -285,12 +285,11 @@ class Findings:
             program: decided.decide(of[program], verdict, runs[program]) if program in runs else verdict
             for program, verdict in values.items()
         }
-        context.proved = twins.proved(judged)
         self._record.warnings += twins.unrun(judged)
         judged = twins.annotated(judged) if verify == "twin" else judged
-        return judged | self._parted(
-            {program: verdict for program, verdict in judged.items() if parting.sought(verdict)}
-        )
+        judged |= self._parted({program: verdict for program, verdict in judged.items() if parting.sought(verdict)})
+        context.proved = twins.proved(judged)
+        return judged
 
     def _parted(self, values: Mapping[Program, ValueVerdict]) -> dict[Program, ValueVerdict]:
         """The `value` verdicts on programs that are wrong in their own dtypes alone, with the line where they part."""

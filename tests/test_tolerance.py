@@ -254,10 +254,10 @@ def test_a_wider_dtype_keeps_what_a_narrow_one_lost() -> None:
 
 @pytest.mark.parametrize(("moved", "least"), [(False, True), (True, False)])
 def test_a_number_equals_an_exact_one_by_chance_if_its_equal_was_moved(moved: bool, least: bool) -> None:
-    one = np.uint64(1)
-    keys = [np.array([one, one + np.uint64(moved)]), one]
-    at = flips.LocalDecision("comparison", None, np.greater_equal, (np.ones(2), 1.0), (np.full(2, 1e-15), None), keys)
-    assert [bool(np.all(other)) for other in flips.candidates(at, np.ones(2, bool))] == [True, least]
+    keys = [np.array([1, 2 if moved else 1], np.uint64), np.uint64(1)]
+    operands, windows = (np.ones(2), 1.0), (np.full(2, 1e-15), None)
+    decision = flips.LocalDecision("comparison", None, np.greater_equal, operands, windows, keys)
+    assert [bool(np.all(other)) for other in flips.candidates(decision, np.ones(2, bool))] == [True, least]
 
 
 def test_a_cast_of_numbers_as_coarse_as_it_rounds_and_decides_nothing() -> None:

@@ -61,6 +61,8 @@ class Context:
     """The outputs that depend on a rule of the user's own, which derived lines do not have."""
     proved: Set[tuple[Program, str]] = frozenset()
     """The outputs of programs that rounding does not decide and whose twins are right."""
+    rounded: Set[Program] = frozenset()
+    """The programs that are right in float64, and whose rounding alone makes values infinite or NaN."""
     failed: Set[tuple[Program, str]] = frozenset()
     """The outputs of programs whose `value` failed."""
     specs: Mapping[str, Spec] = field(init=False)

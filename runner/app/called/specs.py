@@ -73,7 +73,8 @@ def spread(specs: Any, tree: Any, place: str) -> list[Any]:
         raise WrongSpecs(place, _of_text(specs))
     mine, theirs = _children(tree_util, specs), _children(tree_util, tree)
     if mine is None or (theirs is None and isinstance(specs, tuple)):
-        raise WrongSpecs(place, f"a spec is a PartitionSpec, not {specs!r}{as_spec(specs)}")
+        hint = as_spec(cast("object", specs))
+        raise WrongSpecs(place, f"a spec is a PartitionSpec, not {specs!r}{hint}")
     if theirs is None:
         raise WrongSpecs(place, f"it is a tree of specs, and the operand there is {_described(tree)}; give one spec")
     for key in [key for key in mine if key not in theirs]:

@@ -46,6 +46,10 @@ class Context:
     graph: Oracle | None
     per_device: Oracle | None
     in_float64: Mapping[Section, Mapping[str, Rounding]] = field(default_factory=dict[Section, Mapping[str, Rounding]])
+    in_float64_uncast: Mapping[Section, Mapping[str, Rounding]] = field(
+        default_factory=dict[Section, Mapping[str, Rounding]]
+    )
+    """The same where no cast rounds; empty until it is needed."""
     uncast: Mapping[Section, Mapping[str, PerDevice]] = field(default_factory=dict[Section, Mapping[str, PerDevice]])
     released: Mapping[str, str] = field(default_factory=dict[str, str])
     """The outputs whose pinned values do not apply to this run, each with the reason."""
@@ -59,9 +63,10 @@ class Context:
     """The oracles of the gradients, whose values are also in the two sections."""
     without_rules: frozenset[str] = frozenset()
     """The outputs that depend on a rule of the user's own, which derived lines do not have."""
-    proved: Mapping[tuple[Program, str], float] = field(default_factory=dict[tuple[Program, str], float])
-    """The outputs of programs that rounding does not decide and whose twins are right: by how many times the tolerance
-    each is off."""
+    proved: Set[tuple[Program, str]] = frozenset()
+    """The outputs of programs that rounding does not decide and whose twins are right."""
+    rounded: Set[Program] = frozenset()
+    """The programs that are right in float64, and whose rounding alone makes values infinite or NaN."""
     failed: Set[tuple[Program, str]] = frozenset()
     """The outputs of programs whose `value` failed."""
     specs: Mapping[str, Spec] = field(init=False)

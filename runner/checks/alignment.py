@@ -115,14 +115,14 @@ class Alignment:
         """
         known, right = dict[int, bool](), dict[int, bool]()
         is_right = partial(self._is_known, function=mended, known=right)
-        among, following, seen = self._before([first], is_right), [first], set[int]()
+        among, following, readers = self._before([first], is_right), [first], set[int]()
         takes = self._is_known(first, self._function, {})
         while following:
             number = following.pop()
             for reader in self._readers.get(number, ()):
-                if reader not in self._live or reader in seen:
+                if reader not in self._live or reader in readers:
                     continue
-                seen.add(reader)
+                readers.add(reader)
                 if reader not in self._equations:
                     following.append(reader)
                     continue

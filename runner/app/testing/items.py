@@ -232,6 +232,8 @@ class _Check(pytest.Item):
         if verdict is None:
             raise _Failure(f"the record has no check '{self.name}' of {of}")
         if verdict.status == "not_run":
+            if error := self.ran.record.error:
+                raise _Failure(f"{of}: {self.name} was not run, since the run ended: {error}")
             pytest.skip(verdict.reason or "it was not run")
         if verdict.status == "known":
             # An output that is right after all has the status failed: this is strict.

@@ -42,10 +42,9 @@ from runner.programs.derivation import (
 )
 from runner.programs.derivation.calls import Argument, Call
 from runner.programs.derivation.derive import Hints, Typing, derive
-from runner.programs.derivation.operations import WAYS
 from runner.programs.derivation.registry import Way
 from runner.programs.derivation.rules import Rule, followed
-from runner.programs.derivation.ruling import Rulings
+from runner.programs.derivation.ruling import WAYS, Rulings
 from runner.programs.derivation.terms import Part, built, constant
 from runner.worker.derive import planned
 from tests import harness, samples

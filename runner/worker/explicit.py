@@ -23,8 +23,7 @@ from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph
-from runner.graph.sharding.repairs import Repair, candidates
-from runner.graph.sharding.results import OperandLayout, of_lookup
+from runner.graph.sharding.repairs import OperandLayout, Repair, candidates, of_lookup
 from runner.graph.source import FunctionCall
 from runner.programs.types import Repairs
 from runner.worker import calls, setting

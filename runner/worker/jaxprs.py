@@ -38,8 +38,9 @@ from runner.graph.model import LoopForm, Region
 from runner.graph.source import Frame
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Term, within
 from runner.programs.derivation.terms import built, constant, indexed
-from runner.worker import addressed, calls
+from runner.worker import calls
 from runner.worker.marks import marked, unmarked
+from runner.worker.primitives import collectives
 from runner.worker.primitives.application import (
     REFERENCE,
     Application,
@@ -624,7 +625,7 @@ class _Body:
         if self.follows:
             self._follow(equation, operands)
         sizes = {} if self.reader.mesh is None else self.reader.mesh.sizes
-        if (fault := addressed.fault(equation.primitive.name, equation.params, sizes)) is not None:
+        if (fault := collectives.fault(equation.primitive.name, equation.params, sizes)) is not None:
             raise self._cannot(fault)
         application = Application(
             equation.primitive.name,

@@ -25,8 +25,7 @@ from runner.compiled.explanation.model import Argument, ExplainedMesh, Explanati
 from runner.compiled.explanation.modules import Known, UnreadableModule
 from runner.compiled.explanation.places import Places
 from runner.compiled.explanation.texts import sources
-from runner.graph.sharding.keys import LayoutKeys
-from runner.graph.sharding.propagation import AskedCollective, Plan, PlannedCollective
+from runner.graph.sharding.propagation import AskedCollective, LayoutKeys, Plan, PlannedCollective
 from runner.worker import lowered, propagation, protos, shardy, unoptimized, versions
 from runner.worker import modules as mlir
 

@@ -15,7 +15,7 @@ from runner.app.testing.session import UPDATES, Collected, Run, Session
 from runner.base.faults import InvalidExperiment
 from runner.checks import registry
 from runner.experiment import expect, topology
-from runner.experiment.config import layers
+from runner.experiment.config import files
 from runner.experiment.config.compose import Configuration, InvalidConfiguration, compose
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.config.sources import shown
@@ -192,7 +192,7 @@ class ExperimentFile(pytest.File):
         mine, home = self.path.resolve(), self.folder / "experiment"
         others = [file.relative_to(home).with_suffix("").as_posix() for file in home.rglob("*.yaml")]
         return any(
-            mine in {layer.file.resolve() for layer in layers.layers([self.folder], {"experiment": name})}
+            mine in {layer.file.resolve() for layer in files.layers([self.folder], {"experiment": name})}
             for name in others
             if name != self.experiment
         )

@@ -258,6 +258,19 @@ def test_a_name_that_a_lambda_reads_and_nothing_defines_is_named(line: str, name
     assert (fault.expression or "")[fault.start : fault.end] == name
 
 
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [("cond(sum(s) > 0, lambda q: q + p, lambda q: q, h)", "q"), ("map(lambda q: q + p, h)", "q")],
+)
+def test_the_names_that_a_lambda_may_read_are_its_parameters_and_none_that_the_reader_made(
+    line: str, known: str
+) -> None:
+    fault = refused(changed(both={"y": line}, outputs={"y": []}, grad=None))
+    names = fault.message.partition("; there are ")[2].split(", ")
+    assert known in names
+    assert not [name for name in names if name.startswith("y_")]
+
+
 @pytest.mark.parametrize("line", ["step(w, grad.w, s)", "cond(s > 0, step, kept, w, grad.w, s)"])
 def test_a_function_of_which_some_lines_need_gradients(line: str, tmp_path: Path) -> None:
     text = f"""\

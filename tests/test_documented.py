@@ -150,8 +150,8 @@ def folder(tmp_path: Path) -> Path:
     text = (ROOT / "conf" / "experiment" / "case3_allreduce.yaml").read_text(encoding="utf-8")
     (tmp_path / "my_conf" / "experiment" / "mine.yaml").write_text(text.replace("case3_allreduce", "mine"))
     for _, block in YAML:
-        if (own := re.match(r"# @package _global_\nname: (\w+)\n", block)) is not None:
-            (tmp_path / f"{own[1]}.yaml").write_text(block, encoding="utf-8")
+        if block.startswith("name: feedforward\n"):
+            (tmp_path / "feedforward.yaml").write_text(block, encoding="utf-8")
     return tmp_path
 
 

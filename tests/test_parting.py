@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -126,6 +127,9 @@ def test_a_program_is_proved_by_its_equations_only_if_each_is_right_and_its_outp
     assert "each of the program's 2 equations is right to rounding" in str(judged.note)
     assert parting.proved(verdict, dataclasses.replace(right, same=False)) is None
     assert parting.proved(verdict, dataclasses.replace(right, of=3)) is None
+    endless = dataclasses.replace(verdict.outputs["grad.v"], max_abs_error=math.inf)
+    assert parting.proved(dataclasses.replace(verdict, outputs={**verdict.outputs, "grad.v": endless}), right) is None
+    assert "divides by what rounds to 0, or leaves the range of a dtype" in parting.sentence(None, right)
     (tanh, times) = right.equations
     off = dataclasses.replace(times, error=5 * (times.spread + 2.0**-23 * times.scale))
     assert parting.proved(verdict, dataclasses.replace(right, equations=[tanh, off])) is None

@@ -11,6 +11,8 @@ import pytest
 
 import runner
 from runner.app import swept
+from runner.app.cli import resume
+from runner.experiment.config import sources
 from runner.experiment.config.quoting import for_hydra
 from runner.reports.record.record import UnreadableRecord
 from tests.faults import GOOD
@@ -115,6 +117,20 @@ def test_a_message_about_a_mapping_names_no_temporary_file(tmp_path: Path) -> No
     with pytest.raises(runner.InvalidConfiguration) as error:
         runner.sweep(experiment, "seed=1,2", folder=tmp_path / "sweep")
     assert str(error.value) == "runner.sweep({…})  grap\n  there is no key 'grap'; did you mean 'graph'?"
+
+
+def test_a_sweep_of_a_mapping_keeps_its_experiment_for_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary" / "experiment" / "mine_.yaml"
+    temporary.parent.mkdir(parents=True)
+    temporary.write_text(GOOD, encoding="utf-8")
+    monkeypatch.setattr(sources, "OF_MAPPINGS", {temporary})
+    chosen = ["--config-dir", str(temporary.parents[1]), "+experiment=mine_"]
+    resume.leave(tmp_path / "sweep", ["-m", "seed=1,2", *chosen])
+    temporary.unlink()
+    resumed = resume.read([f"resume={tmp_path / 'sweep'}"])
+    assert resumed is not None
+    assert resumed.arguments[2:5] == ["--config-dir", str(tmp_path / "sweep" / "conf"), "+experiment=mine_"]
+    assert (tmp_path / "sweep" / "conf" / "experiment" / "mine_.yaml").read_text(encoding="utf-8") == GOOD
 
 
 def test_a_table_that_cannot_be_read_is_one_message(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from runner.base import dtypes
 from runner.checks.compare import Alternatives, Difference, Tolerance, carried, difference, tolerance
-from runner.checks.reference import Oracle, Rounding, magnitude, measure
+from runner.checks.reference import Oracle, Rounding, flips, magnitude, measure
 from runner.checks.reference.arithmetic import ANY
 from runner.checks.reference.rounded import Machine, rounded
 from runner.checks.whole import Whole, as_a_whole
@@ -250,6 +250,14 @@ def test_a_wider_dtype_keeps_what_a_narrow_one_lost() -> None:
     assert oracle.undecided == ()
     assert oracle.rounding["C"].error == pytest.approx(oracle.rounding["p"].error)
     assert oracle.rounding["C"].error > 2**-9 * np.max(np.abs(oracle.values["p"][0]))
+
+
+@pytest.mark.parametrize(("moved", "least"), [(False, True), (True, False)])
+def test_a_number_equals_an_exact_one_by_chance_if_its_equal_was_moved(moved: bool, least: bool) -> None:
+    keys = [np.array([1, 2 if moved else 1], np.uint64), np.uint64(1)]
+    operands, windows = (np.ones(2), 1.0), (np.full(2, 1e-15), None)
+    decision = flips.LocalDecision("comparison", None, np.greater_equal, operands, windows, keys)
+    assert [bool(np.all(other)) for other in flips.candidates(decision, np.ones(2, bool))] == [True, least]
 
 
 def test_a_cast_of_numbers_as_coarse_as_it_rounds_and_decides_nothing() -> None:

@@ -905,7 +905,8 @@ def scans(x):
 @function(("i", 6, 50), ("i", 6, 7))
 def integers(a, b):
     b = b + 1
-    return a ^ b, a << 1, jax.lax.shift_right_logical(a, b), a % b, -a // b, jax.lax.population_count(a), a.astype(bool)
+    bits = jax.lax.population_count(a - 25)
+    return a ^ b, a << 1, jax.lax.shift_right_logical(a, b), a % b, -a // b, bits, a.astype(bool)
 
 
 @function((2, 3, 4), (2, 4, 5), (4, 3, 2))

@@ -103,6 +103,8 @@ def blame(
     of = f" in {listed([paths.get(name, name) for name in wrong])}" if len(outputs) > len(wrong) else ""
     twins = {twin.status for name in wrong if (twin := _twin(outputs[name])) is not None}
     referred, written = context.experiment.imports.referred, context.experiment.imports.written
+    if program in context.rounded:
+        return f"{program} differs{of}, in its own dtypes alone: its rounding makes values infinite or NaN"
     if (referred or written) and {*right} <= {Program.DERIVED} and program is not Program.DERIVED:
         # What is derived is written from the references.
         differ = f"{listed(failing)} {'differ' if len(failing) > 1 else 'differs'}"

@@ -50,10 +50,6 @@ class Tolerance:
         """The tolerance between two values that are each within their tolerance of a third."""
         return Tolerance(self.rtol + other.rtol, self.atol + other.atol)
 
-    def times(self, factor: float) -> Tolerance:
-        """The tolerance, widened by a factor."""
-        return Tolerance(self.rtol * factor, self.atol * factor)
-
 
 NOTHING = Tolerance(0.0, 0.0)
 

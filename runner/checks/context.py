@@ -59,9 +59,10 @@ class Context:
     """The oracles of the gradients, whose values are also in the two sections."""
     without_rules: frozenset[str] = frozenset()
     """The outputs that depend on a rule of the user's own, which derived lines do not have."""
-    proved: Mapping[tuple[Program, str], float] = field(default_factory=dict[tuple[Program, str], float])
-    """The outputs of programs that rounding does not decide and whose twins are right: by how many times the tolerance
-    each is off."""
+    proved: Set[tuple[Program, str]] = frozenset()
+    """The outputs of programs that rounding does not decide and whose twins are right."""
+    rounded: Set[Program] = frozenset()
+    """The programs that are right in float64, and whose rounding alone makes values infinite or NaN."""
     failed: Set[tuple[Program, str]] = frozenset()
     """The outputs of programs whose `value` failed."""
     specs: Mapping[str, Spec] = field(init=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -67,14 +68,13 @@ def proved(verdict: ValueVerdict, parted: Parted) -> ValueVerdict | None:
     """Return the verdict on a program whose twin is right and each of whose equations is right to rounding.
 
     Its error is what the roundings of its own lines add up to, which the oracle's lines need not have. None if an
-    equation was not measured or is further off, or if the program has other outputs when it returns all its values.
+    equation was not measured or is further off, if the program has other outputs when it returns all its values, or if
+    values are infinite or NaN where the oracle's are finite.
     """
-    right = all(
-        equation.error is not None and equation.error <= _allowed(equation, RIGHT) for equation in parted.equations
-    )
-    if not right or not parted.same or len(parted.equations) < parted.of:
+    alone = {name: output for name, output in verdict.compared.items() if _alone(output)}
+    if not rounds(parted) or not all(math.isfinite(output.max_abs_error) for output in alone.values()):
         return None
-    reasons = {name: _right(output, parted.of) for name, output in verdict.compared.items() if _alone(output)}
+    reasons = {name: _right(output, parted.of) for name, output in alone.items()}
     outputs = {
         name: replace(output, status="passed", reason=reasons[name]) if name in reasons else output
         for name, output in verdict.outputs.items()
@@ -82,6 +82,14 @@ def proved(verdict: ValueVerdict, parted: Parted) -> ValueVerdict | None:
     notes = [f"{name}: {reason}" for name, reason in reasons.items()]
     judged = value.revised(verdict, outputs)
     return replace(judged, note="; ".join(filter(None, (verdict.note, *notes))))
+
+
+def rounds(parted: Parted) -> bool:
+    """Whether every equation was measured and is right to rounding, and the outputs are those of the program."""
+    right = all(
+        equation.error is not None and equation.error <= _allowed(equation, RIGHT) for equation in parted.equations
+    )
+    return right and parted.same and len(parted.equations) == parted.of
 
 
 def _right(output: ValueOutput, equations: int) -> str:
@@ -95,6 +103,11 @@ def _right(output: ValueOutput, equations: int) -> str:
 
 def sentence(parting: Parting | None, parted: Parted) -> str:
     """Return in words where a program and its twin part."""
+    if parting is None and rounds(parted):
+        return (
+            f"each of the program's {parted.of} equations is right to rounding: it divides by what rounds to 0, or "
+            "leaves the range of a dtype"
+        )
     if parting is None:
         left_out = parted.of - len(parted.equations)
         others = f" ({left_out} have no meaning in float64)" if left_out else ""

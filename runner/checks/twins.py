@@ -49,10 +49,10 @@ def _doubtful(output: ValueOutput) -> bool:
     return output.status in ("failed", "weak") or output.undecided is not None
 
 
-def proved(verdicts: Mapping[Program, ValueVerdict]) -> dict[tuple[Program, str], float]:
-    """The outputs that twins have decided to be right: by how many times the tolerance each is off."""
+def proved(verdicts: Mapping[Program, ValueVerdict]) -> set[tuple[Program, str]]:
+    """The outputs that twins have decided to be right, although rounding does not."""
     return {
-        (program, name): max(1.0, (output.accuracy or 0.0) / min(SAFE.values()))
+        (program, name)
         for program, verdict in verdicts.items()
         for name, output in verdict.compared.items()
         if output.status == "passed" and output.twin is not None and output.twin.status == "passed"

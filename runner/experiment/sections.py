@@ -199,7 +199,9 @@ class _SectionReader:
     def _fresh(self, wish: str, place: Place) -> str:
         """A new name that the lines around it do not use."""
         frame, scope = place.frame, place.scope
-        return free(wish, {*scope.values, *scope.loops, *frame.own} if frame.scopes else self.taken)
+        name = free(wish, {*scope.values, *scope.loops, *frame.own} if frame.scopes else self.taken)
+        scope.generated.add(name)
+        return name
 
     def _check(self, expression: Expression, place: Place, name: str | None) -> None:
         scope = place.scope
@@ -494,7 +496,7 @@ class _SectionReader:
         held = {*self.dims, *CONSTANTS, *self.functions, *forms.CALLING}
         free_names = [name for name in _free(body) if name.name not in held]
         for name in free_names:
-            self._check(Expression(place.text, name), replace(place, scope=known), None)
+            self._check(Expression(place.text, name), replace(place, scope=replace(known, bound=parameters)), None)
         read = tuple(dict.fromkeys(name.name for name in free_names))
         label = given[0] if len(given) == 1 else self._fresh(together(given), place)
         first, *_ = [outer.named(name, self.taken) for name in given]

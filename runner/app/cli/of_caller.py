@@ -24,7 +24,8 @@ def main(arguments: list[str]) -> int:
         from runner.experiment.config.sources import OF_MAPPINGS
         from runner.link import scratch
 
-        # The end of every command removes its temporary folders.
+        # The end of every command removes its temporary folders. `resume.leave` copies the file, which the last three
+        # arguments name.
         file = scratch.Folder("sweep").path / "experiment" / f"{request['name']}_.yaml"
         file.parent.mkdir()
         file.write_text(request["text"], encoding="utf-8")

@@ -14,7 +14,7 @@ from pathlib import Path
 from runner.base import plain
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict, is_list
-from runner.experiment.config import quoting
+from runner.experiment.config import folders, quoting, sources
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.reports.record import manifest
 from runner.reports.record.folders import FILE
@@ -108,13 +108,26 @@ def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
 
 
 def leave(folder: Path, arguments: Sequence[str]) -> None:
-    """Write into the folder of a sweep the arguments that began it, and the working directory."""
+    """Write a sweep's arguments and working directory into its folder, and the experiment if that has no file."""
     folder.mkdir(parents=True, exist_ok=True)
     if manifest.read(folder) is None:
         manifest.mark(folder, "sweep")
     manifest.again(folder)
-    text = json.dumps({"arguments": list(arguments), "from": os.getcwd()}, indent=1, ensure_ascii=False)
+    kept = list(arguments)
+    for file in sources.OF_MAPPINGS:
+        kept = _with_copy(kept, file, folder)
+    text = json.dumps({"arguments": kept, "from": os.getcwd()}, indent=1, ensure_ascii=False)
     write_text(folder / FILE, text + "\n")
+
+
+def _with_copy(arguments: list[str], file: Path, folder: Path) -> list[str]:
+    """Copy the temporary file of an experiment into the sweep's folder; return the arguments that name the copy."""
+    copy = folder / "conf" / "experiment" / file.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    write_text(copy, file.read_text(encoding="utf-8"))
+    *others, _, own, _ = arguments
+    config, name = folders.located(copy, None if Path(own) == file.parent.parent else Path(own))
+    return [*others, "--config-dir", str(config), f"+experiment={quoting.for_hydra(name)}"]
 
 
 def _refused(argument: str, message: str) -> InvalidConfiguration:

@@ -285,14 +285,14 @@ class Findings:
             program: decided.decide(of[program], verdict, runs[program]) if program in runs else verdict
             for program, verdict in values.items()
         }
-        context.proved = twins.proved(judged)
         self._record.warnings += twins.unrun(judged)
         judged = twins.annotated(judged) if verify == "twin" else judged
-        return judged | self._parted(
-            {program: verdict for program, verdict in judged.items() if parting.sought(verdict)}
-        )
+        alone = {program: verdict for program, verdict in judged.items() if parting.sought(verdict)}
+        judged |= self._parted(context, alone)
+        context.proved = twins.proved(judged)
+        return judged
 
-    def _parted(self, values: Mapping[Program, ValueVerdict]) -> dict[Program, ValueVerdict]:
+    def _parted(self, context: Context, values: Mapping[Program, ValueVerdict]) -> dict[Program, ValueVerdict]:
         """The `value` verdicts on programs that are wrong in their own dtypes alone, with the line where they part."""
         if not values or self._reruns is None:
             return {}
@@ -308,6 +308,7 @@ class Findings:
             else:
                 place = parting.first(self._written(program), program, parted)
                 sentence = parting.sentence(place, parted)
+                context.rounded |= {program} if parting.rounds(parted) else set()
             judged[program] = replace(verdict, parting=place, diagnosis=[*verdict.diagnosis, sentence])
         return judged
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from runner.base.words import listed
-from runner.checks.compare import SAME, Alternatives, Difference, Tolerance, carried, difference
+from runner.checks.compare import NOTHING, SAME, Alternatives, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.checks.reference import magnitude
@@ -52,11 +52,11 @@ def check(
             if output.dtype != peer_output.dtype:
                 apart.append(f"{name} is {output.dtype}, but {peer_output.dtype} in {peer.program}")
                 continue
-            if {(run.program, name), (peer.program, name)} <= context.proved.keys():
-                # Their twins equal the oracle, so each other.
+            both = {(run.program, name), (peer.program, name)}
+            if both & context.proved and not both & context.failed:
+                # Both are right, and the tolerance does not say how far apart.
                 continue
-            times = [context.proved.get((each.program, name), 1.0) for each in (run, peer)]
-            measured = _apart(context, name, output, peer_output, known, times)
+            measured = _apart(context, name, output, peer_output, known)
             largest = max(largest, measured.max_abs)
             if measured.wrong:
                 apart.append(f"{name} differs from {peer.program} at {measured.wrong} of {measured.size} elements")
@@ -92,12 +92,9 @@ def _sections(context: Context, name: str, *runs: ProgramRun) -> list[Section]:
     return [section for run in runs if (section := context.knows(run.program, name)) is not None]
 
 
-def _apart(
-    context: Context, name: str, output: Output, peer_output: Output, sections: list[Section], times: list[float]
-) -> Difference:
-    """The difference of two programs' outputs; each may differ from its section's oracle by `times` the tolerance."""
-    own = zip(times, sections, strict=True)
-    allowed = sum((context.tolerance(section, name).times(factor) for factor, section in own), Tolerance(0.0, 0.0))
+def _apart(context: Context, name: str, output: Output, peer_output: Output, sections: list[Section]) -> Difference:
+    """The difference of two programs' outputs; each may be a tolerance from its section's oracle."""
+    allowed = sum((context.tolerance(section, name) for section in sections), NOTHING)
     if len(set(sections)) > 1 and name in context.experiment.approximate:
         largest = magnitude(context.oracle(sections[0]).values[name])
         allowed += Tolerance(0.0, context.experiment.approximate[name] * largest)

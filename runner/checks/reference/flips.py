@@ -224,12 +224,25 @@ def candidates(at: LocalDecision, result: Any) -> Iterator[Any]:
 
 def _unless_same(at: LocalDecision, result: Any, candidate: Any) -> Any:
     """A comparison of numbers that are equal in every draw does not change."""
-    same = np.asarray(at.keys[0] == at.keys[1])
+    same = _same(at)
 
     def of(decided: Any, new: Any) -> Any:
         return dtypes.where(same if same.shape == np.shape(decided) else np.all(same), decided, new)
 
     return again(result, (of(*pair) for pair in zip(leaves(result), leaves(candidate), strict=True)))
+
+
+def _same(at: LocalDecision) -> np.ndarray:
+    """Where the two operands are the same number, whatever rounding does.
+
+    A computed number may equal an exact one in every draw by chance: it did, if another number that equals its exact
+    one was moved.
+    """
+    same = np.asarray(at.keys[0] == at.keys[1])
+    if all(window is not None for window in at.windows[:2]):
+        return same
+    equal = np.asarray(at.operands[0] == at.operands[1])
+    return same & (not np.any(equal & ~same))
 
 
 def _off(at: LocalDecision) -> list[Any]:
@@ -243,7 +256,7 @@ def _equal(at: LocalDecision, result: Any) -> Any:
     if np.ndim(result) == 0 and np.shape(a) != np.shape(b):
         # Arrays of different shapes are never equal.
         return result
-    same = at.keys[0] == at.keys[1]
+    same = _same(at)
     with np.errstate(all="ignore"):
         near = np.abs(np.asarray(a) - np.asarray(b)) <= off_a + off_b
     if np.shape(near) != np.shape(result):

@@ -303,7 +303,7 @@ def of_float64(
         return {name: Rounding(oracle.rounding[name].error * _FLOAT32_TO_FLOAT64) for name in keep}
     again = _Section(experiment, section, arrays, floats, tuple(keep))
     rounding = {name: Rounding() for name in keep}
-    for draw in range(2):
+    for draw in range(_times(_DRAWS, oracle.work, 2) if recorded.decisions else 2):
         script = Following(recorded, SAFETY_OF_FLOAT64)
         drawn = again.values(script, Machine(seed=draw), "float64", known_as if draw else None)
         _take_in(oracle, rounding, drawn, lambda name, value: None)

@@ -175,7 +175,7 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
     """Report a group chosen twice or overridden where none is chosen, or several values without `--multirun`."""
     text = str(error)
     if ambiguous := re.match(r"Ambiguous value for argument '(.*)'", text):
-        return quoting.ambiguous(ambiguous.group(1))
+        return quoting.ambiguous(ambiguous.group(1), shape.GROUPS)
     if twice := re.match(r"(\S+) appears more than once in the final defaults list|Multiple values for (\S+)\.", text):
         group = twice.group(1) or twice.group(2)
         chosen = [override for override in sources.overrides if quoting.name(override) == group]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any, cast
 
 from runner.base.untyped import is_list, is_mapping
@@ -116,8 +117,8 @@ def sizes(text: str) -> str | None:
     return f"[{','.join(parts)}]" if len(parts) > 1 and all(map(str.isdecimal, parts)) else None
 
 
-def ambiguous(override: str) -> str:
-    """Return the message for an override with several values outside a sweep."""
+def ambiguous(override: str, groups: Sequence[str]) -> str:
+    """Return the message for an override with several values outside a sweep; the keys in `groups` choose files."""
     key, _, value = override.partition("=")
     typed = _quoted(key, value)
     text = f", for one text {typed}" if typed else ""
@@ -126,6 +127,11 @@ def ambiguous(override: str) -> str:
         return (
             f"command line: {override}\n  these are several values, and no mesh has such a name; "
             f"for the sizes of its axes write {for_shell(f'mesh.shape={shape}')}"
+        )
+    if key.lstrip("+") in groups:
+        first = value.partition(",")[0]
+        return (
+            f"command line: {override}\n  these are several values: add -m to run them all, or name one: {key}={first}"
         )
     return (
         f"command line: {override}\n  these are several values: add -m to run them all; "

@@ -26,6 +26,8 @@ class VisibleNames:
     - `static`: the earlier lines that are integers known without arrays.
     - `parameters`: those of a function that is checked by itself, whose arguments are not known.
     - `functions`: the experiment's own functions, whose calls have been inlined already.
+    - `generated`: names that the reader made, which messages leave out; `bound`: the parameters of the lambda around
+      the expression, whose arguments stand there already.
     """
 
     section: Section
@@ -38,6 +40,8 @@ class VisibleNames:
     parameters: frozenset[str] = frozenset()
     functions: tuple[str, ...] = ()
     lengths: dict[str, int] = field(default_factory=dict[str, int])
+    generated: set[str] = field(default_factory=set[str])
+    bound: tuple[str, ...] = ()
 
     def nested(self) -> VisibleNames:
         """Return a copy to which the names of a loop's body can be added."""
@@ -155,7 +159,7 @@ def _check_name(expression: Expression, node: Term, name: str, scope: VisibleNam
         raise expression.fault(f"'{name}' is used before it is assigned; the lines run in order, so move it up", node)
     if name in OPERATIONS:
         raise expression.fault(f"'{name}' is an operation; call it: {name}(…)", node)
-    known = sorted({*scope.values, *scope.sizes, *scope.loops})
+    known = sorted({*scope.values, *scope.sizes, *scope.loops, *scope.bound} - scope.generated)
     raise expression.fault(f"no array, dim or earlier name '{name}'{nearest(name, known) or _names(known)}", node)
 
 

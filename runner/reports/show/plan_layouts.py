@@ -133,8 +133,11 @@ def spec_text(entries: Any) -> str:
 def show_layouts(path: Path) -> None:
     """Print the layouts that a run planned."""
     plan = read(path)
-    layouts = "; ".join(f"{', '.join(names)}: {spec}" for spec, names in grouped(plan.layouts, plan.labels))
-    print(printable(f"\nlayouts planned, for the least {plan.least} ({amount(plan.cost, plan.least)}): {layouts}"))
+    planned = [f"{', '.join(names)}: {spec}" for spec, names in grouped(plan.layouts, plan.labels)]
+    if (saved := plan.plain["plan"]["best"].get("saved")) is not None:
+        planned.append(f"saved for the backward pass: {remat.words(saved)}")
+    least = f"the least {plan.least} ({amount(plan.cost, plan.least)})"
+    print(printable(f"\nlayouts planned, for {least}: {'; '.join(planned)}"))
     if plan.exceeds:
         print(EXCEEDS)
     for sentence in plan.parallelism:

@@ -165,7 +165,9 @@ def _rounded(application: Application) -> Term:
 
 @reads("population_count")
 def _counted_bits(application: Application) -> Term:
-    return application.made("astype(bitwise_count({x}), {t})", t=application.result)
+    # `bitwise_count` counts the bits of the absolute value, as NumPy does.
+    unsigned = application.dtype if application.dtype.startswith("uint") else f"u{application.dtype}"
+    return application.made("astype(bitwise_count(astype({x}, {u})), {t})", u=unsigned, t=application.result)
 
 
 @reads("reduce_precision")

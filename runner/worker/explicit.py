@@ -3,7 +3,7 @@
 The graph is evaluated under an abstract mesh whose axes are Explicit, except those that the file declares Auto, which
 types, reshards and `out_sharding=` ignore. A user's own Python function is called as it is. If the types refuse a call,
 the first repair that they accept is used, of those that `runner/graph/sharding/repairs.py` proposes. The repairs are
-plain data, from which `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
+plain data, from which `runner/programs/global_view.py` writes `out_sharding=` and `reshard`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.sharding import ring
+from runner.worker.versions import bodies
 
 KINDS = {
     primitive: row.over.collective
@@ -58,8 +59,5 @@ def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:
     for equation in jaxpr.eqns:
         yield equation, times
         more = times * equation.params.get("length", 1) if equation.primitive.name == "scan" else times
-        for value in equation.params.values():
-            for inner in value if is_sequence(value) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _equations(inner, more)
+        for _, inner in bodies(equation):
+            yield from _equations(inner, more)

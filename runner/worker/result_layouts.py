@@ -23,7 +23,7 @@ from runner.worker.refusing import reported
 from runner.worker.setting import CallSettings, Setting
 from runner.worker.specs import partition
 from runner.worker.trees import Tree, plain_spec, spec_entry
-from runner.worker.versions import Literal
+from runner.worker.versions import Literal, bodies
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,6 @@ _KEEPING = (
 )  # fmt: skip
 """The primitives whose result is the next value of an operand of its shape."""
 
-_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-
 
 def candidates(
     operands: Mapping[str, tuple[Any, tuple[str, ...]]],
@@ -209,24 +207,24 @@ def _origins(jaxpr: Any, number: int) -> frozenset[int]:
 
 def _before(equation: Any, variable: Any) -> list[Any]:
     """The operands of which a result of an equation may be the next value."""
-    name, params = equation.primitive.name, equation.params
+    name = equation.primitive.name
     number = equation.outvars.index(variable)
     if name in _KEEPING:
         same = [invar for invar in equation.invars if invar.aval.shape == variable.aval.shape]
         return same[:1] if "scatter" in name or name == "dynamic_update_slice" else same
     if name == "cond":
-        bodies, operands = [branch.jaxpr for branch in params["branches"]], equation.invars[1:]
+        called, operands = [body for _, body in bodies(equation)], equation.invars[1:]
     elif name == "scan" and number < len(equation.outvars):
-        bodies, operands = [getattr(params["jaxpr"], "jaxpr", params["jaxpr"])], equation.invars
-        if number >= len(bodies[0].outvars) or bodies[0].outvars[number].aval.shape != variable.aval.shape:
+        called, operands = [body for _, body in bodies(equation)], equation.invars
+        if number >= len(called[0].outvars) or called[0].outvars[number].aval.shape != variable.aval.shape:
             return []
     else:
-        body = next((params[key] for key in _BODIES if key in params), None)
-        if body is None or name in ("shard_map", "while", "custom_linear_solve"):
+        called = [body for key, body in bodies(equation) if key.endswith("jaxpr")][:1]
+        if not called or name in ("shard_map", "while", "custom_linear_solve"):
             return []
-        bodies, operands = [getattr(body, "jaxpr", body)], equation.invars
+        operands = equation.invars
     given: list[Any] = []
-    for body in bodies:
+    for body in called:
         count = len(body.invars)
         if number >= len(body.outvars) or count > len(operands):
             continue

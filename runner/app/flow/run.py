@@ -345,16 +345,7 @@ class Running:
 
 def _preload() -> None:
     """Import what the results of most runs need, while the worker is busy."""
-    for name in (
-        "dimensions",
-        "findings",
-        "logical_specs",
-        "modes",
-        "reason_keys",
-        "reruns",
-        "revising",
-        "untyped_output",
-    ):
+    for name in ("dimensions", "findings", "recording", "reruns", "revising", "untyped_output"):
         importlib.import_module(f"runner.app.flow.{name}")
 
 

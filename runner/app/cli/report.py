@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.app.cli import subcommands
-from runner.base import plain, regular
+from runner.base import plain
 from runner.base.untyped import is_dict
 from runner.base.words import of_system
 from runner.experiment.config.sources import shown
@@ -184,7 +184,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     try:
-        rows = [plain.parse(line) for line in regular.read_text(file).split("\n") if line]
+        rows = [plain.parse(line) for line in plain.read_text(file).split("\n") if line]
     except UnicodeDecodeError as error:
         raise plain.NotJson(f"not UTF-8: {error.reason}") from None
     for number, row in enumerate(rows, start=1):

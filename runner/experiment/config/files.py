@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import yaml
 
-from runner.base import regular
+from runner.base import plain
 from runner.base.untyped import is_dict, is_list, is_sequence
 from runner.experiment.config import text_size
 from runner.experiment.config.folders import file_of, is_there
@@ -85,7 +85,7 @@ def text(file: Path) -> str:
     if not is_there(file):
         raise UnreadableFile(f"{shown(file)}:1:1\n  this is no regular file, but a folder, a pipe or a dangling link")
     try:
-        return regular.read(file).decode("utf-8-sig")
+        return plain.content(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
@@ -124,7 +124,7 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
         key, _, names = override.partition("=")
         for name in names.split(",") if key.lstrip("+") == "experiment" else ():
             for file in (file_of(folder, "experiment", name.strip().strip("'\"")) for folder in folders):
-                refusal = text_size.refusal(regular.read_text(file, "replace")) if is_there(file) else None
+                refusal = text_size.refusal(plain.read_text(file, "replace")) if is_there(file) else None
                 if refusal is not None:
                     line, column, message = refusal
                     return f"{shown(file)}:{line}:{column}\n  {message}"
@@ -143,7 +143,7 @@ def _header(file: Path, written: str) -> str | None:
 def content(file: Path) -> Any:
     """The parsed content of a file; None where it is not YAML."""
     try:
-        return load(regular.read_text(file, "replace"))
+        return load(plain.read_text(file, "replace"))
     except yaml.YAMLError:
         return None
 
@@ -172,7 +172,7 @@ def chosen_twice(content: Mapping[str, Any]) -> str | None:
 def unread(file: Path) -> yaml.YAMLError | None:
     """The error that PyYAML raises for a file; None where it parses."""
     try:
-        load(regular.read_text(file, "replace"))
+        load(plain.read_text(file, "replace"))
     except yaml.YAMLError as error:
         return error
     return None

@@ -15,7 +15,6 @@ from runner.compiled.estimate.prices import Prices
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation
 from runner.programs.derivation import (
-    combining,
     defined,
     indexing,
     lookups,
@@ -132,7 +131,7 @@ def _ruled(call: Call) -> Ruled:
 
 
 FILES = (
-    combining, defined, indexing, lookups, matrices, pointwise, reductions, shaping, sliding, updating, windows,
+    defined, indexing, lookups, matrices, pointwise, reductions, shaping, sliding, updating, windows,
 )  # fmt: skip
 """The modules with rules, whose imports complete the registry."""
 

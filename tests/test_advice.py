@@ -251,6 +251,54 @@ def test_an_argument_of_jit_is_answered_with_ours(given: str) -> None:
     assert api.checked(double, (x, x), None, WORKERS, **{**more, **specs, argument[1]: P("x")}).status == "passed"
 
 
+def trained(x: Any, train: bool = True) -> Any:
+    return x * 2 if train else x
+
+
+def scaled(x: Any, by: Any) -> Any:
+    return x * by
+
+
+def joined(p: Any, x: Any) -> Any:
+    return p["a"] + p["b"] * x
+
+
+X, MESH = jnp.ones(4), {"x": 2}
+
+CALLS: list[tuple[Any, tuple[Any, ...], str, dict[str, Any], dict[str, Any]]] = [
+    (double, (X, X), "not the text 'x': write P('x')", {"in_specs": ("x", None)}, {"in_specs": (P("x"), None)}),
+    (double, (X, X), "not ('x',): write P('x')", {"in_specs": (("x",), None)}, {"in_specs": (P("x"), None)}),
+    (double, (X, X), "not ('x',): write P('x')", {"out_specs": ("x",)}, {"out_specs": P("x")}),
+    (double, (X, X), '; give one: mesh={"data": 2, "model": 2}', {"mesh": None}, {"mesh": {"data": 2, "model": 2}}),
+    (double, (X, X), 'sizes, such as {"data": 2, "model": 2}', {"mesh": [2, 2]}, {"mesh": {"data": 2, "model": 2}}),
+    (double, (X, X), "; give one spec", {"in_specs": ({"a": P("x")}, None)}, {"in_specs": (P("x"), None)}),
+    (double, (X, X), "; give one for each", {"in_specs": (P("x"),)}, {"in_specs": (P("x"), None)}),
+    (double, (X, X), "jit with sharded inputs is program=auto", {"program": "jit"}, {"program": "auto"}),
+    (double, (X, X), "; did you mean 'program'?", {"programs": "auto"}, {"program": "auto"}),
+    (double, (X, X), "; did you mean 'h100'?", {"hardware": "h10"}, {"hardware": "h100"}),
+    (double, (X, X), 'in Python expect={"collectives": {"all-reduce": 0}}', {"expect": {"all-reduce": 0}},
+     {"expect": {"collectives": {"all-reduce": 0}}}),
+    (trained, (X,), "; give a mapping of the names of keyword arguments, {'train': True}", {"kwargs": [True]},
+     {"kwargs": {"train": True}}),
+    (scaled, (X, 3), "; give None", {"in_specs": (P("x"), P("x"))}, {"in_specs": (P("x"), None)}),
+    (joined, ({"a": X, "b": X}, X), "; give one, or one for all of in_specs[0]", {"in_specs": ({"a": P("x")}, P())},
+     {"in_specs": ({"a": P("x"), "b": P()}, P())}),
+]  # fmt: skip
+
+
+@pytest.mark.whole
+def test_a_call_that_follows_the_advice_passes() -> None:
+    for function, operands, says, given, written in CALLS:
+        default = {"mesh": MESH, "in_specs": P()}
+        try:
+            message = api.checked(function, operands, None, WORKERS, **{**default, **given}).error or ""
+        except ValueError as refused:
+            message = str(refused)
+        assert says in message
+        record = api.checked(function, operands, None, WORKERS, **{**default, **written})
+        assert record.status == "passed", f"{written}: {record}"
+
+
 def test_a_function_is_no_experiment() -> None:
     with pytest.raises(TypeError, match=r"write runner.check\(double, \(x, w\), …\)"):
         api.run(double)  # type: ignore[arg-type]
@@ -315,10 +363,10 @@ ADVICE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "advice.yaml").
 
 
 @pytest.mark.in_turn
-@pytest.mark.parametrize(("given", "says", "written"), ADVICE["tried"], ids=[row[0] for row in ADVICE["tried"]])
-def test_what_a_message_tells_to_write_is_read(given: str, says: str, written: str) -> None:
-    assert f"\n  {says}" in (refusal(CASE, [given]) or "")
-    assert refusal(CASE, [written]) is None
+@pytest.mark.parametrize(("given", "says", "written"), ADVICE["tried"], ids=[str(row[0]) for row in ADVICE["tried"]])
+def test_what_a_message_tells_to_write_is_read(given: str | list[str], says: str, written: str | list[str]) -> None:
+    assert f"\n  {says}" in (refusal(CASE, [given] if isinstance(given, str) else given) or "")
+    assert refusal(CASE, [written] if isinstance(written, str) else written) is None
 
 
 TELLS = re.compile(

@@ -231,6 +231,16 @@ def test_a_cast_in_only_one_section_is_a_difference() -> None:
     assert sections.check(context(text, per_device=lines)).status == "failed"
 
 
+def test_sections_may_decide_otherwise_where_only_a_cast_would_hide_a_near_tie() -> None:
+    # Six sixths are 1 or a little less, by the order in which they are added; in bfloat16 they are more.
+    sixth, three = "astype((%s * 0 + 1) / 6, 'bfloat16')", "(partial + partial + partial)"
+    graph = {"partial": sixth % "(A @ B)", "C": f"floor({three} + partial + partial + partial)"}
+    per_device = {"partial": sixth % "psum(A @ B, 'x')", "C": f"floor({three} + {three})"}
+    assert sections.check(context(graph=graph, per_device=per_device)).status == "passed"
+    wrong = {**per_device, "C": f"floor({three} + {three} + 1)"}
+    assert sections.check(context(graph=graph, per_device=wrong)).status == "failed"
+
+
 def test_an_approximating_per_device_declares_its_error() -> None:
     lines = {"q": "round(A @ B * 0.01) * 100", "C": "psum(q, 'x')"}
     assert sections.check(context(per_device=lines)).status == "failed"

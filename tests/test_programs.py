@@ -524,6 +524,17 @@ def test_a_carry_that_changes_its_type_is_refused(first, body, message):
         harness.types(OPERANDS, per_device={"ring": loop}, outputs={"ring.acc": ["x", "y"]})
     assert raised.value.fault.message == message
     assert raised.value.fault.key == ("per_device", "ring", "carry", "acc")
+    _, advice, start = message.rpartition("; start it with ")
+    if advice:
+        loop["carry"]["acc"] = start
+        harness.types(OPERANDS, per_device={"ring": loop}, outputs={"ring.acc": ["x", "y"]})
+
+
+@pytest.mark.parametrize(
+    "line", ["psum(psum(A, 'x'), 'y')", "psum(pcast(psum(A, 'x'), 'x', to='varying'), ('x', 'y'))"]
+)
+def test_a_sum_over_what_varies_and_what_does_not_is_read_as_its_message_says(line):
+    harness.types(OPERANDS, per_device={"n": line}, outputs={"n": []})
 
 
 def test_a_random_key_as_output_is_refused():

@@ -455,6 +455,17 @@ def test_a_run_explains_its_collectives_in_a_line_each_or_in_full(capsys: pytest
     assert f"\nauto: all-reduce of C over x: {why.text}; Shardy plans it too\n" in full
 
 
+@pytest.mark.parametrize("asked", ["", "derived: psum(s_3 @ v_2, 'model'); "])
+def test_the_reason_of_a_line_of_python_is_whole_in_brief(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    need = f"{asked}the product in block.py:6 sums over a dimension of 16, which p/wk shards over model"
+    why = Reason(text=need, by="operation", keys=["p/wk"])
+    moved = evidence.collective("all-reduce", "block.py:6 s = q @ k.T", why=why)
+    brief = printed(
+        capsys, record(programs={"auto": passed(collectives=[as_json(moved)])}, explain=True), complete=False
+    )
+    assert "\n    the product sums over a dimension of 16, which p/wk shards over model\n" in brief
+
+
 def collective(of: str) -> dict[str, Any]:
     return as_json(
         evidence.collective("all-gather", of, inserted=True, groups=[[0, 1]], bytes_in=8, bytes_out=16, bytes=16)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.base.untyped import is_tuple
+
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _MOST = 10**30
 """The most bytes that are said; only the text of a module that no machine runs has more."""
@@ -22,6 +24,13 @@ def listed(names: Sequence[str], last: str = "and") -> str:
 def quoted(names: Sequence[str]) -> str:
     """Quote and join names: `'x' and 'y'`."""
     return listed([f"'{name}'" for name in names])
+
+
+def as_spec(entries: object) -> str:
+    """Return the hint for a tuple of axis names in place of a PartitionSpec; empty for other values."""
+    if not is_tuple(entries) or not entries or not all(entry is None or isinstance(entry, str) for entry in entries):
+        return ""
+    return f": write P({', '.join(map(repr, entries))})"
 
 
 def bytes_text(count: int | None) -> str:

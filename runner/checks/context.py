@@ -46,6 +46,10 @@ class Context:
     graph: Oracle | None
     per_device: Oracle | None
     in_float64: Mapping[Section, Mapping[str, Rounding]] = field(default_factory=dict[Section, Mapping[str, Rounding]])
+    in_float64_uncast: Mapping[Section, Mapping[str, Rounding]] = field(
+        default_factory=dict[Section, Mapping[str, Rounding]]
+    )
+    """The same where no cast rounds; empty until it is needed."""
     uncast: Mapping[Section, Mapping[str, PerDevice]] = field(default_factory=dict[Section, Mapping[str, PerDevice]])
     released: Mapping[str, str] = field(default_factory=dict[str, str])
     """The outputs whose pinned values do not apply to this run, each with the reason."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -13,6 +14,7 @@ from runner.base.layout import Typed, distinct
 from runner.checks.context import Context
 from runner.checks.reference import CannotInterpret, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.checks.reference.arithmetic import Arithmetic, Floats
+from runner.checks.reference.decisions import Recording
 from runner.checks.reference.rounding import machine, of_float64
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
@@ -83,11 +85,17 @@ def _located(experiment: Experiment, section: Section, error: CannotInterpret) -
     return InvalidExperiment(located(key, error.source.text, fault_at(str(error), error.source), uses))
 
 
-def in_float64(context: Context, section: Section) -> dict[str, Rounding]:
-    """What float64's own rounding does to each output of an interpreted section."""
+def in_float64(context: Context, section: Section, *, casts: bool = True) -> dict[str, Rounding]:
+    """What float64's own rounding does to each output of an interpreted section; `casts` is whether casts round."""
     oracle, floats = context.oracle(section), context.floats.get(section, {})
     keep, experiment = context.experiment.results, context.experiment
-    return of_float64(experiment, section, context.arrays, floats, oracle, keep, context.known_as)
+    if not casts:
+        script = Recording()
+        exact = interpret(
+            experiment, section, context.arrays, keep=keep, arithmetic=Arithmetic(floats, casts=False), script=script
+        )
+        oracle = replace(oracle, values=exact.values, recorded=script)
+    return of_float64(experiment, section, context.arrays, floats, oracle, keep, context.known_as, casts=casts)
 
 
 def uncast(context: Context, section: Section, graph: Graph | None = None) -> dict[str, PerDevice]:

@@ -229,14 +229,12 @@ class Decided:
     def _expected(self, section: Section) -> Mapping[str, PerDevice]:
         """The values of a section in float64, with casts that do not round."""
         if section not in self._values:
-            oracle, context = self.context.oracle(section), self.context
+            oracle, context = self.context.oracle(section), self._given()
             experiment = context.experiment
             values = dict(oracle.values)
-            if self.gradients and experiment.reads_gradients:
-                known = {f"grad.{name}": value for name, value in self.gradients.items()}
-                values |= oracles.uncast(replace(context, arrays={**context.arrays, **known}), section)
-            elif oracle.casts:
-                values |= context.uncast.get(section) or oracles.uncast(context, section)
+            if self._uncast(section):
+                known = context.uncast.get(section) if context is self.context else None
+                values |= known or oracles.uncast(context, section)
             for name, value in self.gradients.items():
                 if f"grad.{name}" in values:
                     values[f"grad.{name}"] = gradient.held_by(experiment, section, name, value)
@@ -246,9 +244,21 @@ class Decided:
     def _near(self, section: Section, name: str) -> Rounding | None:
         """What float64's own rounding does to an output, with the ties that it decides; None of a gradient."""
         if section not in self._rounding:
-            context = self.context
-            self._rounding[section] = context.in_float64.get(section) or oracles.in_float64(context, section)
+            casts = not self._uncast(section)
+            known = self.context.in_float64.get(section) if casts else None
+            self._rounding[section] = known or oracles.in_float64(self._given(), section, casts=casts)
         return self._rounding[section].get(name)
+
+    def _uncast(self, section: Section) -> bool:
+        """Whether a section's values are other ones where casts do not round, or where gradients are a twin's."""
+        return self._given() is not self.context or self.context.oracle(section).casts
+
+    def _given(self) -> Context:
+        """The context, with the gradients as twins compute them among the arrays, if lines read them."""
+        if not self.gradients or not self.context.experiment.reads_gradients:
+            return self.context
+        known = {f"grad.{name}": value for name, value in self.gradients.items()}
+        return replace(self.context, arrays={**self.context.arrays, **known})
 
 
 _SINGLE = float(np.finfo(np.float32).eps)

@@ -29,7 +29,7 @@ from runner.base.faults import Fault, InvalidExperiment, Key, invalid, key_text,
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
-from runner.base.words import bytes_text, listed
+from runner.base.words import as_spec, bytes_text, listed
 from runner.experiment.config import schema
 from runner.experiment.frames import free
 from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
@@ -379,7 +379,7 @@ class _FunctionReader:
         except ValueError as error:
             message = f"the specs have another tree structure than their value: {' '.join(str(error).split())}"
             if any(isinstance(leaf, str) for leaf in calls.tree.leaves(specs, is_leaf=is_spec)):
-                message = f"a spec is a PartitionSpec, not {specs!r}"
+                message = f"a spec is a PartitionSpec, not {specs!r}{as_spec(specs)}"
             raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text))) from None
         return of
 

@@ -19,7 +19,7 @@ from runner.app.called.module import MODULE
 from runner.app.called.specs import WrongSpecs, is_spec, per_operand, spread
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
-from runner.base.words import listed
+from runner.base.words import as_spec, listed
 from runner.experiment.forms import AUTO as WRITTEN
 from runner.experiment.imported import DEEPEST
 from runner.experiment.patterns import fits
@@ -88,7 +88,7 @@ def outputs(out_specs: Any, name: str) -> dict[str, Any]:
     pairs = jax.tree_util.tree_flatten_with_path(out_specs, is_leaf=_is_leaf)[0]
     other = next((leaf for _, leaf in pairs if not (leaf is None or is_auto(leaf) or is_spec(leaf))), None)
     if other is not None:
-        raise WrongSpecs("out_specs", f"a spec is a PartitionSpec, not {other!r}")
+        raise WrongSpecs("out_specs", f"a spec is a PartitionSpec, not {other!r}{as_spec(out_specs)}")
     fixed = {
         "/".join([name, *map(_part, path)]): written(spec)
         for path, spec in pairs

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from runner.base.words import listed
+from runner.base.words import as_spec, listed
 
 
 class WrongSpecs(Exception):
@@ -73,7 +73,7 @@ def spread(specs: Any, tree: Any, place: str) -> list[Any]:
         raise WrongSpecs(place, _of_text(specs))
     mine, theirs = _children(tree_util, specs), _children(tree_util, tree)
     if mine is None or (theirs is None and isinstance(specs, tuple)):
-        hint = _written(cast("tuple[Any, ...]", specs)) if isinstance(specs, tuple) else ""
+        hint = as_spec(cast("object", specs))
         raise WrongSpecs(place, f"a spec is a PartitionSpec, not {specs!r}{hint}")
     if theirs is None:
         raise WrongSpecs(place, f"it is a tree of specs, and the operand there is {_described(tree)}; give one spec")
@@ -103,12 +103,6 @@ def _partition(spec: Any) -> Any:
 
 def _of_text(text: str) -> str:
     return f"a spec is a PartitionSpec, not the text {text!r}: write P({text!r})"
-
-
-def _written(entries: tuple[Any, ...]) -> str:
-    """The hint for a tuple of axis names in place of a PartitionSpec."""
-    names = all(entry is None or isinstance(entry, str) for entry in entries)
-    return f": write P({', '.join(map(repr, entries))})" if names and entries else ""
 
 
 def _described(value: Any) -> str:

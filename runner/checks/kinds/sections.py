@@ -5,8 +5,8 @@ It needs no program: it does not depend on JAX, and holds even if JAX supports n
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Literal
+from collections.abc import Hashable, Mapping
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -14,13 +14,17 @@ from runner.base import dtypes
 from runner.base.layout import Layout, distinct, first_holders
 from runner.base.lazy import dataclass
 from runner.base.words import listed, on_devices
+from runner.checks import oracles
 from runner.checks.compare import EXCUSED, SAME, Alternatives, Difference, Tolerance, carried, difference
 from runner.checks.context import Context, deciding
 from runner.checks.kind import CheckKind, Needs
-from runner.checks.reference import PerDevice, magnitude
+from runner.checks.reference import PerDevice, Rounding, magnitude
 from runner.checks.reference.rounding import SAFETY_OF_FLOAT64
-from runner.experiment.model import Experiment
+from runner.experiment.model import Experiment, Section
+from runner.graph.source import SECTIONS
 from runner.reports.record.verdicts import NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
+
+_Values: TypeAlias = Mapping[Section, Mapping[str, PerDevice]]
 
 TERMS = 1e-12
 """How much the order of a sum may change in float64, relative to the largest element."""
@@ -133,35 +137,56 @@ def compare(
     allowed = _allowed(context, name, graph, per_device)
     exact = dtypes.dtype(dtype).exact
     kind = dtype if exact else "complex128" if dtypes.dtype(dtype).kind == "complex" else "float64"
-    total, devices = SAME, list[int]()
-    done: dict[tuple[int, tuple[tuple[int, int], ...]], Difference] = {}
-    for position, first in enumerate(first_holders(per_device)):
-        at = layout.index(position)
-        key = (first, layout.ranges(position))
-        if key not in done:
-            beside = _beside(context, name, position)
-            done[key] = difference(per_device[position], np.asarray(graph[0])[at], kind, allowed, beside)
-        total = total.joined(done[key])
-        if done[key].wrong:
-            devices.append(position)
-    return Comparison(
-        total.wrong, total.size, tuple(devices), total.max_abs, allowed, total.undecided, total.between, total.excused
-    )
+
+    def compared(rounding: Mapping[Section, Mapping[str, Rounding]], values: _Values) -> Comparison:
+        total, devices = SAME, list[int]()
+        done: dict[tuple[int, tuple[tuple[int, int], ...]], Difference] = {}
+        for position, first in enumerate(first_holders(per_device)):
+            at = layout.index(position)
+            key = (first, layout.ranges(position))
+            if key not in done:
+                beside = _beside(context, name, position, rounding, values)
+                done[key] = difference(per_device[position], np.asarray(graph[0])[at], kind, allowed, beside)
+            total = total.joined(done[key])
+            if done[key].wrong:
+                devices.append(position)
+        return Comparison(
+            total.wrong, total.size, tuple(devices), total.max_abs, allowed, total.undecided, total.between,
+            total.excused,
+        )  # fmt: skip
+
+    result = compared(context.in_float64, {section: context.oracle(section).values for section in SECTIONS})
+    if before_casts and result.wrong:
+        # Where no cast rounds, other numbers are near a decision.
+        context.in_float64_uncast = context.in_float64_uncast or {
+            section: oracles.in_float64(context, section, casts=False) for section in SECTIONS
+        }
+        result = compared(context.in_float64_uncast, context.uncast)
+    return result
 
 
 def agree(
-    context: Context, name: str, wanted: PerDevice, actual: PerDevice, lost: float = 0.0, literals: float = 0.0
+    context: Context,
+    name: str,
+    wanted: PerDevice,
+    actual: PerDevice,
+    lost: Rounding | None = None,
+    literals: float = 0.0,
 ) -> bool:
     """Whether two values of `name` agree in float64, for any arrays; the graph has one value for all devices.
 
-    `lost` is the measured rounding of float64, where it is known. `literals`: how far the numbers in the lines may be
+    `lost` is the measured rounding of float64 in the graph's value, where it is known: elements that hang on a decision
+    near a tie are not compared. `literals`: how far the numbers in the lines may be
     from those that are meant, relative to these: JAX rounds the numbers of a function to the dtypes of its arrays.
     """
     layout, dtype = context.blocks(name), dtypes.dtype(context.outputs[name][1])
     wide = None if dtype.exact else np.complex128 if dtype.kind == "complex" else np.float64
     kind = dtype.name if wide is None else np.dtype(wide).name
     allowed = Tolerance(
-        0.0, 0.0 if dtype.exact else max(ROUGH, literals) * magnitude(wanted) + SAFETY_OF_FLOAT64 * lost
+        0.0,
+        0.0
+        if dtype.exact
+        else max(ROUGH, literals) * magnitude(wanted) + SAFETY_OF_FLOAT64 * (0.0 if lost is None else lost.error),
     )
     # Where one section holds the value whole, it is compared block by block.
     blocks = [layout.block(position) for position in range(layout.mesh.size)]
@@ -173,6 +198,8 @@ def agree(
                 _part(np.asarray(value[0]), layout, position) if len(value) == 1 else np.asarray(value[position])
                 for value in (actual, wanted)
             )
+            if lost is not None and lost.hangs is not None and a.shape == b.shape:
+                b = dtypes.where(_part(np.asarray(lost.hangs[0]), layout, position), a, b)
             # A real output never equals a complex number.
             fits = a.shape == b.shape and (dtype.kind == "complex" or not np.iscomplexobj(a))
             done[key] = fits and not difference(a, b, kind, allowed).wrong
@@ -221,24 +248,25 @@ def _held(values: list[np.ndarray], dtype: dtypes.DType) -> bool:
         )
 
 
-def _beside(context: Context, name: str, position: int) -> Alternatives | None:
+def _beside(
+    context: Context, name: str, position: int, rounding: Mapping[Section, Mapping[str, Rounding]], values: _Values
+) -> Alternatives | None:
     """The other values that are right besides graph's, since the two sections may decide differently."""
     layout = context.blocks(name)
-    graph, per_device = (context.in_float64[section][name] for section in ("graph", "per_device"))
+    graph, per_device = (rounding[section][name] for section in SECTIONS)
     if graph.low is None and per_device.low is None:
         return None
     at = tuple(slice(start, stop) for start, stop in layout.ranges(position))
     dtype = context.outputs[name][1]
-    expected = low = high = context.expected("graph", name, position, layout.ranges(position))
+    expected = low = high = np.asarray(values["graph"][name][0])[at]
+    own = values["per_device"][name][position]
     if graph.low is not None and graph.high is not None:
         low, high = graph.low[0][at], graph.high[0][at]
     if per_device.low is not None and per_device.high is not None:
-        own = context.oracle("per_device").values[name][position]
         low = carried(low, own, per_device.low[position], dtype)
         high = carried(high, own, per_device.high[position], dtype)
     alternatives = [np.asarray(value[0])[at] for value in graph.alternatives]
     # Where per_device decided differently, graph's alternative lies as far to the other side.
-    own = context.oracle("per_device").values[name][position]
     alternatives += [carried(expected, value[position], own, dtype) for value in per_device.alternatives]
     return Alternatives(np.asarray(low), np.asarray(high), alternatives=tuple(alternatives))
 

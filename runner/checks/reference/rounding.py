@@ -221,6 +221,7 @@ class _Section:
     arrays: Mapping[str, np.ndarray]
     floats: Floats
     keep: tuple[str, ...] | None
+    casts: bool = True
 
     def values(
         self,
@@ -231,7 +232,7 @@ class _Section:
     ) -> dict[str, PerDevice]:
         """The values, by default of the section's own arrays."""
         again = self if arrays is None else replace(self, arrays=arrays)
-        return again.interpret(script, Arithmetic(self.floats, machine, kind)).values
+        return again.interpret(script, Arithmetic(self.floats, machine, kind, self.casts)).values
 
     def interpret(self, script: Script, arithmetic: Arithmetic) -> Any:
         return interpret(
@@ -292,16 +293,19 @@ def of_float64(
     oracle: Oracle,
     keep: Iterable[str],
     known_as: Mapping[str, np.ndarray] | None = None,
+    *,
+    casts: bool = True,
 ) -> dict[str, Rounding]:
     """The rounding of float64 itself in an oracle's values.
 
-    `known_as` are variants of the arrays, where some were computed in float64 themselves.
+    `known_as` are variants of the arrays, where some were computed in float64 themselves; `casts` is whether casts
+    round. If they do not, neither do those of the oracle, which has been interpreted so.
     """
     recorded = oracle.recorded.afresh()
     if oracle.work > _DRAWS[-1][0] and not recorded.decisions:
         # It is smaller than float32's by the ratio of the precisions; drawing it would take longer than the run.
         return {name: Rounding(oracle.rounding[name].error * _FLOAT32_TO_FLOAT64) for name in keep}
-    again = _Section(experiment, section, arrays, floats, tuple(keep))
+    again = _Section(experiment, section, arrays, floats, tuple(keep), casts)
     rounding = {name: Rounding() for name in keep}
     for draw in range(_times(_DRAWS, oracle.work, 2) if recorded.decisions else 2):
         script = Following(recorded, SAFETY_OF_FLOAT64)

@@ -76,6 +76,9 @@ def because(why: Reason) -> str:
 def summary(why: Reason, lines: Sequence[str]) -> str:
     """The reason in brief, for readers who see the collective's own `lines`: its first need, and its first key."""
     need, *others = why.text.split("; instead ")[0].split("; ")
+    if others and need.startswith("derived"):
+        # The line of the derived program, which the record has in full; what it is for follows.
+        need, *others = others
     for line in lines:
         need = re.sub(rf" in {re.escape(line)}(?: \(backward\))?(?![\w:.])", "", need, count=1)
     if why.keys:

@@ -176,6 +176,8 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
     text = str(error)
     if ambiguous := re.match(r"Ambiguous value for argument '(.*)'", text):
         return quoting.ambiguous(ambiguous.group(1), shape.GROUPS)
+    if swept := re.match(r"Sweep parameters '(.*)' requires --multirun", text):
+        return f"command line: {swept.group(1)}\n  these are several values: add -m to run them all"
     if twice := re.match(r"(\S+) appears more than once in the final defaults list|Multiple values for (\S+)\.", text):
         group = twice.group(1) or twice.group(2)
         chosen = [override for override in sources.overrides if quoting.name(override) == group]

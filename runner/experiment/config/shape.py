@@ -251,6 +251,8 @@ def _as_list(value: object, key: Key, kind: Kind) -> str:
     text = str(value)
     if key == ("mesh", "shape") and text.isdecimal():
         return f"; write one size for each axis, [{text}] or [{text},1]"
+    if key == ("mesh", "shape") and sizes(text) is None:
+        return "; write one size for each axis, [4] or [4,1]"
     if WORD.match(f"{key_text(key)}={value}"):
         return "; to sweep over every layout, add -m"
     if kind.form == "spec" and text in _REPLICATED:

@@ -144,8 +144,7 @@ def explained(record: Record, named: Callable[[Collective], Collective] = lambda
 
 def _in_a_line(entries: Sequence[Collective]) -> str:
     """Return the first reason of alike collectives in brief; nothing without one."""
-    known = ((entry.why, entry.nodes) for entry in entries if entry.why is not None)
-    return next((summary(replace(why, text=_LINE.sub(r"\1", why.text)), nodes) for why, nodes in known), "")
+    return next((summary(entry.why, entry.nodes) for entry in entries if entry.why is not None), "")
 
 
 def together(group: Sequence[ExplainedRow]) -> str:

@@ -35,7 +35,8 @@ class ExplainedPrograms:
 def explained(record: Record, folder: Path) -> list[ExplainedPrograms]:
     """The explanations of a run's programs, as far as their lines are those of Python functions.
 
-    Programs whose lines communicate and compute alike share one. A program whose module is not in `folder` has none.
+    Programs whose lines communicate and compute alike share one. A program has none if its module is not in `folder`,
+    or names no line of the functions, as that of `derived`, which is written without them.
     """
     groups: list[ExplainedPrograms] = []
     for name, program in record.compiled.items():
@@ -63,6 +64,8 @@ def _explained(record: Record, program: CompiledProgram, file: Path, frames: Ite
         explanation = modules.explain(files.read_text(file), str(file), Known(mesh=mesh, users=own.__contains__))
     except (UnreadableModule, meshes.InvalidMesh):
         # A run may leave no module, as with several processes: then its tables are all there is.
+        return None
+    if own.isdisjoint(place.file for place in explanation.lines.values()):
         return None
     by_name: dict[str, Collective] = {entry.instruction: entry for entry in program.collectives or ()}
     placed = [

@@ -65,7 +65,11 @@ def _collectives(explanation: Explanation) -> list[Inside]:
     if rows:
         caption = "The collectives and why they are there, those for which a device sends most first"
         beneath = ["\n".join(reasons) for reasons in explained.reasons(explanation, complete=True)]
-        listed = Table(explained.COLLECTIVES, rows, right=frozenset({4, 6}), beneath=beneath)
+        head = explained.COLLECTIVES
+        kept = [k for k, name in enumerate(head) if name != "of" or any(row[k] != "–" for row in rows)]
+        cells = [[row[k] for k in kept] for row in rows]
+        right = frozenset(at for at, k in enumerate(kept) if head[k] in ("runs", "sends in all"))
+        listed = Table([head[k] for k in kept], cells, right=right, beneath=beneath)
         shown.append(table(caption, listed, kind="collectives"))
     return shown
 

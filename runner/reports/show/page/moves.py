@@ -148,7 +148,7 @@ def _collectives(record: Record) -> Iterator[Inside]:
             "reduction",
             "backward",
         )
-        summary = tag("summary", "What Shardy planned, which is not what was compiled")
+        summary = tag("summary", "Shardy's plan, from which the compiler may differ")
         plan = table("The plan of each program of whole arrays", Table(head, planned), kind="small")
         yield tag("details", summary, plan)
 

@@ -31,6 +31,7 @@ from runner.reports.show.plan_layouts import (
     layout_texts,
     mesh_text,
     round_cells,
+    short,
     spec_text,
 )
 from runner.reports.show.table import StatusCell, Table, status_cell
@@ -113,7 +114,7 @@ def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, folder: P
         inside.insert(0, tag("p", f"{whole['without_gain'].capitalize()}.", class_="lead"))
     if plan.get("parallelism"):
         inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
-    head = ("key", "layout", "next best", "costs more by", "since")
+    head = ("of", "layout", "next best", "costs more by", "since")
     planned = Table(head, list(_layouts(plan, labels)), right=frozenset({3}))
     inside.append(table("Planned layouts", planned, kind="planned"))
     if whole.get("tried"):
@@ -203,8 +204,7 @@ def _layouts(plan: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[tup
     for alternative in plan["alternatives"]:
         following = "" if alternative.get("next") is None else spec_text(alternative["next"])
         more = amount(alternative["more"], plan["least"]) if alternative.get("more") else ""
-        label = labels.get(alternative["key"], alternative["key"])
-        yield label, spec_text(alternative["spec"]), following, more, alternative["since"]
+        yield short(alternative["key"], labels), spec_text(alternative["spec"]), following, more, alternative["since"]
 
 
 def _front(points: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Markup:

@@ -122,7 +122,7 @@ def _against(sweep: MeasuredSweep) -> Part | None:
     label = f"{title(plot.x)} against memory of {len(dots)} programs"
     words = [f"on the front: {dot.name}" for dot in best]
     less = "sends less and needs less memory" if plot.x == "bytes_sent" else "is both quicker and smaller"
-    lead = f"Nothing that passed {less} than the points on the line. A dot has the number of its point."
+    lead = f"No point that passed {less} than a point on the line. The number beside a dot is its point."
     lead += f" All sizes of {', '.join(sweep.sizes)} are in it." if sweep.sizes else ""
     items = [tag("li", tag("a", dot.name, href=dot.link) if dot.link else dot.name) for dot in best]
     inside: list[Inside] = [tag("p", lead, class_="lead"), _key([(name, k) for k, name in enumerate(programs)])]

@@ -1,6 +1,6 @@
 """Reads a JAX function, for operands of given shapes, into lines that compute the same, as terms.
 
-The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives.py`). A value
+The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives/`). A value
 that is read once, in the same line of the user's file, is inlined, and an unread value has no line. Calls (`jit`,
 `custom_jvp_call`, `remat2`) are inlined. A `scan` becomes a repeat, and so does a `while` of which constants say how
 many steps it takes; of a `cond` all branches are computed and one is selected.

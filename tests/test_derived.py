@@ -28,8 +28,8 @@ from runner.graph.language.check import VisibleNames
 from runner.graph.language.syntax import parse
 from runner.graph.model import Graph
 from runner.graph.sharding import moves
-from runner.programs.derivation.invariants import inlined
 from runner.programs.derivation.section import section, with_lines
+from runner.programs.derivation.sharing import inlined
 from runner.programs.types import InferredTypes
 from runner.reports.record.verdicts import Judged, NotRun
 from runner.worker import propagation

@@ -16,7 +16,7 @@ from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
 from runner.graph.term import Apply, Name, Term, names
 from runner.programs.derivation.completing import Stripping, around
-from runner.programs.derivation.invariants import collectives
+from runner.programs.derivation.sharing import collectives
 
 
 @dataclass(frozen=True)

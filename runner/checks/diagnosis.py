@@ -39,9 +39,8 @@ from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import expressions, line_of
-from runner.graph.language.numbers_read import reading
 from runner.graph.language.parts import calls_in
-from runner.graph.language.passing import passed_on, passing_to
+from runner.graph.language.python_source import passed_on, passing_to, reading
 from runner.graph.model import Graph, walk
 from runner.graph.source import Frame, Line
 from runner.graph.term import Apply

@@ -30,7 +30,7 @@ from runner.programs.planning import clock
 from runner.programs.planning.elimination import TooLarge, eliminated, least_of_each
 from runner.programs.planning.limited import Limited, limited
 from runner.programs.planning.messages import Messages
-from runner.programs.planning.network import Network, Table
+from runner.programs.planning.network import Network, Table, greedy
 from runner.programs.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
 from runner.programs.planning.program import programmed
 from runner.programs.planning.reading import layable
@@ -515,6 +515,20 @@ def test_the_time_limit_counts_work_from_the_start_with_tables_and_runners_up(mo
     monkeypatch.setattr("runner.programs.planning.plan.limited", search)
     planned(mlp(8, {"model": 4}, x=[]) | {"plan": {"seconds": 1000}})
     assert ends == [pytest.approx(began + 900.0)]
+
+
+def test_before_any_message_a_search_has_the_plan_in_which_axes_are_split_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search that ends early is not left with a choice made variable by variable."""
+    monkeypatch.setattr("runner.programs.planning.solving._QUICK", 1_000)
+    whole = read_graph(mlp(8, {"a": 2, "b": 2, "c": 2}, x=[]))
+    graph = layable(whole, value_types(whole.alone("graph")), ("arrays.w1.spec", "arrays.w2.spec"))
+    wide = Tables(whole.mesh, graph, Bytes()).network
+    solver = Solver(wide.pairs, [len(costs) for costs in wide.alone], range(len(wide.alone)))
+    first, best = solver.solved(wide, clock.now() - 1), eliminated(wide)
+    assert best.cost == pytest.approx(first.cost)
+    assert first.cost < wide.cost(greedy(wide)) / 5
 
 
 @pytest.mark.in_turn

@@ -11,10 +11,11 @@ from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, with_terms
 from runner.graph.language.check import canonical_term
 from runner.graph.language.operations import OPERATIONS
+from runner.graph.term import Name
 from runner.programs.derivation.invariants import hoisted
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.section import with_lines
-from runner.programs.derivation.sharing import inlined, shared
+from runner.programs.derivation.sharing import inlined, shared, without_single
 from runner.programs.derivation.writer import Hints, Writer
 
 
@@ -26,8 +27,8 @@ class Typing:
     - `casts`: initial carries of loops are cast to varying.
     - `check_vma`: JAX checks these types.
     - `single`: arrays are marked as the same along mesh axes of size 1, which JAX does not infer.
-    - `spread`: arrays with a gradient are cast to varying before a loop, so that their gradients are summed over
-      devices once, not in each step.
+    - `spread`: arrays with a gradient are cast to varying before a loop, or several lines, so that their gradients are
+      summed over devices once, not in each step or for each line.
     """
 
     invarying: bool
@@ -99,8 +100,11 @@ def derive(
     fresh = writer.names.fresh
     lines = inlined(shared(hoisted(writer.write(), fresh), fresh), writer.layouts.moved)
     spent = writer.layouts
+    casts = {name: Name(array) for (array, _), name in spent.spread.items()}
+    lines = without_single(lines, casts)
+    spread = any(line.defines & casts.keys() for line in lines)
     return Derived(
-        tuple(with_terms(line, canonical_term) for line in lines), typing.check_vma, bool(spent.spread),
+        tuple(with_terms(line, canonical_term) for line in lines), typing.check_vma, spread,
         spent.sent, spent.cost, spent.computing, tuple(writer.names.notes),
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ result. An operation without a rule gets whole operands, which is always correct
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 
@@ -55,7 +56,8 @@ class Expressions:
     """Writes expressions and the lines that they need.
 
     - `differentiated`: whether JAX takes a gradient of the lines before it.
-    - `spread`: whether arrays with a gradient are cast to varying before a loop that combines them with varying values.
+    - `spread`: whether arrays with a gradient are cast to varying once before a loop, or several lines, that combine
+      them with varying values.
     """
 
     def __init__(self, layouts: Layouts, hints: Hints, rulings: Rulings, *, differentiated: bool, spread: bool) -> None:
@@ -68,6 +70,9 @@ class Expressions:
         """The number of the first line that asked for the hint of a value's layout, by the value's number."""
         grad = layouts.names.experiment.grad
         self._spread = frozenset(grad.wrt if spread and grad is not None else ()) - self.names.inner
+        readers = Counter(read for equation in self.names.graph.equations for read in dict.fromkeys(equation.reads))
+        self._read_again = frozenset(value.name for value in self.names.graph.inputs if readers[value.number] > 1)
+        """The arrays that several lines read."""
         self._added_up = added_up(self.names.graph)
         self._arrays = frozenset(value.number for value in self.names.graph.inputs)
 
@@ -213,12 +218,14 @@ class Expressions:
             )
 
     def _spread_out(self, term: Term, axes: Collection[str]) -> Term:
-        """Cast an array with a gradient to varying over `axes`, once before the loop around it.
+        """Cast an array with a gradient to varying over `axes`, once before the loop, or the lines, that read it.
 
-        Its gradient is then summed over these axes once instead of in each step.
+        Its gradient is then summed over these axes once instead of in each step, or for each line.
         """
         names = self.names
-        if not axes or not isinstance(term, Name) or term.name not in self._spread or names.scopes[-1].steps == 1:
+        if not axes or not isinstance(term, Name) or term.name not in self._spread:
+            return term
+        if names.scopes[-1].steps == 1 and term.name not in self._read_again:
             return term
         over = tuple(axis for axis in self.mesh.axes if axis in axes)
         spread = self.layouts.spread.get((term.name, over))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from runner.experiment.traced import TracedLine, TracedTerm
@@ -87,4 +87,16 @@ def inlined(lines: Sequence[TracedLine], moved: Collection[str]) -> list[TracedL
         if is_within(term, _LONGEST):
             left[readers[0]] = replace(reader, term=term)
             del left[at]
+    return left
+
+
+def without_single(lines: Sequence[TracedLine], casts: Mapping[str, Name]) -> list[TracedLine]:
+    """Leave out each cast of an array that a single line reads, once: it reads the array, which JAX casts for it."""
+    left = list(lines)
+    for name, array in casts.items():
+        readers = [at for at, line in enumerate(left) if name in line.names]
+        reader = left[readers[0]] if len(readers) == 1 else None
+        if isinstance(reader, TracedTerm) and names(reader.term).count(name) == 1:
+            left[readers[0]] = replace(reader, term=substituted(reader.term, {name: array}.get))
+            left = [line for line in left if name not in line.defines]
     return left

@@ -130,7 +130,7 @@ class _Left:
         turned = tuple(key[0] == variable for key in keys)
         key = alone.tobytes(), tuple(tables), turned
         if key not in self._joined:
-            clock.count(2 * math.prod((len(alone), *(pair.shape[1] for pair in pairs))), len(alone))
+            clock.count(0.6 * math.prod((len(alone), *(pair.shape[1] for pair in pairs))), len(alone))
             self._joined[key] = Table(_least(alone, pairs))
         least = self._joined[key]
         self._removed.append(Removed(variable, others, alone, pairs, least.costs))

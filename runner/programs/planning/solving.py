@@ -23,7 +23,7 @@ from runner.base.lazy import dataclass
 from runner.programs.planning import clock, elimination, program
 from runner.programs.planning.costs import costs_more
 from runner.programs.planning.messages import Messages, Passed
-from runner.programs.planning.network import Choice, Costs, Network, Numbers, restricted
+from runner.programs.planning.network import Choice, Costs, Network, Numbers, greedy, restricted, trivial_bound
 from runner.programs.planning.reduction import Reduced, reduced, unreduced
 
 SECONDS = 30.0
@@ -32,7 +32,10 @@ SECONDS = 30.0
 _QUICK = 1_000_000
 """The most entries of the largest table for which a network is eliminated directly."""
 
-_SWEEPS = 15
+_MOVED = 3_000_000
+"""The most entries of the largest table for which mesh axes are moved, once values are left out."""
+
+_SWEEPS = 8
 """The number of message passing sweeps before elimination is tried."""
 
 _BESIDE = 200_000
@@ -50,8 +53,8 @@ _PROGRESS = 0.05
 _SHRUNK = 0.7
 """A network is reduced only if at most this share of its entries is left."""
 
-_PASSES = 4
-"""The number of times that `cheap` passes messages, each time with `_SWEEPS` sweeps."""
+_PASSES, _UNTIMED = 4, 15
+"""The number of times that `cheap` passes messages, and of the sweeps each time."""
 
 _ENTRIES = 2_000_000
 """The most entries of all tables for which `cheap` passes messages."""
@@ -103,7 +106,7 @@ def cheap(network: Network) -> Choice | None:
     less, best = reduced(network), None
     messages = Messages(less.network.pairs, [len(costs) for costs in less.network.alone])
     for _ in range(_PASSES):
-        passed = messages.passed(less.network, _SWEEPS, math.inf)
+        passed = messages.passed(less.network, _UNTIMED, math.inf)
         best = _narrowed(less.network, passed, _joined(best, passed), math.inf)
         if _close(best):
             break
@@ -137,6 +140,8 @@ class Solver:
         self._sizes, self._variables = sizes, frozenset(variables)
         self._quick = elimination.ordered(sizes, pairs)[1] <= _QUICK
         self._messages: Messages | None = None
+        self._known: Choice | None = None
+        """The choice found for the last network, with which the search in the next one begins."""
         self._starts: weakref.WeakKeyDictionary[Network, _Start] = weakref.WeakKeyDictionary()
         """The first message passing in each network that still exists."""
 
@@ -145,12 +150,14 @@ class Solver:
         if self._quick:
             exact = elimination.eliminated(network)
             return Solution(exact.choice, exact.cost, exact.cost, _ELIMINATED, exact.largest)
+        best = _first(network, self._known, until)
         less, messages = reduced(network, self._variables), self._messages
         if messages is None:
             messages = self._messages = Messages(less.network.pairs, [len(costs) for costs in less.network.alone])
         start = self._starts[network] = _Start(less, messages.passed(less.network, _SWEEPS, until))
-        best = _improved(less.network, messages, start.passed, None, until)
-        return replace(best, choice=less.whole(best.choice))
+        best = _improved(less.network, messages, start.passed, replace(best, choice=less.part(best.choice)), until)
+        self._known = less.whole(best.choice)
+        return replace(best, choice=self._known)
 
     def beside(self, network: Network, best: Choice) -> Beside:
         """The costs of other choices of the solver's variables, given the best choice of a network that was solved."""
@@ -280,7 +287,28 @@ def _eliminated(network: Network, kept: Sequence[Numbers], best: Solution) -> So
     return replace(best, choice=choice, cost=network.cost(choice))
 
 
-def _searched(network: Network, passed: Passed, best: Solution, until: float) -> Solution:
+def _first(network: Network, known: Choice | None, until: float) -> Solution:
+    """A good solution, found before any message is passed: from a known choice, or where axes are split together."""
+    choice = known or greedy(network)
+    best = Solution(choice, network.cost(choice), trivial_bound(network), _ELIMINATED, 0)
+    axes = range(network.places[0].shape[1]) if network.places else ()
+    if known is None and len(axes) > 2:
+        for at in range(1, len(axes)):
+            kept = [_together(rows, np.flatnonzero(np.isfinite(costs)), (axes[:at], axes[at:]))
+                    for rows, costs in zip(network.places, network.alone, strict=True)]  # fmt: skip
+            if _fits(network, kept, _QUICK):
+                best = _eliminated(network, kept, best)
+        best = _searched(network, None, best, until)
+    return best
+
+
+def _together(rows: Numbers, values: Numbers, groups: Sequence[Sequence[int]]) -> Numbers:
+    """The values that put all mesh axes of a group in the same place; all if none does."""
+    alike = np.all([rows[values][:, group[0]] == rows[values][:, axis] for group in groups for axis in group], axis=0)
+    return values[alike] if alike.any() else values
+
+
+def _searched(network: Network, passed: Passed | None, best: Solution, until: float) -> Solution:
     """Improve a solution by moving one or two mesh axes in all variables at once, until nothing improves."""
     axes = range(network.places[0].shape[1]) if network.places else ()
     moves = [moved for many in (1, 2) for moved in itertools.combinations(axes, many)] if len(axes) > 2 else []
@@ -293,7 +321,7 @@ def _searched(network: Network, passed: Passed, best: Solution, until: float) ->
         kept: list[Numbers] = []
         for rows, mine, below in zip(network.places, best.choice, _below(network, passed, best), strict=True):
             kept.append(below[(rows[below][:, others] == rows[mine, others]).all(axis=1)])
-        if _fits(network, kept, _QUICK):
+        if _fits(network, kept, _QUICK if passed is None else _MOVED):
             before, best = best, _eliminated(network, kept, best)
             failed = failed if _same(best.cost, before.cost) else 0
     return best
@@ -326,11 +354,13 @@ def _fits(network: Network, kept: Sequence[Numbers], largest: int) -> bool:
     return elimination.ordered([len(mine) for mine in kept], network.pairs)[1] <= largest
 
 
-def _below(network: Network, passed: Passed, best: Solution, limit: float | None = None) -> list[Numbers]:
+def _below(network: Network, passed: Passed | None, best: Solution, limit: float | None = None) -> list[Numbers]:
     """For each variable the values whose bound is at most `limit`, and that of the best choice.
 
-    The default limit is the cost of the best choice.
+    The default limit is the cost of the best choice. Before any message is passed, they are all values.
     """
+    if passed is None:
+        return [np.flatnonzero(np.isfinite(costs)) for costs in network.alone]
     above = best.cost if limit is None else limit
     above += 1e-9 * abs(above)
     kept: list[Numbers] = []

@@ -257,12 +257,22 @@ class _Completion:
 
 
 def _shortest(direct: Costs) -> Costs:
-    """The costs of the cheapest paths between all pairs, from the costs of single steps."""
+    """The costs of the cheapest paths between all pairs, from the costs of single steps, by Bellman and Ford.
+
+    Few steps lead from each layout, and the longest path has few steps.
+    """
+    steps = int(np.isfinite(direct).sum(axis=1).max(initial=0))
+    ends = np.argsort(direct, axis=1, kind="stable")[:, :steps]
+    lengths = np.take_along_axis(direct, ends, axis=1)
     cost, joined = direct.copy(), np.empty_like(direct)
-    for through in range(len(cost)):
-        np.add(cost[:, through, None], cost[None, through, :], out=joined)
-        np.minimum(cost, joined, out=cost)
-    return cost
+    while True:
+        before = cost.copy()
+        for step in range(steps):
+            np.take(before, ends[:, step], axis=0, out=joined, mode="clip")
+            np.add(joined, lengths[:, step, None], out=joined)
+            np.minimum(cost, joined, out=cost)
+        if np.array_equal(cost, before):
+            return cost
 
 
 @functools.lru_cache(maxsize=4096)

@@ -47,6 +47,12 @@ class Lying:
     own: Indices
     held: Indices
 
+    @cached_property
+    def distinct(self) -> tuple[Indices, Indices]:
+        """The tensor's own layouts, each once, and the place of each choice's in these."""
+        layouts, places = np.unique(self.own, return_inverse=True)
+        return layouts, places
+
     def spec(self, number: int) -> Spec:
         """The tensor's own layout in a choice."""
         return self.space.layouts[int(self.own[number])]
@@ -231,7 +237,7 @@ class Tables:
         possible = self._possible[kind]
         given = [self.layable.tensors[at].spec is not None for at in operation.results]
         if given == [True] and self._is_pinned(operation):
-            return [possible[int(at)].shards for at in self._result_ways(operation, kind, 0)[0]]
+            return [possible[int(at)].shards for at in self._ways_of_result(operation, kind, 0)[0]]
         return [way.shards for way in possible]
 
     def _way(self, operation: RuledOperation, assignment: Assignment, laid: _Laid) -> NumberedAssignment | None:
@@ -430,10 +436,8 @@ class Tables:
         for place, operand in enumerate(operation.operands):
             lying = self.lying[operand.tensor]
             needed = np.array([way.needed[place] for way in ways])
-            costs = np.minimum(
-                lying.space.cost[lying.own[:, None], needed], lying.space.cost[lying.held[:, None], needed]
-            )
-            costs = costs * self._times(operation)
+            there = lying.space.cost[:, needed] * self._times(operation)
+            costs = np.minimum(there[lying.own], there[lying.held])
             if operation.work.flops and self._partitioned and self.prices.least != "memory":
                 # Of plans that cost the same, one whose products read values as they lie: gradients do so too.
                 apart = (lying.own[:, None] != needed) & (lying.held[:, None] != needed)
@@ -451,7 +455,7 @@ class Tables:
             )
             if operation.differentiated and tensors[result].differentiated:
                 partial = np.array([way.partial[place] for way in ways])
-                costs = lying.space.cost[lying.own[:, None], partial] * operation.steps
+                costs = (lying.space.cost[:, partial] * operation.steps)[lying.own]
                 yield _Cost("the cotangent of {tensor} in {operation}", ("result", place), Table(costs))
 
     def _differentiating(self, number: int, place: int) -> Costs:
@@ -460,10 +464,11 @@ class Tables:
         What the gradient is computed from is resharded first, from the layouts of the way.
         """
         operation = self.layable.operations[number]
-        lying, gradients = self.lying[operation.operands[place].tensor], self.gradient_ways(number, place)
+        lying, gradients = self.lying[operation.operands[place].tensor], self._ways_of_gradient(number, place)
+        layouts, places = lying.distinct
         possible = self._possible[self.kinds[number]]
         rows = [lying.space.completing(way.needed[place], way.lacking[place], summed=True) for way in possible]
-        return np.stack(rows)[gradients, lying.own[:, None]] + self._resharding(number, gradients, place)
+        return (_at(np.stack(rows), gradients, layouts[:, None]) + self._resharding(number, gradients, place))[places]
 
     def _resulting(self, number: int, place: int) -> Costs:
         """The cost of completing a result, for each layout of the result and each way of the operation.
@@ -471,16 +476,19 @@ class Tables:
         Operands are resharded from the layouts of the way if the compiler computes the result in another one.
         """
         operation, ways = self.layable.operations[number], self.ways[number]
-        space, own = self.lying[operation.results[place]].space, self.lying[operation.results[place]].own
-        as_split = np.stack([_completed(space, way, place) for way in ways])[:, own].T
+        space, (layouts, places) = (
+            self.lying[operation.results[place]].space,
+            self.lying[operation.results[place]].distinct,
+        )
+        as_split = np.stack([_completed(space, way, place) for way in ways])[:, layouts].T
         if not self._is_pinned(operation):
-            return as_split
+            return as_split[places]
         results, possible = (
-            self._result_ways(operation, self.kinds[number], place),
+            self._ways_of_result(operation, self.kinds[number], place),
             self._possible[self.kinds[number]],
         )
         rows = np.stack([_completed(space, way, place) for way in possible])
-        costs = rows[results, own[:, None]] + self._resharding(number, results, None)
+        costs = _at(rows, results, layouts[:, None]) + self._resharding(number, results, None)
         computing = np.array([self.prices.computing(operation.work, way.shards, 0.0) for way in possible])
         costs = costs + computing[results] - [self.prices.computing(operation.work, way.shards, 0.0) for way in ways]
         shards = np.array([way.shards for way in possible])
@@ -488,23 +496,29 @@ class Tables:
             # A product that the compiler does not divide must not be the cheaper one.
             undivided = shards[results] < [way.shards for way in ways]
             costs = np.where(undivided, np.maximum(costs, as_split), costs)
-        return costs
+        return costs[places]
 
     def _resharding(self, number: int, ways: Indices, gradient: int | None) -> Costs:
         """The cost of resharding operands, and for the gradient of one the cotangent, from one way to another.
 
         `ways`: the other way, for each layout and each way, among those that are possible.
         """
-        operation, costs = self.layable.operations[number], np.zeros(ways.shape)
+        operation = self.layable.operations[number]
         possible, planned = self._possible[self.kinds[number]], self._planned[self.kinds[number]]
         ends = [_ends(operation, way, gradient) for way in possible]
+        costs = np.zeros((len(planned), len(possible)))
         for at, (tensor, _) in enumerate(ends[0]):
             layouts = np.array([mine[at][1] for mine in ends])
-            costs = costs + self.lying[tensor].space.cost[layouts[planned], layouts[ways]]
-        return costs
+            costs += self.lying[tensor].space.cost[layouts[planned]][:, layouts]
+        return _at(costs, np.arange(len(planned)), ways)
 
     def gradient_ways(self, number: int, place: int) -> Indices:
-        """The way in which an operand's gradient is computed, for each layout of the operand and each way."""
+        """The way in which an operand's gradient is computed, for each choice of the operand and each way."""
+        operand = self.layable.operations[number].operands[place]
+        return self._ways_of_gradient(number, place)[self.lying[operand.tensor].distinct[1]]
+
+    def _ways_of_gradient(self, number: int, place: int) -> Indices:
+        """The way in which an operand's gradient is computed, for each distinct layout of it and each way."""
         operation = self.layable.operations[number]
         operands, rule = operation.operands, operation.rule
         dimensions = [() if operand.place is None else rule.operands[operand.place] for operand in operands]
@@ -514,8 +528,8 @@ class Tables:
             operation, self.kinds[number], operands[place].tensor, dimensions[place], read, closed=False
         )
 
-    def _result_ways(self, operation: RuledOperation, kind: int, place: int) -> Indices:
-        """The way in which a result is computed, for each layout of the result and each way."""
+    def _ways_of_result(self, operation: RuledOperation, kind: int, place: int) -> Indices:
+        """The way in which a result is computed, for each distinct layout of it and each way."""
         rule = operation.rule
         read = [(each.tensor, rule.operands[each.place]) for each in operation.operands if each.place is not None]
         return self._compiled_ways(operation, kind, operation.results[place], rule.result, read, closed=True)
@@ -530,7 +544,7 @@ class Tables:
         *,
         closed: bool,
     ) -> Indices:
-        """The way in which the compiler computes a tensor, for each layout of the tensor and each planned way.
+        """The way in which the compiler computes a tensor, for each distinct layout of it and each planned way.
 
         The partitioner computes a product in the layout in which its result is wanted. An axis that the planned way has
         on a dimension of one operand alone, and the tensor on another dimension, splits the product along the latter,
@@ -549,7 +563,7 @@ class Tables:
             return self._compiled[key]
         possible, planned = self._possible[kind], self._planned[kind]
         if not (self._partitioned and operation.work.flops and dimensions and self.units):
-            self._compiled[key] = np.broadcast_to(planned, (len(lying.own), len(planned)))
+            self._compiled[key] = np.broadcast_to(planned, (len(lying.distinct[0]), len(planned)))
             return self._compiled[key]
         axes = [unit[0] for unit in self.units]
         # Factors are counted from 1; 0 stands for none.
@@ -564,8 +578,8 @@ class Tables:
         codes = (len(factors) + 1) ** np.arange(len(axes))
         of_code = np.full((len(factors) + 1) ** len(axes), -1)
         of_code[split @ codes] = np.arange(len(possible))
-        layouts, again = np.unique(lying.own, return_inverse=True)
-        there = np.array([[_dimension(lying.space.layouts[int(at)], axis) for axis in axes] for at in layouts])
+        layouts = [lying.space.layouts[int(at)] for at in lying.distinct[0]]
+        there = np.array([[_dimension(spec, axis) for axis in axes] for spec in layouts])
         wanted = np.where(there >= 0, first[there], 0)[:, None, :]
         mine = split[planned][None, :, :]
         moves = free[mine] & (wanted != mine) & ((wanted > 0) | (closed & (there < 0)[:, None, :]))
@@ -574,7 +588,7 @@ class Tables:
         if closed:
             moves |= unsplit & self._gathered(operation, possible, axes)[planned][None, :, :]
         chosen = of_code[np.where(moves, wanted, mine) @ codes]
-        self._compiled[key] = np.where(chosen < 0, planned, chosen)[again]
+        self._compiled[key] = np.where(chosen < 0, planned, chosen)
         return self._compiled[key]
 
     def _gathered(
@@ -677,10 +691,10 @@ class Tables:
         Ways are numbered among all that are possible.
         """
         operation, kind = self.layable.operations[number], self.kinds[number]
+        lying = self.lying[operation.results[place]]
         if self._is_pinned(operation):
-            return self._result_ways(operation, kind, place)
-        own = self.lying[operation.results[place]].own
-        return np.broadcast_to(self._planned[kind], (len(own), len(self._planned[kind])))
+            return self._ways_of_result(operation, kind, place)[lying.distinct[1]]
+        return np.broadcast_to(self._planned[kind], (len(lying.own), len(self._planned[kind])))
 
     def ends_of(self, number: int, gradient: int | None) -> Iterator[tuple[int, Indices, Indices]]:
         """Yield what a product, or the gradient of its operand `gradient`, is computed from.
@@ -753,7 +767,8 @@ class Tables:
             for each in lying.space.path(start, needed):
                 yield Transmission(at, self._times(operation), each)
             if operation.differentiated and tensors[at].differentiated:
-                gradient = self._possible[self.kinds[index]][int(self.gradient_ways(index, place)[number, chosen])]
+                numbers = self._ways_of_gradient(index, place)
+                gradient = self.possible(index)[int(numbers[int(lying.distinct[1][number]), chosen])]
                 for tensor, each in self._reshards(operation, way, gradient, place):
                     yield Transmission(tensor, operation.steps, each, backward=True)
                 for each in lying.space.completion(gradient.needed[place], gradient.lacking[place], own, summed=True):
@@ -762,8 +777,8 @@ class Tables:
             lying, own = self.lying[result], int(self.lying[result].own[choice[result]])
             sendings = [(result, each) for each in _completion(lying.space, way, place, own)]
             if self._is_pinned(operation):
-                numbers = self._result_ways(operation, self.kinds[index], place)
-                computed = self._possible[self.kinds[index]][int(numbers[choice[result], chosen])]
+                numbers = self._ways_of_result(operation, self.kinds[index], place)
+                computed = self.possible(index)[int(numbers[int(lying.distinct[1][choice[result]]), chosen])]
                 compiled = [*self._reshards(operation, way, computed, None)]
                 compiled += [(result, each) for each in _completion(lying.space, computed, place, own)]
                 undivided = self._divided and computed.shards < way.shards
@@ -789,6 +804,11 @@ def _inner_products(layable: Layable) -> Iterator[tuple[int, int]]:
                     if producers[at].work.flops:
                         yield at, line
                     reached.append(at)
+
+
+def _at(costs: Costs, rows: Indices, columns: Indices) -> Costs:
+    """`costs[rows, columns]`, which NumPy takes faster by one number for each entry."""
+    return costs.reshape(-1)[rows * costs.shape[1] + columns]
 
 
 def _runs(operation: RuledOperation) -> int:

@@ -32,7 +32,7 @@ from runner.experiment.reader import read
 from runner.programs.types import InferredTypes
 from runner.programs.writers import WRITERS
 from runner.worker import functions
-from runner.worker.requested import requested
+from runner.worker.lowered import requested
 from runner.worker.specs import structs
 from runner.worker.types import infer
 from tests import harness

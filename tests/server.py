@@ -149,7 +149,7 @@ _OF_COMMANDS = (
     "runner.experiment.config.trust",
     "runner.app.flow.drawing",
     "runner.app.flow.findings",
-    "runner.app.flow.modes",
+    "runner.app.flow.recording",
     "runner.app.flow.run",
     "runner.reports.show.collectives",
     "runner.reports.show.keeping",

@@ -101,12 +101,14 @@ def test_an_invalid_experiment_imports_only_readers_and_reports(tmp_path: Path) 
     assert "runner.experiment.reader" in names
 
 
-def test_a_dismissed_process_ends_and_is_closed_later() -> None:
-    worker = Worker((sys.executable, "-c", "import sys; sys.stdin.read()"))
-    workers = Workers(worker)
+def test_a_dismissed_process_ends_and_does_no_further_job() -> None:
+    first, second = (Worker((sys.executable, "-c", "import sys; sys.stdin.read()")) for _ in range(2))
+    workers = Workers(first, start=lambda: second)
     workers.dismiss()
-    assert "SIGKILL" in worker.ended()
+    assert "SIGKILL" in first.ended()
     workers.dismiss()
+    workers.submit({"steps": []}, "cpu", 1.0)
+    assert workers.started == 2
     workers.close()
 
 

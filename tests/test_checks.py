@@ -241,6 +241,13 @@ def test_sections_may_decide_otherwise_where_only_a_cast_would_hide_a_near_tie()
     assert sections.check(context(graph=graph, per_device=wrong)).status == "failed"
 
 
+def test_last_bits_of_a_function_of_equal_numbers_may_decide_if_they_come_from_two_places() -> None:
+    lines = {"q": "A * 2", "partial": "A + A", "C": "where(tanh(q) < tanh(partial), 1.0, 0.0)"}
+    given = context(graph=lines)
+    assert oracles.in_float64(given, "graph")["C"].low is None
+    assert oracles.in_float64(given, "graph", place=0)["C"].low is not None
+
+
 def test_an_approximating_per_device_declares_its_error() -> None:
     lines = {"q": "round(A @ B * 0.01) * 100", "C": "psum(q, 'x')"}
     assert sections.check(context(per_device=lines)).status == "failed"

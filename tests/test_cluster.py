@@ -30,7 +30,7 @@ from runner.experiment.config.folders import conf_folder
 from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.link import cluster, key, lending, wire
+from runner.link import cluster, lending, wire
 from runner.link.cluster import Member, Owner, Remote, Unlike, Unmet, introduced
 from runner.link.events import Done, Finished, encoded
 from runner.link.process import Worker
@@ -255,7 +255,7 @@ KEY = b"what all processes of the run have"
 @pytest.fixture
 def keyed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give all processes the key in their environment."""
-    monkeypatch.setenv(key.VARIABLE, KEY.decode())
+    monkeypatch.setenv(wire.VARIABLE, KEY.decode())
 
 
 @dataclass
@@ -607,16 +607,16 @@ def test_a_send_to_a_process_that_does_not_read_times_out(tmp_path: Path) -> Non
 def test_the_key_file_is_private_and_removed_once_all_have_connected(
     tmp_path: Path, idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(key.VARIABLE, raising=False)
+    monkeypatch.delenv(wire.VARIABLE, raising=False)
     meeting = Meeting(idle)
-    path = key.file(tmp_path, meeting.address)
+    path = wire.file(tmp_path, meeting.address)
     path.write_text("of a run that was killed")
     modes: list[int] = []
     statuses: list[int] = []
 
     def come() -> None:
         def once_there() -> bytes:
-            text = key.read(path)
+            text = wire.read(path)
             modes.append(path.stat().st_mode & 0o777)
             return text
 
@@ -641,7 +641,7 @@ def test_the_key_file_is_private_and_removed_once_all_have_connected(
 
 @pytest.mark.parametrize("kind", ["readable", "link", "folder"])
 def test_a_key_file_that_others_can_read_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(key.VARIABLE, raising=False)
+    monkeypatch.delenv(wire.VARIABLE, raising=False)
     path = tmp_path / "key"
     if kind == "folder":
         path.mkdir()
@@ -651,27 +651,27 @@ def test_a_key_file_that_others_can_read_is_refused(kind: str, tmp_path: Path, m
     else:
         path.write_text("a" * 64)
         path.chmod(0o644)
-    with pytest.raises((key.Unusable, key.Absent)):
-        key.read(path)
+    with pytest.raises((wire.Unusable, wire.Absent)):
+        wire.read(path)
 
 
 def test_without_a_key_a_process_says_where_it_looked(
     tmp_path: Path, idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(key.VARIABLE, raising=False)
+    monkeypatch.delenv(wire.VARIABLE, raising=False)
     meeting = Meeting(idle)
     with pytest.raises(Unmet) as unmet:
         lending.lend(meeting.place(1), {}, 0.3, tmp_path, lambda _: Path())
     assert str(unmet.value) == (
         "process 1 of 2 has no key of the run: set SHARDPROOF_KEY to the same value in all processes, or let them "
-        f"share the folder where process 0 writes {key.file(tmp_path, meeting.address)} (No such file or directory)"
+        f"share the folder where process 0 writes {wire.file(tmp_path, meeting.address)} (No such file or directory)"
     )
 
 
 def test_a_short_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(key.VARIABLE, "secret")
-    with pytest.raises(key.Unusable, match=r"^SHARDPROOF_KEY has 6 characters; a key needs at least 16$"):
-        key.given()
+    monkeypatch.setenv(wire.VARIABLE, "secret")
+    with pytest.raises(wire.Unusable, match=r"^SHARDPROOF_KEY has 6 characters; a key needs at least 16$"):
+        wire.given()
 
 
 @pytest.mark.parametrize(

@@ -30,22 +30,12 @@ from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
 from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Name, names, within
-from runner.programs.derivation import (
-    combining,
-    indexing,
-    lookups,
-    matrices,
-    reductions,
-    sliding,
-    updating,
-    windows,
-)
+from runner.programs.derivation import indexing, lookups, matrices, reductions, sliding, updating, windows
 from runner.programs.derivation.calls import Argument, Call
 from runner.programs.derivation.derive import Hints, Typing, derive
-from runner.programs.derivation.operations import WAYS
 from runner.programs.derivation.registry import Way
 from runner.programs.derivation.rules import Rule, followed
-from runner.programs.derivation.ruling import Rulings
+from runner.programs.derivation.ruling import WAYS, Rulings
 from runner.programs.derivation.terms import Part, built, constant
 from runner.worker.derive import planned
 from tests import harness, samples
@@ -451,7 +441,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
         "a.at[k].add(c)", updating, "_in_block", lambda site, item, *_: site.whole(item.place),
     ),
     "blocks that are not combined": (
-        "associative_scan('mul', a)", combining, "_combined", lambda fn, left, right, **_: right,
+        "associative_scan('mul', a)", sliding, "_combined", lambda fn, left, right, **_: right,
     ),
     "noise of another distribution": ("categorical(key(0), A)", reductions, "_noise", lambda site, *_: site.x),
 }  # fmt: skip

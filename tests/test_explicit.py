@@ -8,7 +8,7 @@ import pytest
 from runner.experiment.data import make
 from runner.experiment.enumeration import identity
 from runner.experiment.program import Program
-from runner.programs import explicit
+from runner.programs.global_view import explicit
 from runner.programs.types import Repairs
 from tests import harness
 
@@ -31,7 +31,7 @@ def line(expression, output, tmp_path, arrays=ARRAYS, **changes):
     )
     with harness.configured(experiment):
         types = harness.infer(experiment)
-    lines = explicit.write(experiment, tmp_path, types).splitlines()
+    lines = explicit(experiment, tmp_path, types).splitlines()
     at = next(i for i, text in enumerate(lines) if text.endswith('named_scope("n"):'))
     return lines[at + 1].strip()
 
@@ -78,7 +78,7 @@ def test_a_repair_reads_as_an_expert_writes_it(expression, written, tmp_path):
 def test_a_promised_output_is_what_a_contraction_makes(tmp_path):
     experiment = harness.experiment(ARRAYS, graph={"C": "A @ B"}, outputs={"C": [None, "y"]}, program="explicit")
     with harness.configured(experiment):
-        text = explicit.write(experiment, tmp_path, harness.infer(experiment))
+        text = explicit(experiment, tmp_path, harness.infer(experiment))
     assert f"C = jnp.matmul(A, B, out_sharding={laid(N, Y)})" in text
     assert "reshard" not in text
 
@@ -91,7 +91,7 @@ def test_a_promised_output_is_what_a_convolution_makes(tmp_path):
         program="explicit",
     )
     with harness.configured(experiment):
-        text = explicit.write(experiment, tmp_path, harness.infer(experiment))
+        text = explicit(experiment, tmp_path, harness.infer(experiment))
     assert f'(1,), "SAME", out_sharding={laid(N, X, Y)})' in text
 
 
@@ -111,7 +111,7 @@ def test_a_constraint_that_differs_from_the_outputs_layout(tmp_path):
         program="explicit",
     )
     with harness.configured(experiment):
-        text = explicit.write(experiment, tmp_path, harness.infer(experiment))
+        text = explicit(experiment, tmp_path, harness.infer(experiment))
     lines = [part.strip() for part in text.splitlines()]
     assert f"A = jax.reshard(A, {laid(N, N)})" in lines
     assert f"b = jax.reshard(b, {laid(Y, N)})" in lines
@@ -123,7 +123,7 @@ def test_a_carry_keeps_the_layout_with_which_it_enters(tmp_path):
     arrays = "arrays: {A: {shape: [4, 4], spec: [x, y]}, W: {shape: [4, 4], spec: [y, x]}}"
     experiment = harness.experiment(arrays, graph={"r": loop}, outputs={"r.acc": ["x", "y"]}, program="explicit")
     with harness.configured(experiment):
-        text = explicit.write(experiment, tmp_path, harness.infer(experiment))
+        text = explicit(experiment, tmp_path, harness.infer(experiment))
     assert f"return (jax.reshard(acc, {laid(X, Y)}),)" in text
 
 
@@ -185,7 +185,7 @@ program: explicit
 def test_a_program_that_makes_no_arrays_needs_no_mesh_around_it(tmp_path):
     experiment = harness.experiment(ARRAYS, graph={"C": "A * 2"}, outputs={"C": ["x", "y"]}, program="explicit")
     with harness.configured(experiment):
-        assert "use_abstract_mesh" not in explicit.write(experiment, tmp_path, harness.infer(experiment))
+        assert "use_abstract_mesh" not in explicit(experiment, tmp_path, harness.infer(experiment))
 
 
 def test_a_ragged_dot_is_neither_typed_nor_mapped_by_jax():

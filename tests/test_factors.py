@@ -22,9 +22,9 @@ from runner.graph.sharding.propagation import parsed_rule
 from runner.graph.term import Name, within
 from runner.programs.derivation.calls import Call, NotStatic
 from runner.programs.derivation.facts import call_of, leaves
-from runner.programs.derivation.operations import WAYS
 from runner.programs.derivation.registry import Way
 from runner.programs.derivation.rules import Rule
+from runner.programs.derivation.ruling import WAYS
 from runner.programs.derivation.scopes import Binding, Names
 from runner.programs.derivation.values import DeviceValue
 from runner.worker import shardy

@@ -20,9 +20,9 @@ from benchmarks.fuzz.shrink import shrink
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.graph.language import operations
-from runner.programs.derivation.operations import WAYS
 from runner.programs.derivation.reductions import reduced
 from runner.programs.derivation.registry import Way
+from runner.programs.derivation.ruling import WAYS
 from runner.programs.writers import WRITERS
 from tests.samples import SAMPLES
 

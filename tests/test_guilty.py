@@ -26,7 +26,7 @@ from runner.checks.reference import PerDevice, arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
 from runner.experiment.changing import Unlisted
-from runner.graph.language.passing import passed_on
+from runner.graph.language.python_source import passed_on
 from runner.graph.model import walk
 from runner.graph.source import Frame, Line
 from runner.graph.term import Name

@@ -16,7 +16,7 @@ from jaxlib import lapack
 
 from runner.base.executions import InBranch, Range
 from runner.base.layout import Mesh
-from runner.compiled.evidence import custom_calls, groups, hlo
+from runner.compiled.evidence import groups, hlo, opcodes
 from runner.compiled.evidence.gather import gather
 from runner.compiled.evidence.hlo import Instruction, Metadata, Shape
 from runner.compiled.evidence.model import Between, Evidence
@@ -924,7 +924,7 @@ def test_custom_calls_that_may_communicate_are_reported(experiment, target):
 def test_all_that_jax_registers_for_cpus_stays_on_its_device():
     names = [name for registered in lapack.registrations().values() for name, *_ in registered]
     assert len(names) > 50
-    assert [name for name in names if not custom_calls.local(name)] == []
+    assert [name for name in names if not opcodes.local(name)] == []
 
 
 def test_a_call_inside_of_a_fusion_is_found(experiment):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.base.layout import Mesh
-from runner.compiled.estimate import cuts
+from runner.compiled.estimate import links
 from runner.compiled.estimate.links import Links
 from runner.experiment import hardware
 from runner.experiment.config.compose import compose
@@ -187,7 +187,7 @@ def test_the_load_of_a_permute_is_a_lower_bound_for_every_route(data: st.DataObj
                 loads[tuple(here), dimension, step] = loads.get((tuple(here), dimension, step), 0) + 1
                 here[dimension] = (here[dimension] + step) % size
         assert tuple(here) == stop
-    assert cuts.load(shape, rings, messages) <= max(loads.values(), default=0) + 1e-9
+    assert links.border_load(shape, rings, messages) <= max(loads.values(), default=0) + 1e-9
 
 
 def test_messages_that_share_a_link_wait_for_each_other() -> None:

@@ -21,7 +21,7 @@ from runner.compiled.estimate.model import Estimate
 from runner.experiment import enumeration
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.link.events import Cost
-from runner.reports.record import measures, record, where
+from runner.reports.record import measures, record
 from runner.reports.record.measures import MEASURES, Row
 from runner.reports.record.model import Status
 from runner.reports.record.verdicts import FileChecks, SectionsVerdict
@@ -242,8 +242,8 @@ def test_a_condition_chooses_the_rows_that_satisfy_it(text: str, points: list[in
     ],
 )
 def test_invalid_conditions_are_refused(text: str, message: str) -> None:
-    with pytest.raises(where.NoCondition, match="^.*" + message.replace("?", r"\?")):
-        where.parse(text, ("bytes_sent",))
+    with pytest.raises(measures.NoCondition, match="^.*" + message.replace("?", r"\?")):
+        measures.parse(text, ("bytes_sent",))
     with pytest.raises(InvalidConfiguration):
         options.read({"where": text}, ())
 

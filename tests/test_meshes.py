@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.app.flow.modes import modes
+from runner.app.flow.recording import modes
 from runner.base.faults import InvalidExperiment, key_text
 from runner.base.layout import Mesh
 from runner.compiled.estimate.links import Links

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.app.flow.modes import modes
+from runner.app.flow.recording import modes
 from runner.reports.record import record
 from runner.reports.record.model import Mode
 from runner.reports.show import modes as shown

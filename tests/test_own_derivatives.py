@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.app.flow import run as flow
-from runner.app.flow.modes import modes
+from runner.app.flow.recording import modes
 from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.link.workers import Workers

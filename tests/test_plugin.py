@@ -546,6 +546,10 @@ def test_a_check_that_was_not_run_is_skipped_with_its_reason(recorded: Project) 
     recorded.tell(programs={**COMPILED, "vmap": result})
     printed = recorded.pytest("--experiments", "my_conf", "-rs", status=0)
     assert re.search(r"SKIPPED \[1\] .* vmap runs on one device", printed)
+    recorded.tell(programs={**COMPILED, "vmap": result}, status="error", error="the process was ended by SIGKILL")
+    printed = recorded.pytest("--experiments", "my_conf", "-rs", status=1)
+    assert "vmap: layout was not run, since the run ended: the process was ended by SIGKILL" in printed
+    assert "SKIPPED" not in printed
 
 
 def test_sections_that_differ_fail_an_item_of_their_own(recorded: Project) -> None:

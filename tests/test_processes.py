@@ -19,7 +19,7 @@ from runner.experiment.config.folders import conf_folder
 from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.link import descendants
+from runner.link import lifeline
 from runner.link.events import Finished, Started
 from runner.link.order import job
 from runner.link.steps import Step
@@ -146,7 +146,7 @@ def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: P
 def coordinators() -> set[str]:
     """Return the hexadecimal addresses at which the first worker of this process with a coordinator listens."""
     me = Path("/proc/self")
-    workers = [*descendants._below(os.getpid())]
+    workers = [*lifeline._below(os.getpid())]
     sockets: set[str] = set()
     port = 0
     for pid in workers:

@@ -14,7 +14,7 @@ import pytest
 from runner.app.flow import run as flow
 from runner.base.faults import InvalidExperiment, key_text
 from runner.base.layout import Spec
-from runner.experiment import unread
+from runner.experiment import extent
 from runner.experiment.config.sources import Sources
 from runner.experiment.imported import KEY, read_imported
 from runner.experiment.reader import read
@@ -307,7 +307,7 @@ def test_functions_of_the_experiment_call_python_with_trees_and_static_arguments
 
 def test_a_call_that_nothing_reads_has_one_warning(folder: Path) -> None:
     config = LINE | {"graph": {"y": "mine.scaled(x)", "u": "mine.loss_of_one(x, x[0])"}}
-    assert unread.warnings(read(traced(folder, config))) == ["nothing reads 'u' of graph: the compiler removes it"]
+    assert extent.unread(read(traced(folder, config))) == ["nothing reads 'u' of graph: the compiler removes it"]
 
 
 @pytest.mark.in_turn

@@ -15,8 +15,7 @@ from runner.base.layout import Mesh, Spec
 from runner.experiment.graphs import of_line
 from runner.graph.language.syntax import parse
 from runner.graph.model import Equation
-from runner.graph.sharding.repairs import Repair, candidates, resharded
-from runner.graph.sharding.results import OperandLayout, of_result
+from runner.graph.sharding.repairs import OperandLayout, Repair, candidates, of_result, resharded
 from runner.graph.source import Line
 
 MESH = Mesh(("x", "y"), (2, 4))

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from runner.base.faults import Fault, Key
-from runner.experiment.config.layers import layers
+from runner.experiment.config.files import layers
 from runner.experiment.config.sources import Layer, Location, Sources, key_place, listing, shown, text_place
 
 TEXT = """\

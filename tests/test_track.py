@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runner.reports.track import named
+from runner.reports.track import entry
 from runner.reports.track.entry import Entry
 from tests.command import ROOT, run_command
 
@@ -142,8 +142,8 @@ def test_an_installed_package_does_not_replace_a_tracker_that_comes_with_shardpr
 ) -> None:
     installed(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in named.SHIPPED:
-        assert named.maker(name).__module__ == f"runner.reports.track.{name}"
+    for name in entry.SHIPPED:
+        assert entry.maker(name).__module__ == f"runner.reports.track.{name}"
 
 
 def needed(library: str, extra: str) -> Any:

@@ -17,7 +17,7 @@ from runner.base.chosen import AUTO
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.experiment import remat
-from runner.graph.language.wrapping import around_products
+from runner.graph.language.python_source import around_products
 from runner.graph.source import Frame
 from runner.programs.planning.plan import Alternative
 from runner.programs.spelling import CONSTRAIN

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from runner.app import given
-from runner.base import plain, regular
+from runner.base import plain
 from runner.base.untyped import is_dict, is_tuple
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.experiment.config.folders import InvalidName, dated, folder_name, located
@@ -218,7 +218,7 @@ def _named(experiment: str | Path, config_dir: str | Path | None) -> list[str]:
 def read(folder: Path) -> Any:
     """Return the table in a sweep's folder. Raises `UnreadableRecord` if there is no readable one."""
     rows: list[dict[str, Any]] = []
-    for line in regular.read_text(folder / TABLE).splitlines():
+    for line in plain.read_text(folder / TABLE).splitlines():
         try:
             row = plain.parse(line)
         except plain.NotJson as error:

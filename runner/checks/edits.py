@@ -21,8 +21,8 @@ from runner.experiment.model import Experiment, Section
 from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.graph.language.lines import RepeatLines, expressions, line_of, lines, repeat
 from runner.graph.language.parts import called, parts
-from runner.graph.language.passing import passed_on
 from runner.graph.language.printing import text
+from runner.graph.language.python_source import passed_on
 from runner.graph.language.syntax import Expression
 from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, walk
 from runner.graph.source import Frame, FunctionCall, Line, Source

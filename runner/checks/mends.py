@@ -18,8 +18,8 @@ from runner.checks.oversights import is_mask, is_unary
 from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.parts import argument, at_index, axes_of, called, calls_in, operator, parts, place_of
-from runner.graph.language.passing import given_as_it_is
 from runner.graph.language.printing import text
+from runner.graph.language.python_source import given_as_it_is
 from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Const, Group, Name, Term, children, heads, names, swapped, within

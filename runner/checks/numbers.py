@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite
-from runner.graph.language.numbers_read import Given, reading
 from runner.graph.language.parts import parts
+from runner.graph.language.python_source import Given, reading
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Const, Term, mapped
 

@@ -85,8 +85,13 @@ def _located(experiment: Experiment, section: Section, error: CannotInterpret) -
     return InvalidExperiment(located(key, error.source.text, fault_at(str(error), error.source), uses))
 
 
-def in_float64(context: Context, section: Section, *, casts: bool = True) -> dict[str, Rounding]:
-    """What float64's own rounding does to each output of an interpreted section; `casts` is whether casts round."""
+def in_float64(
+    context: Context, section: Section, *, casts: bool = True, place: int | None = None
+) -> dict[str, Rounding]:
+    """What float64's own rounding does to each output of an interpreted section.
+
+    `casts` is whether casts round; `place` 0 tells numbers from two places apart (`Machine`).
+    """
     oracle, floats = context.oracle(section), context.floats.get(section, {})
     keep, experiment = context.experiment.results, context.experiment
     if not casts:
@@ -95,7 +100,9 @@ def in_float64(context: Context, section: Section, *, casts: bool = True) -> dic
             experiment, section, context.arrays, keep=keep, arithmetic=Arithmetic(floats, casts=False), script=script
         )
         oracle = replace(oracle, values=exact.values, recorded=script)
-    return of_float64(experiment, section, context.arrays, floats, oracle, keep, context.known_as, casts=casts)
+    return of_float64(
+        experiment, section, context.arrays, floats, oracle, keep, context.known_as, casts=casts, place=place
+    )
 
 
 def uncast(context: Context, section: Section, graph: Graph | None = None) -> dict[str, PerDevice]:

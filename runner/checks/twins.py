@@ -245,8 +245,7 @@ class Decided:
         """What float64's own rounding does to an output, with the ties that it decides; None of a gradient."""
         if section not in self._rounding:
             casts = not self._uncast(section)
-            known = self.context.in_float64.get(section) if casts else None
-            self._rounding[section] = known or oracles.in_float64(self._given(), section, casts=casts)
+            self._rounding[section] = oracles.in_float64(self._given(), section, casts=casts, place=0)
         return self._rounding[section].get(name)
 
     def _uncast(self, section: Section) -> bool:

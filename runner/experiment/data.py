@@ -19,11 +19,11 @@ from runner.base.lazy import dataclass
 from runner.base.untyped import is_list
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import located, rectangular, size_text
-from runner.graph.language import bounds
+from runner.graph.language import static
 from runner.graph.language.check import callee
+from runner.graph.language.operations.row import signature
 from runner.graph.language.operators import BY_NAME, COMPARISONS
 from runner.graph.language.printing import text
-from runner.graph.language.signatures import signature
 from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.term import Apply, Const, Group, Name, Term, calls, children, mapped, within
 
@@ -93,7 +93,7 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> ArraySource:
             raise invalid(key, f"the values have shape {list(shape)}, but '{array.name}' has shape {list(array.shape)}")
         return ArraySource(f"np.array({_literal(array.init)}, dtype={dtype})")
     try:
-        bounds.check(array.init, sizes)
+        static.check(array.init, sizes)
         term = _emit(array.init, array.init.term, array, sizes, folder)
     except SyntaxFault as fault:
         raise InvalidExperiment(located(key, array.init.text, fault)) from None

@@ -1,21 +1,23 @@
-"""Counts the lines of functions and sections with calls written out and repeats unrolled.
+"""Counts the lines of functions and sections with calls written out, and finds those that nothing reads.
 
 It only counts, so that an experiment that is too large is refused before any of it is built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.base.faults import Fault, InvalidExperiment, invalid
 from runner.base.untyped import is_mapping
 from runner.experiment.functions import DefinedFunction
+from runner.experiment.model import Experiment
 from runner.experiment.written import WrittenLine, is_choice
-from runner.graph.language.lines import lines
+from runner.graph.language.lines import line_of, lines, repeat
+from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.syntax import SyntaxFault, parse
-from runner.graph.model import Equation, Graph, Repeat
-from runner.graph.source import Section
+from runner.graph.model import Equation, Graph, Repeat, dependencies, walk
+from runner.graph.source import Line, Section
 from runner.graph.term import Name, calls, within
 
 LINES = 10_000
@@ -146,3 +148,53 @@ def _steps(equation: Equation) -> int:
         return 1
     steps = equation.form.steps
     return (1 if steps is None else steps) * sum(map(_steps, lines(equation.bodies[0])))
+
+
+def unread(experiment: Experiment) -> list[str]:
+    """A warning for each line that no output depends on: the compiler removes it.
+
+    Lines inside a call of Python have none, as they stand in no file; the call has one.
+    """
+    held = {name for expected in experiment.expected.values() for name in expected.layouts}
+    needed: dict[Section, set[str]] = {
+        "graph": {*experiment.results, *experiment.constraints, *held},
+        "per_device": set(experiment.results),
+    }
+    unread: list[str] = []
+    for section, names in needed.items():
+        graph = experiment.computed(section)
+        for line in _unread(graph, names, ()):
+            if line.path not in experiment.frames[section]:
+                removed = _with(graph, line)
+                unread.append(f"nothing reads '{line}' of {section}: the compiler removes it{removed}")
+    return unread
+
+
+def _unread(graph: Graph, names: Collection[str], needed: Iterable[int]) -> Iterator[Line]:
+    """The lines and repeats that no later line reads, and of which no value has one of the `names` or is `needed`."""
+    needed, unread = {*needed, *(graph.names[name] for name in names if name in graph.names)}, list[Line]()
+    for equation in reversed(graph.equations):
+        loop = repeat(equation)
+        if needed.isdisjoint(value.number for value in equation.results):
+            if loop is not None or (equation.source.whole and equation.source.line.first is None):
+                unread.append(line_of(equation))
+            continue
+        needed |= dependencies(equation)
+        if loop is not None:
+            own = f"{loop.name}."
+            inside = {name.removeprefix(own) for name in names if name.startswith(own)}
+            unread += reversed(list(_unread(loop.body, inside, loop.body.outputs)))
+    yield from reversed(unread)
+
+
+def _with(computed: Graph, line: Line) -> str:
+    """The collectives that are removed with a line, as text."""
+    path = line.path
+    gone = [
+        equation.operation
+        for equation in walk(computed)
+        if equation.source.line.path == path or equation.source.line.path.startswith(f"{path}/")
+    ]
+    rows = (OPERATIONS.get(name) for name in dict.fromkeys(gone))
+    collectives = [row.name for row in rows if row is not None and row.kind == "collective"]
+    return f", and its {' and '.join(collectives)}, which no check counts" if collectives else ""

@@ -24,7 +24,7 @@ from runner.experiment.functions import DefinedFunction
 from runner.experiment.source_text import NO_SOURCE, NamedByReader, SourceText, names_of_values
 from runner.experiment.traced import TracedLines, UserSpelling
 from runner.experiment.written import BOTH
-from runner.graph.enclosing import Enclosing, enclosed
+from runner.graph.inlining import Enclosing, enclosed
 from runner.graph.language.syntax import parse
 from runner.graph.model import Graph
 from runner.graph.source import Frame, FunctionCall, Line

@@ -35,7 +35,7 @@ class Traits:
 class Program(StrEnum):
     """A way to compile an experiment; the value is its name.
 
-    A program is an entry here and a writer, `runner/programs/NAME.py`; programs run, and are shown, in this order.
+    A program is an entry here and a writer in `runner/programs/writers.py`; programs run, and are shown, in this order.
     """
 
     AUTO = "auto", Traits(section="graph", placed_by="compiler")

@@ -14,7 +14,7 @@ from runner.experiment.forms import check, choices
 from runner.experiment.imported import Imports
 from runner.experiment.model import GRADIENTS, Array, Gradient, Section
 from runner.experiment.plain import rectangular
-from runner.graph.enclosing import Enclosing, enclosed
+from runner.graph.inlining import Enclosing, enclosed
 from runner.graph.language.lines import line_of, lines, paths
 from runner.graph.model import Graph, dependencies
 from runner.graph.source import Line

@@ -29,7 +29,7 @@ from runner.experiment.plain import located, read_expression
 from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
 from runner.experiment.traced_graphs import put_lines
 from runner.experiment.written import BOTH, WrittenLine, of
-from runner.graph.language import bounds, forms, static
+from runner.graph.language import forms, static
 from runner.graph.language.check import VisibleNames, check
 from runner.graph.language.forms import is_choice, is_map
 from runner.graph.language.operations import CONSTANTS
@@ -207,7 +207,7 @@ class _SectionReader:
         scope = place.scope
         try:
             check(expression, scope)
-            bounds.check(expression, scope.sizes, scope.mesh if scope.section == "per_device" else None)
+            static.check(expression, scope.sizes, scope.mesh if scope.section == "per_device" else None)
         except SyntaxFault as fault:
             around = cycle(name, scope) if name else None
             if around and "used before it is assigned" in fault.message:

@@ -23,11 +23,10 @@ from runner.base.codec import Misfit
 from runner.base.faults import InvalidExperiment
 from runner.base.lazy import dataclass
 from runner.base.words import of_system
-from runner.link import key, messages, process, together, wire
-from runner.link.messages import End, Values, WorkerLine
+from runner.link import process, together, wire
 from runner.link.process import CLUSTER, Hear, Worker
 from runner.link.together import Together
-from runner.link.wire import Arrivals, Wire
+from runner.link.wire import Arrivals, End, Values, Wire, WorkerLine
 from runner.version import __version__
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ class Owner:
         self._remotes: dict[int, Remote] = {}
         self._fresh = True
         try:
-            self._meet(config, timeout, key.file(folder, member.address))
+            self._meet(config, timeout, wire.file(folder, member.address))
         except (Unlike, Unmet) as error:
             self.end(error.status)
             self.close()
@@ -132,7 +131,7 @@ class Owner:
         member, deadline = self._member, time.monotonic() + timeout
         unlike: dict[int, str] = {}
         try:
-            with key.left(path) as secret, _heard_at(member) as servers:
+            with wire.left(path) as secret, _heard_at(member) as servers:
                 arrivals = Arrivals(servers, secret, timeout)
                 try:
                     while len(self._wires) < member.count - 1:
@@ -142,7 +141,7 @@ class Owner:
                         unlike |= self._admit(*came, introduced(member, config))
                 finally:
                     arrivals.close()
-        except key.Unusable as error:
+        except wire.Unusable as error:
             raise Unmet(str(error)) from None
         except OSError as error:
             raise Unmet(f"{member.name} cannot leave a key for the others: {of_system(error, path)}") from None
@@ -154,7 +153,7 @@ class Owner:
     def _admit(self, connection: Wire, message: dict[str, Any], due: Any) -> dict[int, str]:
         """Accept a process of the run; record, by its number, its introduction and how its input differs."""
         try:
-            number = messages.introduction(message).number
+            number = wire.introduction(message).number
         except Misfit:
             number = 0
         if number not in range(1, self._member.count) or number in self._wires:
@@ -277,7 +276,7 @@ class Remote:
                 self._lost = True
                 break
             try:
-                answer = messages.answer(message)
+                answer = wire.answer(message)
                 if isinstance(answer, End):
                     self._how, self._words = answer.how, answer.words
                     self._logs.append(answer.log)

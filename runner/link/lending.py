@@ -14,12 +14,11 @@ from typing import Any
 
 from runner.base.codec import Misfit
 from runner.base.lazy import dataclass
-from runner.link import key, messages, scratch, together, wire
+from runner.link import scratch, together, wire
 from runner.link.cluster import Member, Unmet, introduced
 from runner.link.events import Done, Finished, WorkerEvent, encoded
-from runner.link.messages import Bid
 from runner.link.process import Worker
-from runner.link.wire import Wire
+from runner.link.wire import Bid, Wire
 
 DataFolder = Callable[[Mapping[str, Any]], Path]
 """The folder in which `load` looks on this machine, for a configuration."""
@@ -40,7 +39,7 @@ def lend(member: Member, config: Mapping[str, Any], timeout: float, folder: Path
     try:
         connection.send(introduced(member, config))
         while (message := connection.receive()) is not None:
-            bid = messages.bid(message)
+            bid = wire.bid(message)
             if bid.status is not None:
                 return bid.status
             lent.do(bid)
@@ -55,16 +54,16 @@ def lend(member: Member, config: Mapping[str, Any], timeout: float, folder: Path
 
 def _reached(member: Member, timeout: float, folder: Path) -> Wire:
     """The connection to process 0. Raises `Unmet`."""
-    path, deadline = key.file(folder, member.address), time.monotonic() + timeout
-    fixed = bool(os.environ.get(key.VARIABLE))
+    path, deadline = wire.file(folder, member.address), time.monotonic() + timeout
+    fixed = bool(os.environ.get(wire.VARIABLE))
     try:
-        return wire.reached(member.address, lambda: key.read(path), deadline, timeout, same=fixed)
-    except key.Unusable as error:
+        return wire.reached(member.address, lambda: wire.read(path), deadline, timeout, same=fixed)
+    except wire.Unusable as error:
         raise Unmet(str(error)) from None
     except AuthenticationError:
-        which = key.VARIABLE if fixed else f"key in {path}"
+        which = wire.VARIABLE if fixed else f"key in {path}"
         raise Unmet(f"{member.name} and the process at {member.address} do not have the same {which}") from None
-    except key.Absent as error:
+    except wire.Absent as error:
         raise Unmet(f"{member.name} has no key of the run: {error}") from None
     except OSError as error:
         why = error.strerror or error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -9,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 """The `prctl(2)` option for the signal that the kernel sends a process when the thread that started it ends."""
@@ -68,10 +70,8 @@ def guard(owner: str) -> str:
 
 
 def _guard(guarded: int, owner: str) -> None:
-    from runner.link import descendants
-
     def end(number: int, frame: object) -> None:
-        descendants.kill_below(guard)
+        kill_below(guard)
         os._exit(128 + number)
 
     guard = os.getpid()
@@ -88,7 +88,7 @@ def _guard(guarded: int, owner: str) -> None:
         pid, status = os.wait()
         if pid == guarded:
             break
-    descendants.kill_below(guard)
+    kill_below(guard)
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         os._exit(code)
@@ -134,3 +134,43 @@ def _watch(parent: int, number: signal.Signals) -> None:
     if number == signal.SIGKILL:
         os._exit(0)
     os.kill(os.getpid(), number)
+
+
+_ROUNDS = 20
+"""How often processes are looked for below one that may be starting more of them."""
+
+
+def kill(pid: int) -> None:
+    """End the processes below a process, which is stopped meanwhile so that it starts no others, and then itself.
+
+    The process has to be this one's child, not yet waited for.
+    """
+    # Another thread of this process may be waiting for its end.
+    with contextlib.suppress(ProcessLookupError):
+        if any(_below(pid)):
+            os.kill(pid, signal.SIGSTOP)
+            kill_below(pid)
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_below(pid: int) -> None:
+    """End the processes below one that starts no others meanwhile: it is stopped, or this one."""
+    ended: set[int] = set()
+    for _ in range(_ROUNDS):
+        # Those whose parent has just ended are children of the process that adopts them.
+        left = {each for each in _below(pid) if each not in ended}
+        if not left:
+            break
+        for each in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGKILL)
+        ended |= left
+
+
+def _below(pid: int) -> Iterator[int]:
+    """Yield the processes below one."""
+    with contextlib.suppress(OSError, ValueError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            for child in map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text("ascii").split()):
+                yield child
+                yield from _below(child)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from runner.link import descendants, lifeline, scratch
+from runner.link import lifeline, scratch
 
 if TYPE_CHECKING:
     from runner.link.events import WorkerEvent
@@ -227,7 +227,7 @@ class Worker:
     def dismiss(self) -> None:
         """End the process without waiting for the system to remove it; its log is no longer needed."""
         if self._process.poll() is None:
-            descendants.kill(self._process.pid)
+            lifeline.kill(self._process.pid)
 
     def await_end(self, seconds: float) -> None:
         """Wait until the system has ended the process, for at most so many seconds."""

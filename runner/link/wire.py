@@ -8,20 +8,25 @@ before they send anything else. A message is a frame of JSON; received data is n
 from __future__ import annotations
 
 import errno
+import hashlib
 import ipaddress
 import json
 import os
 import queue
+import secrets
 import socket
+import stat
 import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import AuthenticationError, connection
-from pathlib import Path
-from typing import Any, cast
+from pathlib import Path, PurePath
+from typing import Any, Literal, TypeAlias, cast
 
+from runner.base.codec import Misfit, build
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 
 _AT_ONCE = 1 << 20
@@ -310,3 +315,149 @@ def reached(address: str, key: Callable[[], bytes], deadline: float, patience: f
             if time.monotonic() + _AGAIN > deadline:
                 raise
             time.sleep(_AGAIN)
+
+
+VARIABLE = "SHARDPROOF_KEY"
+
+_SHORTEST = 16
+"""The least number of characters of a key, so that it cannot be guessed."""
+
+
+class Unusable(Exception):
+    """A key that must not be used; the message says why."""
+
+
+class Absent(OSError):
+    """There is no key yet; the message says where it is expected."""
+
+
+def file(folder: Path, address: str) -> Path:
+    """The file of a run's key; the run's folder is in `folder`, and its processes meet at `address`."""
+    return folder / f".shardproof-{hashlib.sha256(address.encode()).hexdigest()[:16]}.key"
+
+
+def given() -> bytes | None:
+    """The key of the environment; None if it has none. Raises `Unusable`."""
+    text = os.environ.get(VARIABLE)
+    if text is not None and len(text) < _SHORTEST:
+        raise Unusable(f"{VARIABLE} has {len(text)} characters; a key needs at least {_SHORTEST}")
+    return None if text is None else text.encode()
+
+
+@contextmanager
+def left(path: Path) -> Generator[bytes]:
+    """The key of a new run: the environment's, or one that is stored at `path` while this is open.
+
+    Raises `Unusable` and `OSError`.
+    """
+    key = given()
+    if key is not None:
+        yield key
+        return
+    key = secrets.token_hex(32).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A killed run may have left one.
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(key)
+        yield key
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def read(path: Path) -> bytes:
+    """The key of the run that process 0 began. Raises `Unusable`, and `Absent` where it is not there yet."""
+    key = given()
+    if key is not None:
+        return key
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise Absent(
+            f"set {VARIABLE} to the same value in all processes, or let them share the folder where "
+            f"process 0 writes {path} ({error.strerror})"
+        ) from None
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise Unusable(f"{path} must be a file that its user alone can read and write")
+        key = os.read(handle, 1024)
+    finally:
+        os.close(handle)
+    if not key:
+        raise Absent(f"{path} is being written")
+    return key
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A process's introduction to process 0, once both have proved that they belong to the run."""
+
+    number: int
+    count: int
+    versions: dict[str, Any]
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bid:
+    """A request of process 0: to do a `job`, or to `end` with a `status`."""
+
+    do: Literal["job", "kill", "start", "end"]
+    job: dict[str, Any] | None = None
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class WorkerLine:
+    """An event of another process's worker, as a line; `log` is what it wrote in a job that is done."""
+
+    event: str
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Values:
+    """The name of a file of values, and how many of its bytes follow."""
+
+    file: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class End:
+    """How a worker ended, as text; the end of its output, and all of it."""
+
+    how: str
+    words: str
+    log: str
+
+
+Answer: TypeAlias = "WorkerLine | Values | End"
+
+
+def introduction(message: dict[str, Any]) -> Introduction:
+    """The message as an introduction. Raises `Misfit`."""
+    return build(Introduction, message)
+
+
+def bid(message: dict[str, Any]) -> Bid:
+    """The message as a request. Raises `Misfit`."""
+    asked = build(Bid, message)
+    if asked.do == "job" and not (asked.job and isinstance(asked.job.get("definition"), dict)):
+        raise Misfit("job: a job with its definition")
+    if asked.do == "end" and asked.status is None:
+        raise Misfit("status: the exit status of all")
+    return asked
+
+
+def answer(message: dict[str, Any]) -> Answer:
+    """The message as an answer. Raises `Misfit`."""
+    heard: Answer = build(cast("Any", WorkerLine | Values | End), message)
+    if isinstance(heard, Values) and (PurePath(heard.file).name != heard.file or not heard.file.endswith(".bin")):
+        raise Misfit("file: the name of a file of values")
+    if isinstance(heard, Values) and heard.bytes < 0:
+        raise Misfit("bytes: how many follow")
+    return heard

@@ -81,6 +81,10 @@ class _Queue:
         """End the process; a new one replaces it, which has received nothing yet."""
         if self.worker is not None:
             self.worker.close()
+        self.leave()
+
+    def leave(self) -> None:
+        """Let a new process take the place of this one, which ends."""
         self.worker, self.resident, self.grown = None, None, False
         for ticket in self.waiting:
             ticket.sent = False
@@ -110,6 +114,8 @@ class Workers:
         self.count = count
         """The largest number of processes for each kind of job."""
         self._lines = [_Queue(first)] if first is not None else []
+        self._dismissed: list[Worker] = []
+        """The processes that were told to end, and are waited for last."""
         self._aside: Workers | None = None
         self.started = len(self._lines)
         """The number of processes that were started."""
@@ -161,12 +167,17 @@ class Workers:
         for line in self._lines:
             if isinstance(line.worker, Worker):
                 line.worker.dismiss()
+                self._dismissed.append(line.worker)
+                line.leave()
 
     def close(self) -> None:
         """End all processes."""
         for line in self._lines:
             line.end()
+        for worker in self._dismissed:
+            worker.close()
         self._lines.clear()
+        self._dismissed.clear()
         if self._aside is not None:
             self._aside.close()
             self._aside = None

@@ -1,4 +1,4 @@
-"""The program that `auto`, `constraint` and `explicit` share: a jitted function over whole arrays."""
+"""Writes the programs over whole arrays, `auto`, `constraint` and `explicit`: a jitted function each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,34 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.programs import absent, source, spelling, within
 from runner.programs.lines import Lines
-from runner.programs.types import Repairs
+from runner.programs.types import InferredTypes, Repairs
 
 
-def write(
+def auto(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
+    """Write `auto`: `jit` over sharded inputs; the compiler chooses everything else."""
+    return _program(experiment, folder, Program.AUTO)
+
+
+def constraint(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
+    """Write `constraint`: `jit` with `with_sharding_constraint` on the experiment's constraints and outputs."""
+    named = {name: spec for name, spec in experiment.outputs.items() if name not in experiment.probed}
+    promised = {name: spec for name, spec in named.items() if experiment.promises(Program.CONSTRAINT, name)}
+    return _program(experiment, folder, Program.CONSTRAINT, constraints=experiment.constrained, outputs=promised)
+
+
+def explicit(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
+    """Write `explicit`: sharding in types, with `types.repairs`: `out_sharding=` and `reshard` where these require it.
+
+    On Auto axes of the mesh, layouts are constraints for the compiler.
+    """
+    # Reshards have already laid out the explicit axes.
+    auto = experiment.mesh.auto
+    # A constraint without an automatic axis would replicate along these axes.
+    constraints = {path: spec.over(auto) for path, spec in experiment.constrained.items()} if auto else {}
+    return _program(experiment, folder, Program.EXPLICIT, constraints=constraints, repairs=types.repairs)
+
+
+def _program(
     experiment: Experiment,
     folder: Path,
     program: Program,

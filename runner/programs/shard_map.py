@@ -1,4 +1,4 @@
-"""`shard_map`: each device's code and collectives as the experiment writes them."""
+"""Writes the programs of one device: `shard_map`, as the experiment has them, and `derived`, from graph and specs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from runner.programs.lines import Lines
 from runner.programs.types import InferredTypes
 
 
-def write(experiment: Experiment, folder: Path, types: InferredTypes, program: Program = Program.SHARD_MAP) -> str:
+def derived(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
+    """Write `derived`, a `shard_map` of the lines in `types.derived`."""
+    assert types.derived is not None
+    return shard_map(types.derived, folder, types, Program.DERIVED)
+
+
+def shard_map(experiment: Experiment, folder: Path, types: InferredTypes, program: Program = Program.SHARD_MAP) -> str:
     """Write the source of the program, under the name of `program`."""
     names = Identifiers(experiment)
     target = absent if experiment.target.topology else source

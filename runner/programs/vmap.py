@@ -14,7 +14,7 @@ from runner.programs.lines import Lines
 from runner.programs.types import InferredTypes
 
 
-def write(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
+def vmap(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
     """Write the source of the program, which maps over the manual axes; dimensions on other axes stay whole."""
     experiment = experiment.inside
     names = Identifiers(experiment)

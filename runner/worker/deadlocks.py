@@ -7,7 +7,7 @@ and the others wait for them for ever. The lines of a file are checked before th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Deadlock(Exception):
 def require_none(jaxpr: Any) -> None:
     """Raise `Deadlock` for a collective of a traced program that not all of its devices may reach."""
     for equation in jaxpr.eqns:
-        inner = [each for _, each in _inside(equation)]
+        inner = [each for _, each in versions.bodies(equation)]
         if equation.primitive.name != "shard_map":
             for each in inner:
                 require_none(each)
@@ -79,10 +79,10 @@ class _Walk:
         if name == "while":
             return self._while(equation, operands)
         if name == "scan":
-            ((_, body),) = _inside(equation)
+            ((_, body),) = versions.bodies(equation)
             constants, carried = versions.scan_counts(params)
             return self._repeated(body, operands, constants, carried)
-        inner = [each for _, each in _inside(equation)]
+        inner = [each for _, each in versions.bodies(equation)]
         if len(inner) == 1 and len(inner[0].invars) == len(operands) and len(inner[0].outvars) == count:
             return self.run(inner[0], operands)
         for each in inner:
@@ -97,11 +97,11 @@ class _Walk:
     def _branches(self, equation: Any, operands: list[frozenset[str]]) -> list[frozenset[str]]:
         on, *given = operands
         walk = self._apart(on, equation, "which branch is taken depends on", "take another branch")
-        results = [walk.run(body, given) for _, body in _inside(equation)]
+        results = [walk.run(body, given) for _, body in versions.bodies(equation)]
         return [on.union(*each) for each in zip(*results, strict=True)]
 
     def _while(self, equation: Any, operands: list[frozenset[str]]) -> list[frozenset[str]]:
-        inside = dict(_inside(equation))
+        inside = dict(versions.bodies(equation))
         at, then = equation.params["cond_nconsts"], equation.params["body_nconsts"]
         carried = len(operands) - at - then
         results = self._repeated(inside["body_jaxpr"], operands[at:], then, carried)
@@ -140,15 +140,6 @@ class _Walk:
                 )
                 at = _place(equation).strip(": ")
                 raise Deadlock(f"{place} never reach this {name}{f', {at}' if at else ''}; move it before")
-
-
-def _inside(equation: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the jaxprs of an equation's parameters, each with the parameter's name."""
-    for name, value in equation.params.items():
-        for inner in value if is_sequence(value) else (value,):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield name, inner
 
 
 def _named(params: Mapping[str, Any]) -> frozenset[str]:

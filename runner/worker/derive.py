@@ -33,9 +33,9 @@ from runner.programs.derivation.writer import Hints
 from runner.programs.planning.inner import inner_layouts
 from runner.programs.types import Floats
 from runner.worker import calls
+from runner.worker.lowered import Requested
 from runner.worker.propagation import NOWHERE, ModuleNames, Place, plan
 from runner.worker.refusing import refusal
-from runner.worker.requested import Requested
 from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker

@@ -25,7 +25,7 @@ from runner.compiled.explanation import estimating, laid, meshes, modules, profi
 from runner.compiled.explanation.model import Argument, Explanation
 from runner.compiled.explanation.modules import Known, ReadModule, UnreadableModule
 from runner.compiled.explanation.profiles import Recording
-from runner.graph.sharding.keys import LayoutKeys
+from runner.graph.sharding.propagation import LayoutKeys
 from runner.link.events import Memory
 from runner.worker import propagation
 

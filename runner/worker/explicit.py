@@ -3,7 +3,7 @@
 The graph is evaluated under an abstract mesh whose axes are Explicit, except those that the file declares Auto, which
 types, reshards and `out_sharding=` ignore. A user's own Python function is called as it is. If the types refuse a call,
 the first repair that they accept is used, of those that `runner/graph/sharding/repairs.py` proposes. The repairs are
-plain data, from which `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
+plain data, from which `runner/programs/global_view.py` writes `out_sharding=` and `reshard`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph
-from runner.graph.sharding.repairs import Repair, candidates
-from runner.graph.sharding.results import OperandLayout, of_lookup
+from runner.graph.sharding.repairs import OperandLayout, Repair, candidates, of_lookup
 from runner.graph.source import FunctionCall
 from runner.programs.types import Repairs
 from runner.worker import calls, setting

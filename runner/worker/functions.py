@@ -55,7 +55,7 @@ from runner.worker import (
 )
 from runner.worker.jaxprs import CannotRead
 from runner.worker.probing import FunctionAround, Probing, RepeatAround, tuple_of
-from runner.worker.raising import reported
+from runner.worker.refusing import reported
 from runner.worker.result_layouts import CompilableCall, ResultLayouts
 from runner.worker.setting import CallSettings, Setting
 from runner.worker.trees import (

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from jax import lax, numpy
 
-from runner.base.untyped import is_sequence
 from runner.checks.reference import elementary
 from runner.checks.reference.elementary import Inexactness
 from runner.worker import calls
-from runner.worker.versions import CALLING, Literal, scan_counts
+from runner.worker.versions import CALLING, Literal, bodies, opened, scan_counts
 
 _jnp: Any = numpy
 _lax: Any = lax
@@ -26,7 +25,7 @@ def has_elementary(closed: Any, platform: str) -> bool:
     """Whether a jaxpr, or one inside it, has an elementary function."""
     return any(
         equation.primitive.name in elementary.known(platform)
-        or any(has_elementary(inner, platform) for inner in _inner(equation.params.values()))
+        or any(has_elementary(inner, platform) for _, inner in bodies(equation))
         for equation in closed.eqns
     )
 
@@ -65,7 +64,7 @@ class _Evaluation:
 
     def closed(self, jaxpr: Any, *operands: Any) -> list[Any]:
         """The results of a jaxpr with its constants, or of one that needs none."""
-        return self(getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ()), operands)
+        return self(*opened(jaxpr), operands)
 
     def _results(self, equation: Any, operands: list[Any]) -> Sequence[Any]:
         name, params = equation.primitive.name, equation.params
@@ -79,7 +78,7 @@ class _Evaluation:
             index, *rest = operands
             return _lax.switch(_jnp.asarray(index, np.int32), list(map(self._branch, params["branches"])), *rest)
         if name in CALLING:
-            return self.closed(next(params[key] for key in _BODIES if key in params), *operands)
+            return self.closed(params[CALLING[name]], *operands)
         results = _bound(equation, operands)
         return results if equation.primitive.multiple_results else [results]
 
@@ -131,9 +130,6 @@ def _bound(equation: Any, operands: Sequence[Any]) -> Any:
         return equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
 
 
-_BODIES = ("jaxpr", "call_jaxpr")
-
-
 def _moved(value: Any, most: float, seed: Any) -> Any:
     """Each number moved up or down by at most this share of itself, drawn from its bits and the seed; 0: not at all."""
     bits = _lax.bitcast_convert_type(value.astype(np.float32), np.uint32) ^ seed
@@ -142,9 +138,3 @@ def _moved(value: Any, most: float, seed: Any) -> Any:
     drawn = (bits >> np.uint32(8)).astype(value.dtype) * 2.0**-23 - 1.0
     share = _jnp.where(seed == 0, 0.0, drawn * most).astype(value.dtype)
     return _jnp.where(_jnp.isfinite(value), value + value * share, value)
-
-
-def _inner(parameters: Any) -> list[Any]:
-    """The jaxprs among the parameters of an equation."""
-    several = [part for parameter in parameters for part in (parameter if is_sequence(parameter) else (parameter,))]
-    return [each for each in several if hasattr(each, "eqns")]

@@ -1,6 +1,6 @@
 """Reads a JAX function, for operands of given shapes, into lines that compute the same, as terms.
 
-The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives.py`). A value
+The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives/`). A value
 that is read once, in the same line of the user's file, is inlined, and an unread value has no line. Calls (`jit`,
 `custom_jvp_call`, `remat2`) are inlined. A `scan` becomes a repeat, and so does a `while` of which constants say how
 many steps it takes; of a `cond` all branches are computed and one is selected.
@@ -38,8 +38,9 @@ from runner.graph.model import LoopForm, Region
 from runner.graph.source import Frame
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Term, within
 from runner.programs.derivation.terms import built, constant, indexed
-from runner.worker import addressed, calls
+from runner.worker import calls
 from runner.worker.marks import marked, unmarked
+from runner.worker.primitives import collectives
 from runner.worker.primitives.application import (
     REFERENCE,
     Application,
@@ -59,6 +60,7 @@ from runner.worker.spelled import SourceOf, is_derivative, spelled
 from runner.worker.systems import system
 from runner.worker.trips import steps
 from runner.worker.versions import (
+    CALLING,
     Literal,
     UserFrame,
     Var,
@@ -67,6 +69,7 @@ from runner.worker.versions import (
     expanded,
     implementation,
     is_own,
+    opened,
     scan_counts,
     user_frame,
     varying_axes,
@@ -493,7 +496,7 @@ class _Body:
         elif _checked(equation) is not None:
             operands = operands[1:]
         elif name in (*_BODIES, "shard_map") and self._reference(equation) is None:
-            jaxpr, _ = _opened(equation.params[_BODIES.get(name, "jaxpr")])
+            jaxpr, _ = opened(equation.params[_BODIES.get(name, "jaxpr")])
             if name == "shard_map" and self.reader.unread:
                 return [v for v in operands if isinstance(v, Var)]
             inputs = self.live(jaxpr, tuple(v in needed for v in equation.outvars)).inputs
@@ -581,7 +584,7 @@ class _Body:
             raise self._cannot(_OPAQUE[name].format(name=f" '{_names(equation)[0]}'" if _names(equation) else ""))
         if name in _BODIES:
             body = equation.params[_BODIES[name]]
-            if name.startswith("custom_") and (place := _defined(_opened(body)[0])) is not None:
+            if name.startswith("custom_") and (place := _defined(opened(body)[0])) is not None:
                 self.reader.rules.setdefault(str(place))
             return self._call(equation, body, wanted)
         if name == "custom_linear_solve":
@@ -624,7 +627,7 @@ class _Body:
         if self.follows:
             self._follow(equation, operands)
         sizes = {} if self.reader.mesh is None else self.reader.mesh.sizes
-        if (fault := addressed.fault(equation.primitive.name, equation.params, sizes)) is not None:
+        if (fault := collectives.fault(equation.primitive.name, equation.params, sizes)) is not None:
             raise self._cannot(fault)
         application = Application(
             equation.primitive.name,
@@ -692,7 +695,7 @@ class _Body:
             several = len(equation.outvars) > 1
             whole = self.named(own, equation.params["name"]) if several else own
             return [at_index(whole, Const(at)) for at in range(len(equation.outvars))] if several else [own]
-        jaxpr, consts = _opened(body)
+        jaxpr, consts = opened(body)
         operands = equation.invars[len(equation.invars) - len(jaxpr.invars) :]
         return self._within(jaxpr, consts, operands, wanted, equation)
 
@@ -784,7 +787,7 @@ class _Body:
         """The result of a linear solve: `solve` if it has a matrix, else the solver that JAX was given, inlined."""
         linear_system, operands = system(equation), self._operands(equation)
         if linear_system is None:
-            jaxpr, consts = _opened(equation.params["jaxprs"].solve)
+            jaxpr, consts = opened(equation.params["jaxprs"].solve)
             return self._within(jaxpr, consts, operands, [True] * len(equation.outvars), equation)
         a, b = map(self.term, operands)
         a = built("matrix_transpose({a})", a=a) if linear_system.transposed else a
@@ -1085,12 +1088,7 @@ class _Body:
         return results
 
 
-_BODIES = {
-    "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
-    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr", "custom_partitioning": "call",
-    "eval_jaxpr": "call_jaxpr",
-}  # fmt: skip
+_BODIES = {**CALLING, "custom_lin": "call_jaxpr", "custom_partitioning": "call", "eval_jaxpr": "call_jaxpr"}
 """The primitives that call a jaxpr, with the name of the parameter that holds it."""
 
 _HAS_BODY = {*_BODIES, "scan", "cond", "while", "shard_map"}
@@ -1135,18 +1133,13 @@ def _raises(equation: Any) -> bool:
     return getattr(function, "__module__", None) == "equinox._errors"
 
 
-def _opened(body: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and the arrays that it captures."""
-    return (body.jaxpr, body.consts) if hasattr(body, "jaxpr") else (body, ())
-
-
 def _names(equation: Any) -> list[str]:
     """The names by which the user may know the function that an equation calls, likeliest first."""
     params = equation.params
     names = [params.get("name"), params.get("target_name")]
     names += [getattr(getattr(params.get("callback"), "callback_func", None), "__name__", None)]
     body = params.get(_BODIES.get(equation.primitive.name, "jaxpr"))
-    info = getattr(_opened(body)[0], "debug_info", None)
+    info = getattr(opened(body)[0], "debug_info", None)
     names += [getattr(info, "func_name", None)]
     return [name for name in names if isinstance(name, str) and name]
 

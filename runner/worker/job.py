@@ -54,7 +54,7 @@ from runner.worker.chosen_layouts import layouts
 from runner.worker.compilation import NotLowered, keeping
 from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
-from runner.worker.raising import raised, text_of
+from runner.worker.refusing import raised, text_of
 from runner.worker.setting import unset
 from runner.worker.types import infer
 

@@ -19,7 +19,7 @@ from jax.sharding import AxisType, PartitionSpec
 from runner.base.lazy import dataclass
 from runner.link.events import EquationError, Parted
 from runner.worker import calls, widening
-from runner.worker.versions import CALLING, CLOSED_JAXPR, Literal, core, user_places, varying_axes
+from runner.worker.versions import CALLING, Literal, core, opened, user_places, varying_axes
 
 _jax: Any = cast("Any", jax)
 _jnp: Any = _jax.numpy
@@ -292,8 +292,7 @@ class _Flat:
         self, jaxpr: Any, operands: Sequence[_Term], stack: str, into: list[Any], *, inside: bool = False
     ) -> list[_Term]:
         """Add the equations of a jaxpr to a list; return its results."""
-        closed = isinstance(jaxpr, CLOSED_JAXPR)
-        body, consts = (jaxpr.jaxpr, jaxpr.consts) if closed else (jaxpr, getattr(jaxpr, "consts", ()))
+        body, consts = opened(jaxpr)
         known: dict[Any, _Term] = dict(zip(body.invars, operands, strict=True))
         for variable, value in zip(body.constvars, consts, strict=True):
             known[variable] = self._constant(variable.aval, value)
@@ -384,11 +383,8 @@ def _kept(singles: Sequence[_Single], constants: Mapping[int, Any]) -> list[int]
 
 def _called(equation: Any) -> Any:
     """The jaxpr that an equation only evaluates; None of others."""
-    params = equation.params
-    if equation.primitive.name not in CALLING or params.get("name") in _WHOLE:
-        return None
-    jaxprs = (params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"))
-    return next((jaxpr for jaxpr in jaxprs if isinstance(jaxpr, (core.Jaxpr, CLOSED_JAXPR))), None)
+    whole = equation.params.get("name") in _WHOLE
+    return None if whole else equation.params.get(CALLING.get(equation.primitive.name))
 
 
 def _dropped(variable: Any) -> bool:

@@ -21,10 +21,18 @@ from runner.compiled.evidence.nodes import Origins, backward
 from runner.compiled.evidence.source_lines import frame, source_line
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.graph.enclosing import Enclosing, enclosed
+from runner.graph.inlining import Enclosing, enclosed
 from runner.graph.sharding import ring
-from runner.graph.sharding.keys import KeyedArray, LayoutKeys
-from runner.graph.sharding.propagation import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
+from runner.graph.sharding.propagation import (
+    CLAUSES,
+    KeyedArray,
+    LayoutKeys,
+    Plan,
+    Planned,
+    PlannedCollective,
+    PlannedOperation,
+    PlannedValue,
+)
 from runner.link.steps import Spare
 from runner.reports.record.writing import write_text
 from runner.worker import sharding_origins, shardy

@@ -1,15 +1,18 @@
-"""Words an error of JAX, or of types that it would refuse, for the user."""
+"""Words an error of JAX, or of types that it would refuse, and of the user's own code, for the user."""
 
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
 from typing import Any
 
 import jax
 
+from runner.base.faults import Fault, InvalidExperiment, Key
 from runner.base.words import quoted
 from runner.worker import calls
-from runner.worker.versions import varying_axes
+from runner.worker.versions import is_own, varying_axes
 
 
 def unlike(name: str, start: Any, end: Any, text: str, call: str) -> str | None:
@@ -102,3 +105,36 @@ def _too_large(error: BaseException) -> str | None:
     if (kind or usual) != "int32" or calls.x64() or not -(2**63) <= int(number) < 2**63:
         return message
     return f"{message}; integers have 64 bits where an array or a line has a 64-bit dtype, which sets jax_enable_x64"
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, whose class may be the user's own and fail to give one."""
+    try:
+        return str(error)
+    except BaseException as other:
+        return f"its __str__ raises {type(other).__name__}"
+
+
+def raised(doing: str, error: Exception) -> str:
+    """The error of a program for an exception of the runner's own; the traceback goes to the worker's log.
+
+    `doing`: what the runner did: `deriving the lines of one device`.
+    """
+    traceback.print_exception(error)
+    text = text_of(error)
+    described = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"this is a bug in shardproof, please report it: {doing} raised {described}; worker.log has the traceback"
+
+
+def reported(error: BaseException, what: str, key: Key, call: str = "", remedy: str = "") -> InvalidExperiment:
+    """The report of an exception of the user's code, with its line if known."""
+    lines = [line.strip() for line in text_of(error).split("\n") if line.strip()]
+    # JAX says of out_specs what is wrong with them in the lines after a colon.
+    first = " ".join(lines[: 3 if lines and lines[0].endswith(":") else 1])
+    # The place follows in JAX's words, and is given here as a line.
+    first = first.partition(" This error occurs at source:")[0]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
+    message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")
+    message += f"\n{remedy}" if remedy else ""
+    return InvalidExperiment(Fault(key, message, call or None, 0, len(call)))

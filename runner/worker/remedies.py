@@ -20,7 +20,7 @@ from runner.base.words import listed
 from runner.graph.language import python_source
 from runner.graph.language.python_source import PythonPart
 from runner.graph.sharding.repairs import Repair
-from runner.worker.raising import text_of
+from runner.worker.refusing import text_of
 from runner.worker.versions import is_own
 
 _IN_SPECS = re.compile(

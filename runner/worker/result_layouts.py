@@ -1,4 +1,8 @@
-"""Finds the layouts of a call's results that nobody asked for, and which results are the next values of operands."""
+"""Finds the layouts of a call's results that nobody asked for, and which results are the next values of operands.
+
+A result is an operand's next value if it is a tree of the same structure and types, and comes of it by element-wise
+operations and updates: new parameters are the parameters plus something; gradients are not.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,13 @@ from runner.base.lazy import dataclass
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.worker import calls, phases, states
+from runner.worker import calls, phases
 from runner.worker.chosen_layouts import of_results
-from runner.worker.raising import reported
+from runner.worker.refusing import reported
 from runner.worker.setting import CallSettings, Setting
 from runner.worker.specs import partition
 from runner.worker.trees import Tree, plain_spec, spec_entry
+from runner.worker.versions import Literal, bodies
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class ResultLayouts:
             return own is not None and (own.shape, own.dtype) == (other.shape, other.dtype)
 
         parts = {name: (of.structure, of.leaves) for name, of in operands.items()}
-        pairs = [*states.candidates(parts, call.gives, alike, alone)]
+        pairs = [*candidates(parts, call.gives, alike, alone)]
         moved = [
             (array, number)
             for array, number in pairs
@@ -72,7 +77,7 @@ class ResultLayouts:
         is_next: Callable[[str, int], bool] | None = None
         if moved:
             with self.settings.context(call.how):
-                is_next = states.updates(call.function, call.structs)
+                is_next = updates(call.function, call.structs)
         for array, number in pairs:
             # One that lies as its operand needs no proof that it is its next value.
             if (array, number) not in moved or (is_next is not None and is_next(array, number)):
@@ -126,3 +131,103 @@ class ResultLayouts:
 def _of_types(call: CompilableCall) -> list[PartitionSpec]:
     """The layouts of the results in their types on Explicit axes."""
     return [aval.sharding.spec for aval in calls.jit(call.function).trace(*call.structs.values()).jaxpr.out_avals]
+
+
+_KEEPING = (
+    "add", "add_any", "sub", "mul", "div", "max", "min", "neg", "select_n", "clamp", "convert_element_type",
+    "sharding_constraint", "reshard", "copy", "optimization_barrier", "dynamic_update_slice", "scatter", "scatter-add",
+    "name", "mesh_cast", "pvary",
+)  # fmt: skip
+"""The primitives whose result is the next value of an operand of its shape."""
+
+
+def candidates(
+    operands: Mapping[str, tuple[Any, tuple[str, ...]]],
+    result: Any,
+    alike: Callable[[str, int], bool],
+    alone: Sequence[str],
+) -> Iterator[tuple[str, int]]:
+    """Yield the pairs of an array and the number of the result's leaf that may be its next value.
+
+    - `operands`: the structure and the leaves of each.
+    - `result`: its tree, with numbers for leaves.
+    - `alike`: whether an array and a leaf of the result have the same type.
+
+    A tree of several arrays may be a state, and a single array if it is among those `alone`.
+    """
+    parts: list[Any] = [result]
+    if isinstance(result, tuple | list | dict):
+        parts += result.values() if isinstance(result, dict) else result
+    taken: set[int] = set()
+    for structure, leaves in operands.values():
+        if len(leaves) < 2 and not set(leaves) <= {*alone}:
+            continue
+        for part in parts:
+            numbers: list[int] = calls.tree.leaves(part)
+            if calls.tree.structure(part) != structure or not taken.isdisjoint(numbers):
+                continue
+            pairs = [*zip(leaves, numbers, strict=True)]
+            if all(alike(*pair) for pair in pairs):
+                taken.update(numbers)
+                yield from pairs
+                break
+
+
+def updates(function: Callable[..., Any], structs: Mapping[str, Any]) -> Callable[[str, int], bool]:
+    """Return whether a result of a function, by its number, is the next value of an operand, by its name."""
+    closed = calls.make_jaxpr(function)(*structs.values())
+    names = [*structs]
+    reached: dict[int, frozenset[int]] = {}
+
+    def is_next(array: str, number: int) -> bool:
+        if number not in reached:
+            reached[number] = _origins(closed.jaxpr, number)
+        return names.index(array) in reached[number]
+
+    return is_next
+
+
+def _origins(jaxpr: Any, number: int) -> frozenset[int]:
+    """The inputs of a jaxpr of which an output is the next value."""
+    producers = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+    inputs = {variable: at for at, variable in enumerate(jaxpr.invars)}
+    origins: set[int] = set()
+    left, known = [jaxpr.outvars[number]], set[Any]()
+    while left:
+        variable = left.pop()
+        if isinstance(variable, Literal) or variable in known:
+            continue
+        known.add(variable)
+        if variable in inputs:
+            origins.add(inputs[variable])
+        elif variable in producers:
+            left += _before(producers[variable], variable)
+    return frozenset(origins)
+
+
+def _before(equation: Any, variable: Any) -> list[Any]:
+    """The operands of which a result of an equation may be the next value."""
+    name = equation.primitive.name
+    number = equation.outvars.index(variable)
+    if name in _KEEPING:
+        same = [invar for invar in equation.invars if invar.aval.shape == variable.aval.shape]
+        return same[:1] if "scatter" in name or name == "dynamic_update_slice" else same
+    if name == "cond":
+        called, operands = [body for _, body in bodies(equation)], equation.invars[1:]
+    elif name == "scan" and number < len(equation.outvars):
+        called, operands = [body for _, body in bodies(equation)], equation.invars
+        if number >= len(called[0].outvars) or called[0].outvars[number].aval.shape != variable.aval.shape:
+            return []
+    else:
+        called = [body for key, body in bodies(equation) if key.endswith("jaxpr")][:1]
+        if not called or name in ("shard_map", "while", "custom_linear_solve"):
+            return []
+        operands = equation.invars
+    given: list[Any] = []
+    for body in called:
+        count = len(body.invars)
+        if number >= len(body.outvars) or count > len(operands):
+            continue
+        own = operands[len(operands) - count :]
+        given += [own[at] for at in _origins(body, number)]
+    return given

@@ -21,7 +21,7 @@ from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.worker import calls
-from runner.worker.raising import text_of
+from runner.worker.refusing import text_of
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh
 

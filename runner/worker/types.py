@@ -29,9 +29,8 @@ from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, mapped
 from runner.programs.types import Floats, InferredTypes, Repairs
 from runner.worker import calls, explicit, gradient, support
-from runner.worker.raising import raised
-from runner.worker.refusing import refusal
-from runner.worker.requested import Requested, requested
+from runner.worker.lowered import Requested, requested
+from runner.worker.refusing import raised, refusal
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker

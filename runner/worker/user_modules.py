@@ -16,7 +16,7 @@ from runner.experiment.identifiers import OWN
 from runner.experiment.plain import check_name
 from runner.graph.language.operations import OPERATIONS
 from runner.worker import own_files, setting
-from runner.worker.raising import reported
+from runner.worker.refusing import reported
 
 _SOURCE = re.compile(r"(?:[^:]*\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
 """What `imports` may name: a file or a module, and an attribute of it."""

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from runner.base.layout import Mesh
 from runner.base.lazy import dataclass
+from runner.base.untyped import is_sequence
 from runner.compiled.evidence.source_lines import is_users as is_own
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.imported import CALLED
@@ -27,14 +28,27 @@ from runner.worker import calls
 # These are public in `jax.extend`, which also imports Pallas: 50 ms that few jobs need.
 core: Any = _core
 Literal, Var = core.Literal, core.Var
-CALLING = frozenset({
-    "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-})  # fmt: skip
-"""The primitives that only call their body, under the names that JAX has given them."""
+CALLING = {
+    "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
+    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}  # fmt: skip
+"""The primitives that only call a jaxpr, under the names that JAX has given them, each with its parameter for that."""
 
-CLOSED_JAXPR: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)
-"""From JAX 0.12 on, a jaxpr has its constants itself."""
+
+def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr without the arrays that it captures, and these; from JAX 0.12 on every jaxpr has them itself."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def bodies(equation: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the jaxprs of an equation's parameters, without what they capture, each with the parameter's name."""
+    for name, value in equation.params.items():
+        for inner in value if is_sequence(value) else (value,):
+            body, _ = opened(inner)
+            if hasattr(body, "eqns"):
+                yield name, body
+
 
 clear_backends: Callable[[], None] = api.clear_backends
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from runner.app.cli import subcommands
-from runner.base import regular
+from runner.base import plain
 from runner.base.layout import spec_text
 from runner.base.lazy import dataclass
 from runner.compiled.explanation import differences as explanations
@@ -173,7 +173,7 @@ _LOOKED_AT = 20_000
 
 def _documents(folder: Path) -> list[Path]:
     """The JSON files at any depth of a folder. Raises `InvalidComparison` for a folder that is none of goldens."""
-    files = list(itertools.islice(regular.below(folder), _LOOKED_AT))
+    files = list(itertools.islice(plain.below(folder), _LOOKED_AT))
     if len(files) == _LOOKED_AT:
         what = "it has neither a record nor a sweep, and too many files for a folder of goldens"
         raise InvalidComparison(f"{shown(folder)}: {what}")

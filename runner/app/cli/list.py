@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from runner.app.cli import subcommands
-from runner.base import regular
+from runner.base import plain
 from runner.base.faults import nearest
 from runner.experiment.config import composition, shape
 from runner.experiment.config.folders import conf_folder
@@ -68,7 +68,7 @@ def files(group: str, folders: Sequence[Path]) -> dict[str, Path]:
 def says(file: Path) -> str:
     """Return the first comment of a file; if it has none, its keys; or why it cannot be read."""
     try:
-        text = regular.read_text(file, "replace")
+        text = plain.read_text(file, "replace")
     except OSError as error:
         return error.strerror or str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

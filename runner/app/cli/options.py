@@ -10,7 +10,7 @@ from runner.base.lazy import dataclass
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.experiment.forms import KINDS
 from runner.experiment.program import Program
-from runner.reports.record import where
+from runner.reports.record import measures
 from runner.reports.record.measures import IDENTIFYING, MEASURES, OLDER, Row
 
 NAMES = ("sort", "best", "where", "objective", "workers")
@@ -40,8 +40,8 @@ class Options:
             return list(rows)
         keys = rows[0].keys if rows else ()
         try:
-            condition = where.parse(self.where, (*IDENTIFYING, *KINDS, *MEASURES, *OLDER, *keys))
-        except where.NoCondition as error:
+            condition = measures.parse(self.where, (*IDENTIFYING, *KINDS, *MEASURES, *OLDER, *keys))
+        except measures.NoCondition as error:
             raise _refused("where", self.where, str(error)) from None
         return [row for row in rows if condition(row)]
 
@@ -70,8 +70,8 @@ def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:
     options = Options(**settings)
     if options.where is not None:
         try:
-            where.parse(options.where, columns)
-        except where.NoCondition as error:
+            measures.parse(options.where, columns)
+        except measures.NoCondition as error:
             raise _refused("where", options.where, str(error)) from None
     return options
 

@@ -16,11 +16,11 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.app.cli import subcommands
-from runner.base import plain, regular
+from runner.base import plain
 from runner.base.untyped import is_dict
 from runner.base.words import of_system
 from runner.experiment.config.sources import shown
-from runner.reports.record import folders, manifest, measures, sweeps
+from runner.reports.record import folders, manifest, measures
 from runner.reports.record import record as records
 from runner.reports.record.folders import PAGE
 from runner.reports.record.model import Record
@@ -147,7 +147,7 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
     name = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "no experiment"
     swept = measured.gather(points)
     notes = [f"{' '.join(line.strip() for line in message.splitlines())}" for message in unreadable]
-    started = [sweeps.read(home) for home in dict.fromkeys(folder.parent for folder in by_folder)]
+    started = [folders.read(home) for home in dict.fromkeys(folder.parent for folder in by_folder)]
     # A command that ran only some of the runs would be taken for that of all.
     commands = [command for command in started if command] if all(started) else []
     plan = plan_section.part(paths[0], lambda folder: _link(paths[0] / folder, page)) if len(paths) == 1 else None
@@ -184,7 +184,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     try:
-        rows = [plain.parse(line) for line in regular.read_text(file).split("\n") if line]
+        rows = [plain.parse(line) for line in plain.read_text(file).split("\n") if line]
     except UnicodeDecodeError as error:
         raise plain.NotJson(f"not UTF-8: {error.reason}") from None
     for number, row in enumerate(rows, start=1):

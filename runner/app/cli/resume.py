@@ -17,7 +17,7 @@ from runner.base.untyped import is_dict, is_list
 from runner.experiment.config import folders, quoting, sources
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.reports.record import manifest
-from runner.reports.record.sweeps import FILE
+from runner.reports.record.folders import FILE
 from runner.reports.record.writing import write_text
 
 _WORD = "resume="

@@ -16,12 +16,11 @@ from omegaconf import DictConfig
 
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.reports.record import record as records
-from runner.reports.track import named
-from runner.reports.track.entry import Missing, Tracker, entries
+from runner.reports.track.entry import Missing, Tracker, UnknownTracker, entries, maker
 
 
 class Tracking(Callback):
-    """Reports each ended job to the tracker named `to` (`reports/track/named.py`); `settings` are the tracker's own.
+    """Reports each ended job to the tracker named `to` (`reports/track/entry.py`); `settings` are the tracker's own.
 
     Raises `InvalidConfiguration` if there is no such tracker or its library is not installed, before anything is run.
     """
@@ -59,10 +58,10 @@ class Tracking(Callback):
     def _open(self) -> Tracker:
         if self._tracker is None:
             try:
-                self._tracker = named.maker(self._to)(**self._settings)
+                self._tracker = maker(self._to)(**self._settings)
             except Missing as missing:
                 raise InvalidConfiguration(f"hydra/callbacks={self._to}\n  {missing}") from None
-            except named.UnknownTracker as unknown:
+            except UnknownTracker as unknown:
                 raise InvalidConfiguration(f"hydra.callbacks\n  {unknown}") from None
         assert self._tracker is not None
         return self._tracker

@@ -25,7 +25,7 @@ from runner.compiled.estimate.model import Estimate
 from runner.compiled.evidence.gather import gather
 from runner.compiled.evidence.model import Collective, Evidence, Gathered
 from runner.compiled.why.reasons import explained
-from runner.experiment import extent, memory, unread, value_names
+from runner.experiment import extent, memory, value_names
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -107,7 +107,7 @@ class Findings:
         self._context = oracles.consult(self._experiment, self._arrays, types.outputs, types.floats, released)
         self._context.jax = types.jax
         pinned.fit(self._context)
-        record.warnings += [*unread.warnings(self._experiment), *types.advice]
+        record.warnings += [*extent.unread(self._experiment), *types.advice]
         for section in SECTIONS:
             record.warnings += extent.warnings(self._experiment.computed(section), section)
         if self._arrays is None:

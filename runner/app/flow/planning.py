@@ -13,7 +13,7 @@ from runner.app.flow import functions
 from runner.app.flow.filled_layouts import Planning, filled, typed
 from runner.app.flow.memory_limit import Round, next_limit
 from runner.app.flow.run import run
-from runner.base import regular
+from runner.base import plain
 from runner.base.faults import Key, invalid, key_text
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
@@ -369,7 +369,7 @@ def _by_hand(planning: Planning, path: Path, file: str, key: Key) -> tuple[dict[
     import yaml
 
     try:
-        written: Any = yaml.safe_load(regular.read_text(path))
+        written: Any = yaml.safe_load(plain.read_text(path))
     except OSError as error:
         raise invalid(key, f"{file} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -1,19 +1,27 @@
-"""Takes the lines, arrays and outputs of a run; returns their entries in the record."""
+"""Takes the lines, arrays and outputs of a run; returns their entries in the record, and those of modes and keys."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import numpy as np
 
 from runner.base import codec, dtypes
+from runner.base.faults import Key, key_text
 from runner.base.layout import Typed
+from runner.compiled.evidence.model import Collective
+from runner.compiled.why.least import gaps
+from runner.experiment.config.sources import Sources
 from runner.experiment.model import Experiment, Line
+from runner.experiment.program import Program
+from runner.experiment.rules import LogicalAxisRule
 from runner.experiment.source_text import NO_SOURCE, SourceText
+from runner.graph.language import python_source
 from runner.graph.language.lines import expressions, line_of, repeat
 from runner.graph.language.lines import lines as lines_of
 from runner.graph.language.parts import calls_in
@@ -24,7 +32,19 @@ from runner.graph.spelling import Spelling
 from runner.graph.term import Group, Term, name_of, within
 from runner.link.events import Ranges, Types
 from runner.link.target import Output, ProgramRun
-from runner.reports.record.model import Held, OutputRecord, RecordedLine
+from runner.reports.record.model import (
+    AppliedRule,
+    Asker,
+    CompiledProgram,
+    Held,
+    LogicalSpec,
+    Mode,
+    OutputRecord,
+    ProgramRecord,
+    RecordedLine,
+    alike,
+    compiled_on_mesh,
+)
 
 _RECORDED_VALUES = 1000
 """The largest number of elements of an output whose values are recorded."""
@@ -178,3 +198,86 @@ def _read(terms: Iterable[Term], scope: Mapping[str, str]) -> list[str]:
     """The values that the names in some terms stand for, in their order."""
     names = map(name_of, terms)
     return list(dict.fromkeys(scope[name] for name in names if name is not None and name in scope))
+
+
+def keys(programs: Iterable[CompiledProgram]) -> dict[str, Key]:
+    """Return the keys as in reasons (`arrays.w1.spec`, `outputs.grad.w1`), each with its parts."""
+    parts_of: dict[str, Key] = {}
+    for program in programs:
+        for collective in program.collectives or ():
+            parts_of |= {key: _parts(key) for key in (collective.why.keys if collective.why else ())}
+    return parts_of
+
+
+def _parts(key: str) -> Key:
+    section, _, rest = key.partition(".")
+    if section in ("outputs", "constraints"):
+        # The names of gradients and of what loops carry have dots.
+        return section, rest
+    return (section, *rest.split("."))
+
+
+def logical(experiment: Experiment, sources: Sources) -> dict[str, LogicalSpec]:
+    """For each key of a spec with logical names, the mesh axes that it resolves to, and the rules that were applied."""
+    specs = experiment.logical.values()
+    used = {rule for spec in specs for rule in (*spec.rules, *spec.dropped) if rule is not None}
+    places = sources.places({key_text(rule.key): rule.key for rule in used})
+
+    def applied(rule: LogicalAxisRule) -> AppliedRule:
+        key = key_text(rule.key)
+        return AppliedRule(name=rule.name, axes=list(rule.axes), key=key, place=places.get(key))
+
+    return {
+        key_text(key): LogicalSpec(
+            written=spec.written,
+            spec=spec.spec,
+            rules=[None if rule is None else applied(rule) for rule in spec.rules],
+            dropped=[applied(rule) for rule in spec.dropped],
+        )
+        for key, spec in experiment.logical.items()
+    }
+
+
+def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
+    """Return for each program on the mesh its view, who decides layouts and communication, its bytes and its number of
+    lines.
+
+    The `programs` are those of a record, whose files are in `folder`.
+    """
+    compared = compiled_on_mesh(programs)
+    same = alike(compared)
+    sent = {name: program.bytes_sent for name, program in same.items() if program.bytes_sent is not None}
+    least = gaps({name: program.collectives or [] for name, program in same.items()}, sent)
+    return [
+        Mode(
+            program=name,
+            view="global" if Program(name).whole else "per device",
+            placed_by=Program(name).placed_by,
+            communicated_by=_asked(program),
+            bytes_sent=program.bytes_sent,
+            bytes_sent_min=program.bytes_sent_min,
+            gap=least.get(name),
+            lines=_lines(folder / f"program_{name}.py"),
+        )
+        for name, program in compared.items()
+    ]
+
+
+def _asked(program: CompiledProgram) -> list[Asker] | None:
+    """Return who asked for the collectives, in a fixed order."""
+    if program.collectives is None or program.collectives_missing:
+        return None
+    asked = {_by(collective) for collective in program.collectives if not collective.alone}
+    return [by for by in get_args(Asker) if by in asked]
+
+
+def _by(collective: Collective) -> Asker:
+    return "compiler" if collective.inserted else "differentiation" if collective.gradient else "program"
+
+
+def _lines(file: Path) -> int:
+    """The lines of code of the function `program` in a program's file."""
+    function = python_source.function(file.read_text(encoding="utf-8"), "program")
+    assert function is not None, file
+    lines = map(str.strip, function.splitlines())
+    return sum(bool(line) and not line.startswith("#") for line in lines)

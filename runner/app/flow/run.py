@@ -260,9 +260,9 @@ class Running:
 
     def _heard(self, job: _Job, record: Record) -> Findings:
         """Collect the results of a job into `record`."""
-        from runner.app.flow import dimensions, logical_specs, reason_keys, revising, untyped_output
+        from runner.app.flow import dimensions, recording, revising, untyped_output
         from runner.app.flow.findings import Findings
-        from runner.app.flow.modes import modes
+        from runner.app.flow.recording import modes
         from runner.app.flow.reruns import Reruns
         from runner.link.events import Died, Finished, FunctionsRead, Invalid, Log, Started, Types, ValuesTyped
 
@@ -303,8 +303,8 @@ class Running:
         record.explain = experiment.explain
         record.show = experiment.show if isinstance(experiment.show, str) else list(experiment.show)
         if experiment.logical:
-            record.logical = logical_specs.logical(experiment, self.sources())
-        record.places = self.sources().places(reason_keys.keys(record.compiled.values()))
+            record.logical = recording.logical(experiment, self.sources())
+        record.places = self.sources().places(recording.keys(record.compiled.values()))
         return findings
 
     def _verify(self, experiment: Experiment, record: Record) -> None:
@@ -345,16 +345,7 @@ class Running:
 
 def _preload() -> None:
     """Import what the results of most runs need, while the worker is busy."""
-    for name in (
-        "dimensions",
-        "findings",
-        "logical_specs",
-        "modes",
-        "reason_keys",
-        "reruns",
-        "revising",
-        "untyped_output",
-    ):
+    for name in ("dimensions", "findings", "recording", "reruns", "revising", "untyped_output"):
         importlib.import_module(f"runner.app.flow.{name}")
 
 

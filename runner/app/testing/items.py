@@ -15,7 +15,7 @@ from runner.app.testing.session import UPDATES, Collected, Run, Session
 from runner.base.faults import InvalidExperiment
 from runner.checks import registry
 from runner.experiment import expect, topology
-from runner.experiment.config import layers
+from runner.experiment.config import files
 from runner.experiment.config.compose import Configuration, InvalidConfiguration, compose
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.config.sources import shown
@@ -192,7 +192,7 @@ class ExperimentFile(pytest.File):
         mine, home = self.path.resolve(), self.folder / "experiment"
         others = [file.relative_to(home).with_suffix("").as_posix() for file in home.rglob("*.yaml")]
         return any(
-            mine in {layer.file.resolve() for layer in layers.layers([self.folder], {"experiment": name})}
+            mine in {layer.file.resolve() for layer in files.layers([self.folder], {"experiment": name})}
             for name in others
             if name != self.experiment
         )
@@ -232,6 +232,8 @@ class _Check(pytest.Item):
         if verdict is None:
             raise _Failure(f"the record has no check '{self.name}' of {of}")
         if verdict.status == "not_run":
+            if error := self.ran.record.error:
+                raise _Failure(f"{of}: {self.name} was not run, since the run ended: {error}")
             pytest.skip(verdict.reason or "it was not run")
         if verdict.status == "known":
             # An output that is right after all has the status failed: this is strict.

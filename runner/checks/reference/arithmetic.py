@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,14 @@ class Arithmetic:
         if isinstance(value, Rounded) and value.kind == kind:
             return value
         return rounded(plain(value), kind, self.machine)
+
+    def placed(self, value: Any, place: int) -> Any:
+        """On a machine that tells places apart, return a value that was computed at this one."""
+        if self.machine is None or self.machine.place is None or not isinstance(value, Rounded):
+            return value
+        placed = value.view(Rounded)
+        placed.product, placed.weak, placed.machine = value.product, value.weak, replace(self.machine, place=place)
+        return placed
 
     def widened(self, operand: list[Any], least: int) -> list[Any]:
         """On a machine, return an operand with its floats of `least` to 4 bytes in float32; others are unchanged."""

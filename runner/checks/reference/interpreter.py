@@ -368,7 +368,9 @@ class Interpreter:
         value = self.arithmetic.held(self._computed(function, equation, operands), self.x64, kind)
         self.work += getattr(value, "size", 0)
         self.computed += 1
-        return value if equation is None else self._bounded(value, equation.source.line)
+        if equation is None:
+            return value
+        return self._bounded(self.arithmetic.placed(value, equation.results[0].number), equation.source.line)
 
     def _computed(self, function: Callable[..., Any], equation: Equation | None, operands: list[Any]) -> Any:
         """Apply a NumPy function, which supports fewer dimensions than JAX."""

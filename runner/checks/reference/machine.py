@@ -26,11 +26,14 @@ class Machine:
       None.
     - `seed`: None rounds to nearest; a number draws the direction of every rounding.
     - `platform`: the one whose elementary functions it has.
+    - `place`: where a number was computed; the last bits of an elementary function of equal numbers from two places
+      differ, as a compiler's may. None: they are equal.
     """
 
     products: str | None = None
     seed: int | None = None
     platform: str = "cpu"
+    place: int | None = None
 
 
 NEAREST = Machine()
@@ -155,9 +158,8 @@ def inexact(result: Any, ufunc: str, kind: str, machine: Machine) -> Any:
     if value.dtype.kind not in "fc":
         return result
     error, unit = _inexactness(ufunc, kind, machine)
-    drawn = moved(
-        value.astype(np.complex128 if value.dtype.kind == "c" else np.float64), error.result * unit, _seed(machine, 2)
-    )
+    seed = _seed(machine, 2) + _PURPOSES * (machine.place or 0)
+    drawn = moved(value.astype(np.complex128 if value.dtype.kind == "c" else np.float64), error.result * unit, seed)
     return drawn.astype(value.dtype) if machine.seed is None else drawn
 
 
@@ -179,6 +181,10 @@ def _inexactness(ufunc: str, kind: str, machine: Machine) -> tuple[elementary.In
 
 def _seed(machine: Machine, purpose: int) -> int:
     return 8 * (0 if machine.seed is None else machine.seed + 1) + purpose
+
+
+_PURPOSES = 8 * 64
+"""More than the seeds of all purposes."""
 
 
 def nearest(value: np.ndarray, kind: str, machine: Machine, *, exact: bool = False) -> np.ndarray:

@@ -33,7 +33,7 @@ from runner.checks.reference.machine import (
 )
 from runner.checks.reference.sums import added_at, by_segments, reduced, scanned, turned
 from runner.graph.language import notation
-from runner.graph.language.counterparts.contraction import contract
+from runner.graph.language.counterparts.algebra import contract
 
 _CHOOSING = frozenset(
     {

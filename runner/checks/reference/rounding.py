@@ -295,11 +295,12 @@ def of_float64(
     known_as: Mapping[str, np.ndarray] | None = None,
     *,
     casts: bool = True,
+    place: int | None = None,
 ) -> dict[str, Rounding]:
     """The rounding of float64 itself in an oracle's values.
 
     `known_as` are variants of the arrays, where some were computed in float64 themselves; `casts` is whether casts
-    round. If they do not, neither do those of the oracle, which has been interpreted so.
+    round. If they do not, neither do those of the oracle, which has been interpreted so. `place` is the machine's.
     """
     recorded = oracle.recorded.afresh()
     if oracle.work > _DRAWS[-1][0] and not recorded.decisions:
@@ -309,7 +310,7 @@ def of_float64(
     rounding = {name: Rounding() for name in keep}
     for draw in range(_times(_DRAWS, oracle.work, 2) if recorded.decisions else 2):
         script = Following(recorded, SAFETY_OF_FLOAT64)
-        drawn = again.values(script, Machine(seed=draw), "float64", known_as if draw else None)
+        drawn = again.values(script, Machine(seed=draw, place=place), "float64", known_as if draw else None)
         _take_in(oracle, rounding, drawn, lambda name, value: None)
     undecided = _undecided(recorded)
     if undecided:

@@ -12,13 +12,12 @@ from dataclasses import field, replace
 
 from runner.base.layout import Mesh
 from runner.base.lazy import dataclass
-from runner.compiled.evidence import custom_calls, groups, megascale, merged
-from runner.compiled.evidence.attribution import Attribution
+from runner.compiled.evidence import flow, groups, megascale, opcodes
 from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.flow import MOVES, Flow
 from runner.compiled.evidence.hlo import SILENT, STARTED, Computation, Instruction, Metadata, Module, size_of
 from runner.compiled.evidence.model import Between, Collective
-from runner.compiled.evidence.nodes import OperationOrigin, again, asked, backward, stacks
+from runner.compiled.evidence.nodes import Attribution, OperationOrigin, again, asked, backward, stacks
 from runner.compiled.evidence.opcodes import (
     DONE,
     HEAVY,
@@ -271,7 +270,7 @@ class _CollectiveReader:
             alone=devices == 1,
             backward=[node for node in nodes if forward and node not in forward],
             again=bool(names) and all(map(again, every)),
-            parts=merged.parts(self._flow, self._origins, computation, instruction),
+            parts=flow.parts(self._flow, self._origins, computation, instruction),
         )
 
     def _reduction(self, place: _Scheduled) -> str | None:
@@ -426,7 +425,7 @@ class _CollectiveReader:
         opcode = instruction.opcode
         if opcode in IDLE or opcode in MOVES or kind_of(instruction) or opcode.endswith(("-start", "-done")):
             return
-        if opcode == "custom-call" and not custom_calls.computing(target_of(instruction) or ""):
+        if opcode == "custom-call" and not opcodes.computing(target_of(instruction) or ""):
             return
         inside = list(self._module.inside(instruction))
         reduces = any(fused.opcode == "reduce" for fused in (instruction, *inside))
@@ -436,7 +435,7 @@ class _CollectiveReader:
         heavy = [
             origin
             for inner in inside
-            if inner.opcode in HEAVY or custom_calls.computing(target_of(inner) or "")
+            if inner.opcode in HEAVY or opcodes.computing(target_of(inner) or "")
             for origin in self._origins.of(inner.metadata)
         ]
         if not heavy and not self._communicates_inside(instruction):

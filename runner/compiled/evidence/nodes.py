@@ -7,9 +7,10 @@ call; their frames in the user's file identify the lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
+from typing import Protocol
 
 from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Location, Metadata
@@ -306,3 +307,30 @@ def _imported(experiment: Experiment, section: Section) -> dict[str, _PythonCall
         # A single result has the call's scope; each of several results has one of its own inside that.
         calls[line.path] = _PythonCall(function, str(first), len(first.scopes) - several)
     return calls
+
+
+class Attribution(Protocol):
+    """Names the lines of instructions: those of an experiment (`Origins`), or of the files that were traced.
+
+    The second needs nothing but the module (`runner.compiled.explanation.places`).
+    """
+
+    unplaced: str
+    """What is said of an instruction without a line, behind its name."""
+
+    @property
+    def of(self) -> Callable[[Metadata], tuple[OperationOrigin, ...]]:
+        """The lines of an instruction; several if operations were merged, none if the module does not say."""
+        ...
+
+    def leave(self, axes: Iterable[str]) -> bool:
+        """Whether the lines leave all of these axes to the compiler."""
+        ...
+
+    def lost(self, op_name: str) -> list[str]:
+        """The name stacks of collectives that the program asks for outside of any line."""
+        ...
+
+    def tells(self, metadata: Metadata) -> bool:
+        """Whether a name belongs to a line, or to a collective that the program asks for."""
+        ...

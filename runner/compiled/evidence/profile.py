@@ -14,11 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from runner.base.executions import ends, text
 from runner.compiled.evidence import planes, timeline
-from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import STARTED, Instruction, Module
 from runner.compiled.evidence.model import Collective, Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
-from runner.compiled.evidence.nodes import OperationOrigin
+from runner.compiled.evidence.nodes import Attribution, OperationOrigin
 from runner.compiled.evidence.planes import Event, Recorded
 from runner.compiled.evidence.timeline import Flight, Timeline, complete, with_runs
 from runner.link.events import RunTimes

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from runner.base.layout import Mesh
 from runner.compiled.evidence import hlo, hlo_sharding
-from runner.compiled.evidence.attribution import Attribution
 from runner.compiled.evidence.model import CompilerWarning
+from runner.compiled.evidence.nodes import Attribution
 from runner.graph.sharding.propagation import Reshard
 
 _LINE = re.compile(r"^[WEF]\d{4} [\d:.]+ +\d+ ([\w./\-]+\.cc):\d+\] (.*)$")

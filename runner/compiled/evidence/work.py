@@ -16,11 +16,11 @@ from types import MappingProxyType
 from runner.base import executions
 from runner.base.executions import Range
 from runner.base.lazy import dataclass
-from runner.compiled.evidence import custom_calls, library_products
-from runner.compiled.evidence.attribution import Attribution
+from runner.compiled.evidence import library_products, opcodes
 from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.hlo import STARTED, Computation, Instruction, Module, Shape
 from runner.compiled.evidence.narrow import WIDE, NarrowFloats, product, share
+from runner.compiled.evidence.nodes import Attribution
 from runner.compiled.evidence.opcodes import IDLE, kind_of, target_of
 
 Kind = tuple[str, str]
@@ -172,7 +172,7 @@ class _WorkReader:
             self._multiply(instruction, product.operands, product.number, flops)
         elif product is not None:
             self._unknown[f"the operands of {instruction.name} could not be read"] = None
-        elif custom_calls.computing(target):
+        elif opcodes.computing(target):
             self._unknown[f"the flops of {target} are not counted"] = None
 
     def _multiply(
@@ -216,7 +216,7 @@ class _WorkReader:
         sizes = [self._memory(operand.shapes) if operand is not None else 0 for operand in operands]
         result = self._memory(instruction.shapes)
         match instruction.opcode:
-            case "custom-call" if custom_calls.still(target_of(instruction) or ""):
+            case "custom-call" if opcodes.still(target_of(instruction) or ""):
                 return 0
             case "custom-call" if library_products.computes(target_of(instruction) or ""):
                 return sum(sizes) + self._memory(library_products.results(instruction))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runner.base import regular
+from runner.base import plain
 from runner.base.lazy import dataclass
 from runner.link.events import Memory
 
@@ -83,7 +83,7 @@ def memory(file: Path) -> Memory | None:
     """The compiler's figures for the module of a dumped file; None if it did not write them beside it."""
     beside = file.with_name(file.name.removesuffix(".txt") + "-buffer-assignment.txt")
     try:
-        text = regular.read_text(beside, "replace") if beside.is_file() else ""
+        text = plain.read_text(beside, "replace") if beside.is_file() else ""
     except OSError:
         return None
     sizes: dict[str, int] = {"parameter": 0, "output": 0, "aliased": 0, "temporary": 0}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.base import codec, plain, regular
+from runner.base import codec, plain
 from runner.base.faults import nearest
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
@@ -185,7 +185,7 @@ def is_module(path: Path) -> bool:
         return False
     if path.name.endswith(".hlo.pb") or profiles.is_profile(path):
         return True
-    begin = regular.beginning(path, _BEGIN).decode("utf-8", "replace")
+    begin = plain.beginning(path, _BEGIN).decode("utf-8", "replace")
     return bool(_SAVED.match(begin) or _LOWERED.match(begin) or modules.HEAD.search(begin))
 
 
@@ -247,7 +247,7 @@ def _checked(path: Path) -> Path:
 def read_text(path: Path) -> str:
     """The text of a file. Raises `UnreadableModule` if it is none that can be read."""
     try:
-        return regular.read_text(_checked(path), largest=LARGEST)
+        return plain.read_text(_checked(path), largest=LARGEST)
     except UnicodeDecodeError as error:
         raise UnreadableModule(f"{path}: this is no text in UTF-8: {error.reason} at byte {error.start}") from None
     except OSError as error:

@@ -1,7 +1,7 @@
 """Names the lines of a module by the user's files alone: `train.py:88`, with the calls that lead there.
 
 This is what `compiled/evidence/` needs to know of lines where there is no experiment
-(`evidence.attribution.Attribution`).
+(`evidence.nodes.Attribution`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from runner.base import regular
+from runner.base import plain
 from runner.base.faults import nearest
 from runner.base.lazy import dataclass
 from runner.base.words import listed, of_address, time_text
@@ -168,7 +168,7 @@ def _files(path: Path) -> tuple[list[Path], int]:
         return [path], 0
     for ending in (_PLANES, _TRACE):
         by_folder: dict[Path, list[Path]] = {}
-        for file in itertools.islice(regular.below(path), _LOOKED_AT):
+        for file in itertools.islice(plain.below(path), _LOOKED_AT):
             if file.name.endswith(ending):
                 by_folder.setdefault(file.parent, []).append(file)
         if by_folder:

@@ -11,8 +11,7 @@ from runner.compiled.explanation import meshes
 from runner.compiled.explanation.model import Argument, Explanation
 from runner.compiled.why.needs import Keys
 from runner.compiled.why.reasons import of_inserted
-from runner.graph.sharding.keys import KeyedArray
-from runner.graph.sharding.propagation import Planned, PlannedValue
+from runner.graph.sharding.propagation import KeyedArray, Planned, PlannedValue
 
 
 def arrays_of(arguments: Sequence[Argument], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, KeyedArray]:

@@ -20,7 +20,7 @@ from runner.base.faults import Fault, Key, key_text, nearest
 from runner.base.invocation import invocation
 from runner.base.untyped import is_dict, is_list
 from runner.base.words import listed
-from runner.experiment.config import files, layers, quoting, shape, specs
+from runner.experiment.config import files, quoting, shape, specs
 from runner.experiment.config.folders import is_there, options_of
 from runner.experiment.config.shape import ShapeMisfit
 from runner.experiment.config.sources import Layer, Sources, key_place, listing, one_by_one, shown, text_at, text_place
@@ -47,7 +47,7 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
         return _of_json(error.override) or quoting.refused(error.override)
     if isinstance(error, trust.Untrusted):
         return str(error)
-    sources = Sources(layers.layers(folders, _choices(overrides, folders)), tuple(overrides))
+    sources = Sources(files.layers(folders, _choices(overrides, folders)), tuple(overrides))
     message = _of_files(sources, folders) or _of_overrides(overrides, folders)
     if message is not None:
         return message

@@ -30,7 +30,7 @@ class Provenance:
     @cached_property
     def sources(self) -> Sources:
         """The files and overrides in which keys are located; read only when there is something to report."""
-        from runner.experiment.config.layers import layers
+        from runner.experiment.config.files import layers
 
         return Sources(layers(self.folders, self.choices), self.overrides, self.folders)
 

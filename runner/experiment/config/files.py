@@ -1,20 +1,21 @@
-"""Reads a configuration file, or says why it is invalid."""
+"""Reads a configuration file, or says why it is invalid, and lists the files of a configuration in merge order."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
-from runner.base import regular
-from runner.base.untyped import is_dict, is_list
+from runner.base import plain
+from runner.base.untyped import is_dict, is_list, is_sequence
 from runner.experiment.config import text_size
 from runner.experiment.config.folders import file_of, is_there
 from runner.experiment.config.shape import GROUPS, described
-from runner.experiment.config.sources import shown
+from runner.experiment.config.sources import Layer, shown
 
 PACKAGE = "# @package _global_"
 """The first line that Hydra asks of an experiment; without it the keys of the file are read as an experiment's too."""
@@ -84,7 +85,7 @@ def text(file: Path) -> str:
     if not is_there(file):
         raise UnreadableFile(f"{shown(file)}:1:1\n  this is no regular file, but a folder, a pipe or a dangling link")
     try:
-        return regular.read(file).decode("utf-8-sig")
+        return plain.content(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
@@ -123,7 +124,7 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
         key, _, names = override.partition("=")
         for name in names.split(",") if key.lstrip("+") == "experiment" else ():
             for file in (file_of(folder, "experiment", name.strip().strip("'\"")) for folder in folders):
-                refusal = text_size.refusal(regular.read_text(file, "replace")) if is_there(file) else None
+                refusal = text_size.refusal(plain.read_text(file, "replace")) if is_there(file) else None
                 if refusal is not None:
                     line, column, message = refusal
                     return f"{shown(file)}:{line}:{column}\n  {message}"
@@ -142,7 +143,7 @@ def _header(file: Path, written: str) -> str | None:
 def content(file: Path) -> Any:
     """The parsed content of a file; None where it is not YAML."""
     try:
-        return load(regular.read_text(file, "replace"))
+        return load(plain.read_text(file, "replace"))
     except yaml.YAMLError:
         return None
 
@@ -171,7 +172,57 @@ def chosen_twice(content: Mapping[str, Any]) -> str | None:
 def unread(file: Path) -> yaml.YAMLError | None:
     """The error that PyYAML raises for a file; None where it parses."""
     try:
-        load(regular.read_text(file, "replace"))
+        load(plain.read_text(file, "replace"))
     except yaml.YAMLError as error:
         return error
     return None
+
+
+def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, ...]:
+    """The files of a configuration in merge order, given the chosen option of each config group."""
+    made_of = [Layer(folder / "config.yaml") for folder in folders if (folder / "config.yaml").is_file()][:1]
+    groups = [group for group in choices if not group.startswith("hydra/") and group != "hydra"]
+    for group in sorted(groups, key=lambda group: group == "experiment"):
+        options = choices[group]
+        for option in options if is_sequence(options) else [options]:
+            if isinstance(option, str):
+                made_of += _chain(folders, group, option, frozenset(groups))
+    return tuple(made_of)
+
+
+def _chain(
+    folders: Sequence[Path], group: str, option: str, chosen: frozenset[str], above: tuple[Path, ...] = ()
+) -> list[Layer]:
+    """The file of one option, after those of its defaults list; groups in `chosen` are left to their own choice."""
+    there = (file_of(folder, group, option) for folder in folders)
+    file = next((candidate for candidate in there if is_there(candidate)), None)
+    if file is None or file in above:
+        return []
+    text = file.read_text(encoding="utf-8", errors="replace")
+    place = package(text, group)
+    below = () if place == "_global_" else tuple(place.removeprefix("_global_.").split("."))
+    based_on: list[Layer] = []
+    for entry in _defaults(text):
+        if isinstance(entry, str) and entry != "_self_":
+            based_on += _chain(folders, group, entry.rsplit("/", 1)[-1].split("@")[0], chosen, (*above, file))
+        elif is_dict(entry):
+            for name, value in entry.items():
+                words = str(name).split()
+                other, _, named = words[-1].lstrip("/").partition("@")
+                # With a package of its own, as in `/experiment@_global_: base`, it is not the option of the group.
+                added = other not in chosen or (named != "" and "override" not in words)
+                if isinstance(value, str) and not other.startswith("hydra") and added:
+                    based_on += _chain(folders, other, value, chosen, (*above, file))
+    return [*based_on, Layer(file, below, group)]
+
+
+@cache
+def _defaults(text: str) -> list[Any]:
+    try:
+        content = load(text)
+    except yaml.YAMLError:
+        return []
+    if not is_dict(content):
+        return []
+    entries = content.get("defaults")
+    return [*(entries if is_list(entries) else []), options(content)]

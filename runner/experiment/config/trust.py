@@ -24,8 +24,8 @@ from omegaconf import OmegaConf
 from runner.base.faults import Fault, Key, key_text
 from runner.base.untyped import is_dict
 from runner.experiment.config import files, options
+from runner.experiment.config.files import layers
 from runner.experiment.config.folders import conf_folder
-from runner.experiment.config.layers import layers
 from runner.experiment.config.quoting import of_hydra
 from runner.experiment.config.shape import described
 from runner.experiment.config.sources import Layer, key_place, shown, text_place

@@ -1,16 +1,21 @@
-"""Reads Python text: its names, its functions, its documented fields, or the tree of one of its expressions.
+"""Reads Python text: its names, functions, fields, products, and the statements that pass values and numbers on.
 
 For text that is no expression of the language: programs, a PartitionSpec, a condition. It needs no table of operations,
-so it is imported quickly.
+so it is imported quickly. Where a line was left out, or Python computes a number, no operation comes from that line:
+only its text tells.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 from runner.base.lazy import dataclass
+from runner.graph.source import Frame
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",
@@ -138,3 +143,194 @@ def fields(text: str) -> dict[str, dict[str, str]]:
                 case _:
                     pass
     return classes
+
+
+def passed_on(frame: Frame) -> Frame | None:
+    """The first statement after a line that passes on, as it is, the value that the line gives a name."""
+    function = function_at(frame.file, frame.line)
+    if function is None:
+        return None
+    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
+    names = [name for node in statements if node.lineno <= frame.line <= end_of(node) for name in assigned(node)]
+    if not names:
+        return None
+    later = sorted((node for node in statements if node.lineno > frame.line), key=lambda node: node.lineno)
+    passing = next((node for node in later if any(name in _passed(node) for name in names)), None)
+    return None if passing is None else frame_of(frame.file, passing.lineno)
+
+
+def given_as_it_is(frame: Frame, name: str) -> Frame | None:
+    """The statement of the function of a line that gives a name the value of another one as it is: `top = new`."""
+    function = function_at(frame.file, frame.line)
+    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)] if function else []
+    giving = (node for node in statements if name in assigned(node) and _passed(node) and node.lineno != frame.line)
+    return next((frame_of(frame.file, node.lineno) for node in giving), None)
+
+
+def end_of(node: ast.stmt) -> int:
+    """The last line of a statement."""
+    return node.end_lineno or node.lineno
+
+
+def frame_of(file: str, line: int) -> Frame:
+    """The line of a file with this number."""
+    return Frame(file, line, _text(file).splitlines()[line - 1].strip())
+
+
+@functools.lru_cache(maxsize=64)
+def _text(file: str) -> str:
+    """The text of a file; empty where it is not there, as for a cell of a notebook."""
+    path = Path(file)
+    return path.read_text("utf-8") if path.is_file() else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(file: str) -> tuple[ast.FunctionDef, ...]:
+    try:
+        tree = ast.parse(_text(file))
+    except SyntaxError:
+        # It has changed since it was imported.
+        return ()
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def function_at(file: str, line: int) -> ast.FunctionDef | None:
+    """The innermost function that has a line."""
+    around = [node for node in _functions(file) if node.lineno <= line <= end_of(node)]
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+def assigned(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement without statements inside gives values."""
+    match node:
+        case ast.Assign(targets=targets):
+            for target in targets:
+                yield from (part.id for part in ast.walk(target) if isinstance(part, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.AugAssign(target=ast.Name(id=name)):
+            yield name
+        case _:
+            return
+
+
+def _passed(node: ast.stmt) -> set[str]:
+    """The names whose values a statement passes on as they are."""
+    match node:
+        case ast.Assign(value=value) | ast.Return(value=value):
+            parts = value.elts if isinstance(value, ast.Tuple) else [value]
+            return {part.id for part in parts if isinstance(part, ast.Name)}
+        case _:
+            return set()
+
+
+@dataclass(frozen=True)
+class Given:
+    """The statement that gives a name, by its first line; `last`: the number of its last line."""
+
+    name: str
+    frame: Frame
+    last: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a line reads: the statements that give its names, and the numbers that its source spells."""
+
+    given: tuple[Given, ...]
+    spelled: frozenset[float]
+
+
+NOTHING_READ = Reading((), frozenset())
+
+
+def reading(frame: Frame) -> Reading:
+    """Return what a line of a function reads that a statement before it in the function gives; nothing where the file
+    is not there.
+    """
+    function = function_at(frame.file, frame.line)
+    if function is None:
+        return NOTHING_READ
+    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
+    around = [node for node in statements if node.lineno <= frame.line <= end_of(node)]
+    if not around:
+        return NOTHING_READ
+    inside = [*ast.walk(max(around, key=lambda node: node.lineno))]
+    names = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    numbers = (node.value for node in inside if isinstance(node, ast.Constant))
+    given: dict[str, Given] = {}
+    for node in sorted(statements, key=lambda node: node.lineno):
+        for name in assigned(node) if node.lineno < frame.line else ():
+            if name in names:
+                given[name] = Given(name, frame_of(frame.file, node.lineno), end_of(node))
+    return Reading(tuple(given.values()), frozenset(float(n) for n in numbers if isinstance(n, int | float)))
+
+
+PRODUCTS = {"dot", "matmul", "einsum", "dot_general", "tensordot", "conv", "conv_general_dilated", "vdot", "inner"}
+"""The names of functions that are products, whatever module they are of."""
+
+
+def around_products(source: str, function: str, arguments: Mapping[int, Sequence[str]]) -> str:
+    """The source with each product of some lines in a call of a function, with a second argument.
+
+    `arguments`: for each line the second arguments of its products, in the order in which they are computed; more than
+    the line has are of a backward pass. Of a line without products the call of a layer is wrapped, if there is one
+    and it computes one product. What is no Python stays as it is.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return source
+    starts = _starts(source)
+    products = [node for node in ast.walk(tree) if _is_product(node)]
+    inserted: list[tuple[int, int, bytes]] = []
+    for line, texts in arguments.items():
+        nodes: list[Any] = sorted(
+            (node for node in products if getattr(node, "lineno", 0) == line), key=lambda node: _span(node, starts)[1]
+        )
+        if not nodes and len(texts) <= _OF_LAYER:
+            nodes = _layers(tree, line)
+        for node, text in zip(nodes, texts, strict=False):
+            start, end = _span(node, starts)
+            inserted += [(start, -end, f"{function}(".encode()), (end, -start, f", {text})".encode())]
+    text = source.encode()
+    for at, _, piece in sorted(inserted, reverse=True):
+        text = text[:at] + piece + text[at:]
+    return text.decode()
+
+
+def _is_product(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.MatMult)
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "attr", getattr(node.func, "id", "")) in PRODUCTS
+    return False
+
+
+_OF_LAYER = 3
+"""The products of a layer: its own, and those of the gradients of its operands."""
+
+
+def _layers(tree: ast.AST, line: int) -> list[Any]:
+    """The call of a layer on a line: `nn.Dense(8)(x)`, else `self.dense(x)`, else its only call; none of several."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line]
+    made = [node for node in calls if isinstance(node.func, ast.Call)]
+    own = [node for node in calls if isinstance(node.func, ast.Attribute) and _is_self(node.func.value)]
+    kinds = [kind for kind in (made, own, calls) if kind]
+    return kinds[0] if kinds and len(kinds[0]) == 1 else []
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _starts(source: str) -> list[int]:
+    """The number of bytes before each line."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    return starts
+
+
+def _span(node: Any, starts: Sequence[int]) -> tuple[int, int]:
+    """The half-open span of bytes of a node."""
+    first, last = int(node.lineno), int(node.end_lineno)
+    return starts[first - 1] + int(node.col_offset), starts[last - 1] + int(node.end_col_offset)

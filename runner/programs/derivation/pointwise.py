@@ -1,4 +1,4 @@
-"""Rules for elementwise operations: operands share the result's dimensions, as they broadcast."""
+"""Rules for elementwise operations: operands share the result's dimensions, as they broadcast; and for contractions."""
 
 from __future__ import annotations
 
@@ -61,3 +61,75 @@ def aligned(operand_shape: tuple[int, ...], shape: tuple[int, ...]) -> Dimension
     """The factors of an operand that is broadcast to `shape`, whose dimensions are the factors 0, 1, …"""
     offset = len(shape) - len(operand_shape)
     return tuple((d + offset,) if size == shape[d + offset] else () for d, size in enumerate(operand_shape))
+
+
+@rule_for("matmul", "dot", "dot_general", "einsum", "inner", "tensordot", "vecdot", "matvec", "vecmat", "vdot")
+def product(call: Call) -> Rule | None:
+    """Rule: a product of two arrays, or an einsum of any number of them, with the labels in its row; a scaled array."""
+    arrays = [array for argument in call.arguments.values() for array in argument.arrays()]
+    shapes = [Call.type(array).shape for array in arrays]
+    if call.labels is None:
+        return broadcasting(call) if [shape for shape in shapes if shape] == [call.result.shape] else None
+    labels, result = call.labels
+    if len(labels) != len(shapes) or any(len(a) != len(b) for a, b in zip(labels, shapes, strict=True)):
+        return None
+    sizes: dict[str, int] = {}
+    for shape, letters in zip(shapes, labels, strict=True):
+        for size, letter in zip(shape, letters, strict=True):
+            sizes[letter] = max(sizes.get(letter, 1), size)
+    # A letter that occurs twice in an operand is a diagonal, and one of size 1 is broadcast: both stay whole.
+    twice = {letter for letters in labels for letter in letters if letters.count(letter) > 1}
+    number = {letter: at for at, letter in enumerate(sizes) if letter not in twice and sizes[letter] > 1}
+
+    def factors(letters: str, shape: tuple[int, ...]) -> Dimensions:
+        named = zip(letters, shape, strict=True)
+        return tuple((number[c],) if c in number and size == sizes[c] else () for c, size in named)
+
+    owners = zip(arrays, labels, shapes, strict=True)
+    return Rule(
+        {array.place: factors(letters, shape) for array, letters, shape in owners},
+        factors(result, call.result.shape),
+        {number[letter]: size for letter, size in sizes.items() if letter in number},
+        {number[letter]: "sum" for letter in number if letter not in result},
+    )
+
+
+@rule_for("outer")
+def outer(call: Call) -> Rule | None:
+    """Rule: the outer product of two vectors; arrays of more dimensions, which it flattens, are not covered."""
+    shapes = [call.type_of(name).shape for name in ("a", "b")]
+    if any(len(shape) != 1 for shape in shapes):
+        return None
+    return Rule({"a": ((0,),), "b": ((1,),)}, ((0,), (1,)), {0: shapes[0][0], 1: shapes[1][0]})
+
+
+@rule_for("ragged_dot")
+def ragged(call: Call) -> Rule | None:
+    """Rule: rows are whole, columns independent; the contracting dimension may be sharded."""
+    operands: dict[str, Dimensions] = {"lhs": ((), (0,)), "rhs": ((), (0,), (1,)), "group_sizes": ((),)}
+    _, rows, columns = [call.type_of(name).shape for name in operands][1]
+    return Rule(operands, ((), (1,)), {0: rows, 1: columns}, {0: "sum"})
+
+
+@rule_for("dot_product_attention")
+def attention(call: Call) -> Rule | None:
+    """Rule: batch, heads and queries are independent; each query needs all keys and values."""
+    shapes = [call.type_of(name).shape for name in ("query", "key", "value")]
+    if any(len(shape) != 4 for shape in shapes) or len({shape[0] for shape in shapes}) > 1:
+        return None
+    batch, length, heads, _ = shapes[0]
+    shared = shapes[1][2]
+    # Factors: 0 batch, 1 queries, 2 heads of the keys, 3 heads of the queries per head of the keys.
+    queries: Dimensions = ((0,), (1,), (2, 3), ())
+    keys: Dimensions = ((0,), (), (2,), ())
+    operands: dict[str, Dimensions] = {"query": queries, "key": keys, "value": keys}
+    full = [((0,), batch), ((2, 3), heads), ((1,), length), ((), shapes[1][1])]
+    for name in ("bias", "mask"):
+        if name in call.arguments and (extra := call.arguments[name].typed) is not None:
+            if len(extra.shape) != 4:
+                return None
+            pairs = zip(full, extra.shape, strict=True)
+            operands[name] = tuple(factors if n == size else () for (factors, size), n in pairs)
+    # Query heads that share a key head stay together; a causal mask counts from the first query.
+    together = {3, 1} if call.static("is_causal", False) else {3}
+    return Rule(operands, queries, {0: batch, 1: length, 2: shared, 3: heads // shared}, whole=frozenset(together))

@@ -12,11 +12,23 @@ from typing import TypeAlias
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Prices
+from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation
+from runner.programs.derivation import (
+    defined,
+    indexing,
+    lookups,
+    matrices,
+    pointwise,
+    reductions,
+    shaping,
+    sliding,
+    updating,
+    windows,
+)
 from runner.programs.derivation.calls import Call, NotStatic, itemsize
 from runner.programs.derivation.facts import call_of
-from runner.programs.derivation.operations import WAYS
-from runner.programs.derivation.registry import Write, as_written
+from runner.programs.derivation.registry import WAYS, Write, as_written
 from runner.programs.derivation.rules import Assignment, PricedAssignment, Question, Rule, cheapest, choices
 from runner.programs.derivation.scopes import Names
 from runner.programs.derivation.values import DeviceValue
@@ -116,3 +128,13 @@ def _ruled(call: Call) -> Ruled:
                 return Ruled(call, rule, way.write)
     rank = 0 if call.typed is None else len(call.typed.shape)
     return Ruled(call, Rule({}, ((),) * rank, {}), as_written, whole=True)
+
+
+FILES = (
+    defined, indexing, lookups, matrices, pointwise, reductions, shaping, sliding, updating, windows,
+)  # fmt: skip
+"""The modules with rules, whose imports complete the registry."""
+
+for _row in OPERATIONS.values():
+    if _row.definition and _row.key not in WAYS:
+        WAYS[_row.key] = defined.WAYS

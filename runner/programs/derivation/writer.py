@@ -13,7 +13,7 @@ from runner.compiled.estimate.prices import Prices, collective
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.experiment.traced_graphs import lines_of
-from runner.graph.enclosing import enclosed
+from runner.graph.inlining import enclosed
 from runner.graph.language import static
 from runner.graph.language.lines import RepeatLines
 from runner.graph.language.lines import lines as lines_in
@@ -25,9 +25,9 @@ from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Name, Term
 from runner.programs.derivation.accumulating import Accumulation, accumulated
 from runner.programs.derivation.calls import is_number, itemsize
+from runner.programs.derivation.completing import is_scalar
 from runner.programs.derivation.expressions import Expressions, Hints
 from runner.programs.derivation.laying import Layouts, LayoutsState
-from runner.programs.derivation.partials import is_scalar
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.scopes import Binding, Names, NamesState, NotDerived, Scope
 from runner.programs.derivation.terms import built, gathered

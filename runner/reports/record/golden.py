@@ -17,7 +17,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from runner.base import codec, regular
+from runner.base import codec, plain
 from runner.base.untyped import is_dict, is_list
 from runner.compiled.evidence.model import Collective
 from runner.experiment.config.sources import shown
@@ -125,7 +125,7 @@ def folder(config_folder: Path) -> Path:
 def read(path: Path) -> Goldens:
     """Read a golden file; empty if there is none. Raises `InvalidGolden`."""
     try:
-        content = json.loads(regular.read_text(path))
+        content = json.loads(plain.read_text(path))
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from runner.base import regular
+from runner.base import plain
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.reports.record.folders import PICTURES, RECORD, natural
@@ -65,7 +65,7 @@ def read(folder: Path) -> Manifest | None:
     """Return the manifest of a folder; None if it has no readable one."""
     file = folder / FILE
     try:
-        data: Any = None if file.is_symlink() else json.loads(regular.read_text(file))
+        data: Any = None if file.is_symlink() else json.loads(plain.read_text(file))
     except (OSError, ValueError, RecursionError):
         return None
     if not is_dict(data) or data.get("kind") not in ("run", "point", "sweep"):

@@ -1,4 +1,7 @@
-"""Makes flat rows of the records of a sweep, one per point and program, and finds the best by each measure."""
+"""Makes flat rows of the records of a sweep, one per point and program, and finds the best by each measure.
+
+A condition on the rows is read by Python's own parser; only the known syntax is evaluated.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import csv
 import io
 import json
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -13,11 +17,14 @@ from typing import Any, Literal
 
 from runner.base import executions
 from runner.base.executions import Range
+from runner.base.faults import nearest
 from runner.base.lazy import dataclass
 from runner.base.printable import json_text, printable
 from runner.base.words import bytes_text, time_text
 from runner.experiment.forms import KINDS
 from runner.experiment.program import Program
+from runner.graph.language import python_source
+from runner.graph.language.python_source import PythonPart
 from runner.reports.record import outcome
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.record.verdicts import ValueVerdict
@@ -340,3 +347,77 @@ def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
     ranges = {kind: often for kind, often in (row.collectives or {}).items() if isinstance(often, Range)}
     values |= {kind: executions.short(often) for kind, often in ranges.items()}
     return {name: values[name] if name in values else row.value(name) for name in names}
+
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+Condition = Callable[[Row], bool]
+
+
+class NoCondition(Exception):
+    """A text is not a condition; the message says why."""
+
+
+def parse(text: str, names: Iterable[str]) -> Condition:
+    """Parse the condition; `names` are the columns. Raises `NoCondition`."""
+    try:
+        tree = python_source.expression(text)
+    except SyntaxError as error:
+        raise NoCondition(f"{text!r} is not a condition: {error.msg}; bytes_sent < 1e6, for example") from None
+    return _condition(tree, tuple(names))
+
+
+def _condition(tree: PythonPart, names: tuple[str, ...]) -> Condition:
+    match tree:
+        case PythonPart(kind="and" | "or", inside=inside):
+            parts = [_condition(part, names) for part in inside]
+            every = all if tree.kind == "and" else any
+            return lambda row: every(part(row) for part in parts)
+        case PythonPart(kind="not", inside=(operand,)):
+            inner = _condition(operand, names)
+            return lambda row: not inner(row)
+        case PythonPart(kind="comparison", inside=inside, words=words):
+            return _comparison(inside, words, names)
+        case _:
+            raise NoCondition(f"'{tree.text}' is not a comparison; bytes_sent < 1e6, for example")
+
+
+def _comparison(parts: Sequence[PythonPart], words: Sequence[str], names: tuple[str, ...]) -> Condition:
+    if not set(words) <= _OPERATORS.keys():
+        raise NoCondition(f"a comparison must be one of {', '.join(_OPERATORS)}")
+    values = [_value(part, names) for part in parts]
+
+    def holds(row: Row) -> bool:
+        ends = [value(row) for value in values]
+        return all(_compared(a, b, _OPERATORS[word]) for a, b, word in zip(ends, ends[1:], words, strict=False))
+
+    return holds
+
+
+def _value(part: PythonPart, names: tuple[str, ...]) -> Callable[[Row], Any]:
+    match part:
+        case PythonPart(kind="literal", value=int() | float() | str() as value):
+            return lambda row: value
+        case PythonPart(kind="name", text=name):
+            if name not in names:
+                raise NoCondition(f"no column '{name}'{nearest(name, names) or '; there are ' + ', '.join(names)}")
+            return lambda row: row.value(name)
+        case _:
+            raise NoCondition(f"'{part.text}' is neither a column nor a number nor a text")
+
+
+def _compared(value: Any, bound: Any, by: Callable[[Any, Any], bool]) -> bool:
+    """Compare two values: an unknown value is neither less nor greater, and equal to nothing."""
+    if value is None or bound is None:
+        return False
+    try:
+        return by(float(value), float(bound))
+    except (TypeError, ValueError):
+        return by(str(value), str(bound))

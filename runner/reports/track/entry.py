@@ -1,8 +1,9 @@
-"""Makes one entry for each program of a record, with parameters and metrics."""
+"""Makes one entry for each program of a record, with parameters and metrics, and finds the tracker that takes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol
 
@@ -75,3 +76,33 @@ def entries(record: Record, folder: Path, group: str, number: int | None, overri
             )
         )
     return listed
+
+
+GROUP = "shardproof.trackers"
+"""The group of the entry points that name trackers."""
+
+SHIPPED = {
+    "mlflow": "runner.reports.track.mlflow:MLflow",
+    "tensorboard": "runner.reports.track.tensorboard:TensorBoard",
+    "wandb": "runner.reports.track.wandb:WandB",
+}
+"""Those that come with shardproof, which no installed package replaces."""
+
+
+class UnknownTracker(Exception):
+    """No tracker has that name; the message lists the known ones."""
+
+
+def maker(name: str) -> Callable[..., Tracker]:
+    """The constructor of a tracker. Raises `UnknownTracker`, or `ImportError` where it does not import.
+
+    It is looked up by entry point and never by a dotted name, so a configuration names only what was installed.
+    """
+    named = {point.name: point for point in entry_points(group=GROUP)}
+    named |= {shipped: EntryPoint(shipped, value, GROUP) for shipped, value in SHIPPED.items()}
+    if name not in named:
+        raise UnknownTracker(
+            f"there is no tracker {name!r}; there are {', '.join(sorted(named))}; "
+            f"one of your own is an entry point of an installed package, in the group {GROUP}"
+        )
+    return named[name].load()

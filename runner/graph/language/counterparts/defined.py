@@ -11,8 +11,8 @@ from runner.graph.language.counterparts.indexing import getitem
 from runner.graph.language.definitions import compiled
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.operations.deferred import evaluated
+from runner.graph.language.operations.row import signature
 from runner.graph.language.operators import BY_NAME
-from runner.graph.language.signatures import signature
 from runner.graph.term import Apply
 
 

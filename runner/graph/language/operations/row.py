@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -11,7 +12,6 @@ from typing import Any, Literal, TypedDict, Unpack
 from runner.base.lazy import dataclass
 from runner.graph.language.notation import Labels
 from runner.graph.language.operations.deferred import evaluated, promotion
-from runner.graph.language.signatures import signature
 
 Kind = Literal["array", "collective", "static"]
 Decides = Literal[
@@ -316,3 +316,11 @@ def elementary(name: str, counterpart: Callable[..., Any], *also: str, exponenti
 def over_axes(name: str, arguments: str, counterpart: Callable[..., Any], over: OverAxes, **more: Any) -> Operation:
     """Build a row for a collective of `jax.lax`."""
     return Operation(name, arguments, f"jax.lax.{name}", counterpart, kind="collective", over=over, **more)
+
+
+@functools.cache
+def signature(arguments: str) -> inspect.Signature:
+    """Parse a parameter list: `signature("a, axis=None, *, keepdims=False")`."""
+    namespace: dict[str, Any] = {}
+    exec(f"def f({arguments}): ...", namespace)  # text of the table of operations, never a user's
+    return inspect.signature(namespace["f"])

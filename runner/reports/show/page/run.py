@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from runner.base import regular
+from runner.base import plain
 from runner.reports.record.folders import PAGE, PICTURES
 from runner.reports.record.model import Record
 from runner.reports.record.readable import readable
@@ -54,7 +54,7 @@ def page(record: Record, folder: Path, way: str = "") -> str:
 
 def _data(folder: Path) -> Any:
     """Return the record to embed in the page; None if it would make the page too large."""
-    text = regular.read_text(folder / "result.json")
+    text = plain.read_text(folder / "result.json")
     return json.loads(text) if len(text) <= _LARGEST else None
 
 

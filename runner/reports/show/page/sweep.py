@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from runner.reports.record import measures, outcome
+from runner.reports.record.folders import Command
 from runner.reports.record.measures import Row
-from runner.reports.record.sweeps import Command
 from runner.reports.show.page import answers, chart, drawing, heat, plots
 from runner.reports.show.page.chart import Axis, Dot, Series
 from runner.reports.show.page.frame import Part, document

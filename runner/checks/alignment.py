@@ -258,7 +258,7 @@ def _passes(equation: Equation) -> bool:
     return bool(equation.reads) and (cast or equation.operation in _PASSING)
 
 
-_PASSING = (NAME, "reshape", "broadcast_to", "expand_dims", "squeeze", "astype", "stop_gradient")
+_PASSING = (NAME, "broadcast_to", "expand_dims", "squeeze", "astype", "stop_gradient")
 
 
 def _close(a: np.ndarray, b: np.ndarray) -> bool:

@@ -199,7 +199,12 @@ class Alignment:
         """The values of the reference that an equation may be meant to give, but those that it gives."""
         runs = self._function.get(number, ())
         if runs and all(map(_is_numeric, runs)):
-            yield from (each for each in self._meant_by(runs) if not self._same(runs, each))
+            for each in self._meant_by(runs):
+                # A multiple may make up for a scale or a sign elsewhere, where the reference lacks what is given here.
+                if not self._same(runs, each) and (
+                    not self._is_multiple(runs, each) or self._is_known(number, self._function, {})
+                ):
+                    yield each
 
     def _meant_by(self, runs: Sequence[PerDevice]) -> Iterator[Meant]:
         """The values of the reference that fit the shapes of such values."""
@@ -216,6 +221,18 @@ class Alignment:
                     yield from (Meant(series, shape, spec, way) for spec in _specs(self._mesh, whole, shape))
                 elif whole == shape if way else _without_ones(of) == _without_ones(shape):
                     yield Meant(series, shape, turned=way)
+
+    def _is_multiple(self, runs: Sequence[PerDevice], meant: Meant) -> bool:
+        """Whether values of several elements are those of the reference times one number."""
+        if np.size(runs[0][0]) == 1:
+            return False
+        pairs = zip(runs, meant.values(self._reference, self._mesh), strict=True)
+        given, wanted = (
+            np.concatenate([np.asarray(part, np.complex128).ravel() for value in values for part in value])
+            for values in zip(*pairs, strict=True)
+        )
+        with np.errstate(all="ignore"):
+            return _close(given, wanted * (np.vdot(wanted, given) / np.vdot(wanted, wanted)))
 
     def _same(self, runs: Sequence[PerDevice], meant: Meant) -> bool:
         """Whether values are those of the reference."""

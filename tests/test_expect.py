@@ -495,7 +495,7 @@ def test_memory_of_one_device_is_checked_too():
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_a_part_of_the_memory_that_the_backend_does_not_tell(part):
+def test_an_expectation_of_memory_fails_where_the_backend_does_not_tell_a_part(part):
     sizes = [128, 64, 32]
     memory = codec.plain(Memory.of(sizes[0], sizes[1], sizes[2], 0, -1))
     assert verdicts("max_memory_bytes: 224", memory=memory)["max_memory_bytes"]["found"] == 224
@@ -506,7 +506,7 @@ def test_a_part_of_the_memory_that_the_backend_does_not_tell(part):
     assert verdict == {"status": "failed", "reason": "the backend does not report the memory"}
 
 
-def test_memory_that_the_backend_does_not_tell():
+def test_an_expectation_of_memory_fails_where_the_backend_tells_none():
     verdict = verdicts("max_memory_bytes: 100", memory=None)["max_memory_bytes"]
     assert verdict == {"status": "failed", "reason": "the backend does not report the memory"}
 

@@ -369,20 +369,51 @@ def test_masks_are_not_scaled_when_an_edit_is_tried_on_other_arrays() -> None:
 
 def test_scalars_of_other_sizes_are_other_values() -> None:
     graph = context("A @ B", unrolled(3), TEXT).experiment.computed("graph")
-    (equation,) = alignment.lines(graph)
+    (equation,) = graph.equations
     number = equation.results[0].number
     tried: list[int] = []
 
     def parting(value: float) -> object:
-        function = {number: [np.float64(value)]}
-        return alignment.parted(
-            graph, function, {7: [np.float64(2.5)]}, lambda _: None, lambda _, at: bool(tried.append(at))
-        )
+        inputs = {each.number: [[np.zeros((3, 2))]] for each in graph.inputs}
+        function = {**inputs, number: [[np.float64(value)]]}
+        aligned = alignment.Alignment(graph, function, {7: [[np.float64(2.5)]]}, Mesh(("d",), (1,)), lambda _: None)
+        return aligned.parted(lambda at, _: tried.append(at))
 
     parting(2.5)
     assert tried == []
     parting(5.0)
-    assert tried == [7]
+    assert tried == [number]
+
+
+def parting_of(per_device: dict[str, str]) -> set[str]:
+    """The lines at which devices part from a graph that divides A by its norm."""
+    given = context("A / sqrt(sum(A * A))", per_device, TEXT.replace("[null, x]}", "[x, null]}"))
+    exact = arithmetic.Arithmetic({}, casts=False)
+    graph, rerun = (
+        Rerun(given.experiment, section, given.arrays, exact, lambda of=section: given.bounded(of), 10**6)
+        for section in diagnosis.SECTIONS
+    )
+
+    def mended(number: int, meant: alignment.Meant) -> alignment.Ran | None:
+        blocks = meant.values(graph.ran, given.experiment.mesh)
+        values, ran = rerun.with_values(number, blocks, ["C"])
+        return ran if np.allclose(np.concatenate(values["C"]), graph.values["C"][0]) else None
+
+    aligned = alignment.Alignment(rerun.graph, rerun.ran, graph.ran, given.experiment.mesh, lambda _: None)
+    parted = aligned.parted(mended)
+    numbers = set() if parted is None else {*parted.values}
+    return {e.source.line.label for e in walk(rerun.graph) if e.results[0].number in numbers}
+
+
+def test_devices_part_from_a_graph_at_the_first_value_that_a_value_of_the_graph_mends() -> None:
+    total = {"total": "psum(sum(A * A), 'x')"}
+    assert parting_of({**total, "norm": "sin(total)", "C": "A * norm + 1.0"}) == {"norm", "C"}
+    assert parting_of({**total, "norm": "sin(total)", "C": "A / norm"}) == {"norm"}
+    assert parting_of({"total": "sum(exp(A))", "norm": "sin(total)", "C": "A / norm"}) == {"total", "norm"}
+
+
+def test_what_reads_a_value_of_the_graph_may_be_wrong_where_another_mends_it() -> None:
+    assert parting_of({"total": "psum(sum(A * A), 'x')", "C": "A / total"}) == {"total", "C"}
 
 
 def test_a_function_that_no_edit_mends_is_aligned_with_its_reference(module: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 import runner
+from runner.app import call_plan
 from runner.app.call_plan import LineConstraint, Plan
+from runner.app.flow.planning import Compiled
 from runner.graph.source import Frame
 from tests.user_functions import planned_step
 
@@ -73,6 +76,19 @@ def test_the_plan_names_the_lines_to_constrain_and_changes_the_file(plan: Plan) 
         "+    h = jax.nn.gelu(jax.lax.with_sharding_constraint(x @ params[\"up\"], P('data', 'model')))",
         "+    y = jax.lax.with_sharding_constraint(h @ params[\"down\"], P('data'))",
     ]
+
+
+@pytest.mark.parametrize(("sent", "worse"), [(820_908, True), (1_179_980, False), (None, False)])
+def test_a_diff_that_makes_the_compiled_program_worse_is_left_out(plan: Plan, sent: int | None, worse: bool) -> None:
+    """As for a small CNN: the compiler gathers operands of gradients for the layouts of its products."""
+    compiled = {
+        name: Compiled(program=name, status="passed", bytes_sent=bytes_sent)
+        for name, bytes_sent in (("auto", sent), ("constraint", 1_179_980))
+    }
+    assert call_plan._is_worse(compiled, "bytes") == worse
+    assert not call_plan._is_worse({}, "bytes")
+    assert not plan.worse
+    assert bool(replace(plan, worse=worse).diff()) != worse
 
 
 @pytest.mark.in_turn

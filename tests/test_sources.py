@@ -136,7 +136,7 @@ def test_the_names_below_a_key(file: Path) -> None:
         ("dim=4", ("dims",), False),
     ],
 )
-def test_an_override_that_set_the_key(override: str, key: Key, names: bool) -> None:
+def test_an_override_is_named_if_it_set_the_key(override: str, key: Key, names: bool) -> None:
     assert Sources((), (override,)).override(key) == (override if names else None)
 
 

@@ -123,7 +123,7 @@ def _run(folder: Path, text: str, *more: str) -> Done:
     return command(folder, "mine.yaml", "program=constraint", "show=none", "hydra.run.dir=run", *more)
 
 
-def test_a_file_may_have_it_wherever_a_spec_is_allowed(tmp_path: Path) -> None:
+def test_a_file_may_have_a_partition_spec_wherever_a_spec_is_allowed(tmp_path: Path) -> None:
     ran = _run(tmp_path, FILE)
     assert ran.returncode == 0, ran.stderr
     arrays = recorded(tmp_path / "run")["arrays"]

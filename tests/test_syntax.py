@@ -121,7 +121,7 @@ def test_is_part_of_the_language(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_is_not_part_of_the_language(text: str) -> None:
+def test_python_outside_the_language_is_refused(text: str) -> None:
     assert refusal(text).message.startswith(REFUSED[text])
 
 

@@ -17,6 +17,7 @@ from runner.base.chosen import AUTO
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.experiment import remat
+from runner.experiment.open_layouts import Least
 from runner.graph.language.python_source import around_products
 from runner.graph.source import Frame
 from runner.programs.planning.plan import Alternative
@@ -60,6 +61,8 @@ class Plan:
       checkpoints saves, or `everything`; and the policy of `jax.checkpoint` that does so, to paste.
     - `compiled`: by program, what was compiled: `auto`, the function with `in_specs` and `out_specs` alone, and
       `constraint`, with the layouts of products as well; each with `bytes_sent`, `seconds` and `memory_bytes`.
+    - `worse`: whether `constraint` has more than `auto` of what is to be small, as compiled, and no limit of memory
+      asks for it.
     - `status`: `passed`, or that of the best candidate's run; `folder`: of its files; `page`: of its report.
 
     `str()` gives what the command prints; a notebook shows the same.
@@ -83,6 +86,7 @@ class Plan:
     text: str
     saved: tuple[str, ...] | str | None = None
     policy: str | None = None
+    worse: bool = False
 
     @property
     def page(self) -> Path:
@@ -94,9 +98,9 @@ class Plan:
 
         Of a line that calls a layer of a library the value of the call is constrained. Products of the backward pass
         are laid out by the transpose of these; `constraints` has them too. Lines under `jax.vmap` are left as they
-        are: a value there lacks the dimension that the map adds, and the spec has it.
+        are: a value there lacks the dimension that the map adds, and the spec has it. The diff is empty if `worse`.
         """
-        return "".join(_diffs(self.constraints))
+        return "" if self.worse else "".join(_diffs(self.constraints))
 
     def __str__(self) -> str:
         return self.text
@@ -122,8 +126,11 @@ def of_finished(
     specs = _Specs(finished)
     plan, labels = planning.plan, planning.labels
     text = captured(lambda: showing.show(plan, labels, planning.request))
+    compiled = {each.program: each for tried in finished.own for each in tried.programs if tried.candidate == best}
+    worse = planning.request.memory is None and _is_worse(compiled, plan.least)
     if finished.own:
         text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own))}{_PROGRAMS}\n"
+        text += f"{_WORSE}\n" if worse else ""
     if (sentence := finished.ranked.without_gain) is not None:
         text = f"{sentence}\n\n{text}"
     return Plan(
@@ -141,15 +148,33 @@ def of_finished(
         proved=plan.proved,
         saved=best.saved,
         policy=None if best.saved is None else remat.policy(best.saved),
-        compiled={each.program: each for tried in finished.own for each in tried.programs if tried.candidate == best},
+        compiled=compiled,
         status=finished.status,
         folder=folder,
         text=text,
+        worse=worse,
     )
 
 
 _PROGRAMS = "auto is your function with in_specs and out_specs alone; constraint has the layouts of products too"
 """What the programs of the candidates are, of a call."""
+
+_WORSE = "with the layouts of products the program is worse than with the specs alone: diff() changes nothing"
+"""What the text says if they make the compiled program worse."""
+
+_MEASURES: Mapping[Least, Callable[[Compiled], float | None]] = {
+    "bytes": lambda program: program.bytes_sent,
+    "time": lambda program: program.seconds,
+    "memory": lambda program: program.memory_bytes,
+}
+"""What a compiled program has of what is to be small."""
+
+
+def _is_worse(compiled: Mapping[str, Compiled], least: Least) -> bool:
+    """Whether a program with the layouts of products has more of what is to be small than with the specs alone."""
+    programs = (compiled.get(name) for name in ("auto", "constraint"))
+    alone, constrained = (None if program is None else _MEASURES[least](program) for program in programs)
+    return alone is not None and constrained is not None and constrained > alone
 
 
 class _Specs:

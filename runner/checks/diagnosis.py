@@ -9,7 +9,6 @@ as well.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +28,7 @@ from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.kinds import sections
 from runner.checks.mends import inserting
-from runner.checks.numbers import computed
+from runner.checks.numbers import computed, computes
 from runner.checks.oversights import overlooking
 from runner.checks.recognised import Recognising
 from runner.checks.reference import PerDevice, interpret
@@ -39,10 +38,11 @@ from runner.checks.slips import changing, removing
 from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
-from runner.graph.language.lines import expressions
+from runner.graph.language.lines import expressions, line_of
 from runner.graph.language.parts import calls_in
-from runner.graph.model import Graph
-from runner.graph.source import Line
+from runner.graph.language.python_source import passed_on, passing_to, reading
+from runner.graph.model import Graph, walk
+from runner.graph.source import Frame, Line
 from runner.graph.term import Apply
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
@@ -73,6 +73,39 @@ class NotInterpreted(Exception):
     """A function of the user's own cannot be evaluated in NumPy as it was read; the message says why."""
 
 
+@dataclass(frozen=True)
+class Parting:
+    """The lines at which a function parts from its reference, and the line of the reference whose value mends it."""
+
+    frames: tuple[Frame, ...]
+    reference: Frame | None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The lines, as users know them."""
+        return tuple(map(str, self.frames))
+
+    def __str__(self) -> str:
+        of_line = "" if self.reference is None else f" in {self.reference.text}"
+        reads = "reads what the reference has and gives what it has not"
+        return (
+            f"{listed(self.places, 'or')} {reads}: with the value that the reference has{of_line} the function equals "
+            "its reference"
+        )
+
+
+def _places(experiment: Experiment, section: Section, graph: Graph) -> dict[int, Frame]:
+    """The line of the user's file of each value of a graph."""
+    frames = experiment.given_frames[section]
+    lines = ((equation, line_of(equation)) for equation in walk(graph))
+    return {
+        result.number: frames[str(line)]
+        for equation, line in lines
+        for result in equation.results
+        if str(line) in frames
+    }
+
+
 def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     """What is wrong with a function of the user's own that has a reference, if it does not compute it; nothing where it
     does. `refused` is as in `diagnose`.
@@ -93,17 +126,20 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     who = f"in NumPy too, the function with its shard_map ({listed(written.regions)}) differs from its reference"
     if not written.regions:
         who = "in NumPy too, the function differs from its reference"
-    if search.mends:
-        mended = [
-            mend.mend.replace("it equals the graph", "the function equals its reference") for mend in search.mends
-        ]
-        return [who, mended[0], *(f"or {other}" for other in mended[1:])]
+    parting = trial.parting()
+    mends = [
+        f"{mend.mend.replace('it equals the graph', 'the function equals its reference')}{trial.or_its_number(mend)}"
+        for mend in search.mends
+    ]
+    # What mends a function elsewhere than where it parts from its reference may make up for a mistake.
+    of_edits = {frame for mend in search.mends for frame in (mend.frame, *trial.frames(mend))}
+    if mends and (parting is None or not of_edits.isdisjoint(parting.frames)):
+        return [who, mends[0], *(f"or {other}" for other in mends[1:])]
     none = search.nothing("the function", "it equal its reference")
-    if not written.regions and not search.lines:
-        with contextlib.suppress(Exhausted):
-            if (parting := trial.parting()) is not None:
-                return [who, f"{none}, but {parting}", *trial.differences()]
-    return [who, f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
+    if parting is None or len(mends) + len(parting.places) > _NAMED:
+        return [who, f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
+    first = str(parting) if mends else f"{none}, but {parting}"
+    return [who, first, *(f"or {other}" for other in mends), *trial.differences()]
 
 
 def diagnose(context: Context, refused: Refused | None = None) -> list[str]:
@@ -155,7 +191,8 @@ class _Search:
     def nothing(self, program: str, result: str) -> str:
         """The sentence for a search that names no line."""
         if self.lines:
-            return f"edits of {self.lines} lines of {program} make {result}, and none is likelier than the others"
+            of = f"{self.lines} lines" if self.lines > 1 else "one line"
+            return f"edits of {of} of {program} make {result}, and none is likelier than others"
         return f"no single edit of {program} was found{self.within} that makes {result}"
 
 
@@ -307,6 +344,9 @@ def _refusal(trial: Trial, refused: Refused, edit: Edit) -> str | None:
 _OF_A_TRIAL = 10
 """The number of equations that are computed in the time that it takes to change a graph and to compare results."""
 
+_OF_PARTING = 10.0
+"""The largest number of seconds of a search for the lines at which a function parts from its reference."""
+
 _OF_TYPES = 2_000
 """The same for JAX's types of an edited file."""
 
@@ -317,6 +357,15 @@ _LITERALS = 4.0
 """How many units in the last place of its dtype the literals of a function may change a result, relative to its largest
 element: 1 / 96 is rounded in the function, where the reference divides by 96.
 """
+
+_CONSTANTS = 64.0
+"""The same where a function is far from its reference: one of them may have constants that JAX or NumPy computed."""
+
+_MOST_OFF = 1e-5
+"""The most that such constants may change a result, whatever its dtype."""
+
+_FAR = 1e-3
+"""The least distance of such a function from its reference, relative to the largest element."""
 
 _MOVING = ("collective", "exchange", "update")
 """The kinds of removals of what moves data: an edit that does the work of one is another program."""
@@ -433,9 +482,19 @@ class Trial:
         )
 
     def _agree(self, name: str, wanted: Mapping[str, PerDevice], actual: Mapping[str, PerDevice]) -> bool:
-        own = self.suspect.section == "graph"
-        literals = _LITERALS * dtypes.dtype(self._context.outputs[name][1]).eps if own else 0.0
+        own, eps = self.suspect.section == "graph", dtypes.dtype(self._context.outputs[name][1]).eps
+        constants = min(_CONSTANTS * eps, _MOST_OFF) if own and self._is_far else 0.0
+        literals = max(_LITERALS * eps, constants) if own else 0.0
         return sections.agree(self._context, name, wanted[name], actual[name], literals=literals)
+
+    @cached_property
+    def _is_far(self) -> bool:
+        """Whether a function is so far from its reference that a mend differs from what makes it a bit better."""
+        return not all(
+            sections.agree(self._context, name, case.values["graph"][name], case.suspect.values[name], literals=_FAR)
+            for case in self._cases
+            for name in self._context.experiment.results
+        )
 
     def mends(self, edit: Edit) -> bool:
         """Whether the edited suspect computes the graph. Raises `Exhausted` if that would take too much work."""
@@ -583,44 +642,62 @@ class Trial:
         places = {str(frames[str(line)]) for line in lines if str(line) in frames}
         return [f"devices exchange values in one line only, {places.pop()}"] if len(places) == 1 else []
 
-    def parting(self) -> str | None:
-        """A sentence on the line at which a function parts from its reference; None where no value of the reference
-        in a line's place mends the function.
+    def parting(self) -> Parting | None:
+        """The lines at which a function parts from its reference; None where no value of the reference mends it in the
+        place of one of the function.
         """
-        experiment = self._context.experiment
-        references = [self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic) for case in self._cases]
-        meant = [reference.every() for reference in references]
-
-        def mends(number: int, other: int) -> bool:
-            return self._mends_with(number, [values[other] for values in meant])
-
-        suspect = self._cases[0].suspect
-        parting = alignment.parted(suspect.graph, suspect.every(), meant[0], self._recognising.has, mends)
-        frames = self.suspect.experiment.given_frames[self.suspect.section]
-        frame = None if parting is None else frames.get(str(parting[0].source.line))
-        if parting is None or frame is None:
-            return None
-        at = (line for line in alignment.lines(references[0].graph) if line.results[0].number == parting[1])
-        place = experiment.given_frames["graph"].get(str(next(at).source.line))
-        of_line = "" if place is None else f" in {place.text}"
-        return (
-            f"{frame} reads what the reference has and gives what it has not: with the value that the reference "
-            f"has{of_line} the function equals its reference"
-        )
-
-    def _mends_with(self, number: int, values: Sequence[PerDevice]) -> bool:
-        """Whether the suspect computes the graph if an equation gives these values, one for each of the cases."""
-        self._work.add(_OF_A_TRIAL)
-        results = self._context.experiment.results
+        experiment, suspect = self._context.experiment, self._cases[0].suspect
+        self._work.done, self._work.most = 0.0, min(self._work.most, _OF_PARTING * RATE)
         try:
-            return all(
-                self._agree(name, case.values["graph"], after)
-                for case, value in zip(self._cases, values, strict=True)
-                for after in [case.suspect.with_value(number, value, results)]
-                for name in results
-            )
+            reruns = [self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic) for case in self._cases]
+            places, own = _places(experiment, "graph", reruns[0].graph), self._places
+            aligned = alignment.Alignment(suspect.graph, suspect.ran, reruns[0].ran, experiment.mesh, places.get)
+            parted = aligned.parted(partial(self._with_values, [reference.ran for reference in reruns]))
+        except Exhausted:
+            return None
+        if parted is None:
+            return None
+        lines = [own[number] for number in parted.values if number in own]
+        passing = [each for line in lines for each in passing_to(line)]
+        passed = [passed_on(own[number]) for number in parted.last if number in own]
+        frames = tuple(dict.fromkeys(line for line in (*lines, *passing, *passed) if line is not None))
+        return Parting(frames, places.get(parted.reference)) if lines else None
+
+    @cached_property
+    def _places(self) -> dict[int, Frame]:
+        return _places(self.suspect.experiment, self.suspect.section, self._cases[0].suspect.graph)
+
+    def frames(self, edit: Edit) -> list[Frame]:
+        """The lines of the user's file whose operations an edit changes, as those that read a number."""
+        frames = self.suspect.experiment.given_frames[self.suspect.section]
+        return [frames[str(line)] for line in edit.changed.lines if str(line) in frames]
+
+    def or_its_number(self, edit: Edit) -> str:
+        """The end of a message that names the statement which computes what an edit of a permutation changes."""
+        if edit.kind != "direction" or edit.frame is None:
+            return ""
+        traced = {(frame.file, frame.line) for frame in self._places.values()}
+        given = [each for each in reading(edit.frame).given if not computes(each, traced)]
+        return "".join(f"; or {each.name} is wrong, {each.frame}" for each in given)
+
+    def _with_values(
+        self, references: Sequence[alignment.Ran], number: int, meant: alignment.Meant
+    ) -> alignment.Ran | None:
+        """The suspect's values if an equation gives these of the reference in each of the cases; None if they do not
+        mend it.
+        """
+        self._work.add(_OF_A_TRIAL)
+        results, every = self._context.experiment.results, list[alignment.Ran]()
+        try:
+            for case, reference in zip(self._cases, references, strict=True):
+                values = meant.values(reference, self._context.experiment.mesh)
+                after, ran = case.suspect.with_values(number, values, results)
+                if not all(self._agree(name, case.values["graph"], after) for name in results):
+                    return None
+                every.append(ran)
         except MISFITS:
-            return False
+            return None
+        return every[0]
 
     def agrees(self, revised: Experiment) -> bool:
         """Whether the suspect's section of another experiment computes the graph on the same arrays, interpreted from

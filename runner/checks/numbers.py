@@ -11,7 +11,6 @@ from functools import partial
 from runner.checks.edits import Edit, Edits, EditSite
 from runner.graph.language.parts import parts
 from runner.graph.language.python_source import Given, reading
-from runner.graph.source import Frame
 from runner.graph.term import Apply, Const, Term, mapped
 
 _OF_BLOCK = 1.5
@@ -45,16 +44,16 @@ def _read(site: EditSite, traced: set[tuple[str, int]]) -> Iterator[tuple[Given,
         return
     read = reading(site.frame)
     for given in read.given:
-        if _computes(given.frame, given.last, traced):
+        if computes(given, traced):
             continue
         for number in numbers:
             if number not in (0.0, 1.0) and number not in read.spelled:
                 yield given, number
 
 
-def _computes(frame: Frame, last: int, traced: set[tuple[str, int]]) -> bool:
-    """Whether an equation comes from a statement."""
-    return any((frame.file, line) in traced for line in range(frame.line, last + 1))
+def computes(given: Given, traced: set[tuple[str, int]]) -> bool:
+    """Whether an equation comes from a statement; `traced` has the files and lines of all equations."""
+    return any((given.frame.file, line) in traced for line in range(given.frame.line, given.last + 1))
 
 
 def _operands(part: Term) -> list[float]:

@@ -7,7 +7,7 @@ objects has its value at once: whatever is not downstream of a change, in every 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -81,11 +81,13 @@ class _Remembering(Interpreter):
     shaped: bool = False
     """Whether lines must keep their shapes."""
     spent: Work = field(default_factory=Work)
-    given: Mapping[int, PerDevice] = field(default_factory=dict[int, PerDevice])
-    """Values of lines, by number, that stand in the place of what the lines compute."""
+    given: Mapping[int, Iterator[PerDevice]] = field(default_factory=dict[int, Iterator[PerDevice]])
+    """Values of lines, by number, in the order of running, that stand in the place of what the lines compute."""
     recording: bool = False
     executed: dict[Line, list[PerDevice]] = field(default_factory=dict[Line, list[PerDevice]])
     """The first values of lines and of their parts, in the order of running, if they are recorded."""
+    ran: dict[int, list[PerDevice]] = field(default_factory=dict[int, list[PerDevice]])
+    """Those of each equation, and one more where there are more than are recorded."""
     joined: list[PerDevice] = field(default_factory=list[PerDevice])
     """What the devices had where the results of a region were joined, in the order of running."""
 
@@ -126,7 +128,8 @@ class _Remembering(Interpreter):
     def _line(self, equation: Equation, gone: frozenset[int]) -> None:
         (result,) = equation.results
         if result.number in self.given:
-            self.values[result.number] = self.given[result.number]
+            value = self.values[result.number] = next(self.given[result.number])
+            self.ran.setdefault(result.number, []).append(value)
             return
 
         def compute() -> PerDevice:
@@ -137,8 +140,11 @@ class _Remembering(Interpreter):
 
         read = (self.values[number] for number in equation.reads)
         value = self.values[result.number] = self._once(("line", self.mesh.size), (equation, *read), compute)
-        if self.recording and len(executed := self.executed.setdefault(equation.source.line, [])) < _RECORDED:
-            executed.append(value)
+        if self.recording:
+            if len(executed := self.executed.setdefault(equation.source.line, [])) < _RECORDED:
+                executed.append(value)
+            if len(ran := self.ran.setdefault(result.number, [])) <= _RECORDED:
+                ran.append(value)
         if equation.source.whole:
             # A line may give a tuple, which has no shape.
             shape = getattr(value[0], "shape", ())
@@ -193,6 +199,7 @@ class Rerun:
     """A section on some arrays, which is interpreted with and without changes.
 
     - `graph`: the section unchanged; `values`: all of its values, by the names that lines give them.
+    - `ran`: the values of its inputs and equations by number, each time that they ran, but of those that ran often.
     - `work`: counts what is computed, in each step of a loop and on each device with values of its own.
     - `shaped`: whether changed lines must keep their shapes, as those of a function whose shapes JAX has traced.
     """
@@ -221,6 +228,7 @@ class Rerun:
         }
         ran = self._run(self.graph, copies=False, recording=True)
         self.values, self._joined, self.executed = ran.named(self.graph.names), ran.joined, ran.executed
+        self.ran = self._recorded(ran)
         self._kept.filling = False
 
     def _block(self, array: Array, whole: np.ndarray) -> PerDevice:
@@ -241,15 +249,18 @@ class Rerun:
         """
         return self._run(graph, copies=True, recording=True).executed
 
-    def with_value(self, number: int, value: PerDevice, keep: Iterable[str]) -> dict[str, PerDevice]:
-        """The values of these names if an equation gave another value. Raises what `interpret` raises."""
-        ran = self._run(self.graph, copies=True, given={number: value})
-        return ran.named({name: self.graph.names[name] for name in keep})
+    def with_values(
+        self, number: int, values: Iterable[PerDevice], keep: Iterable[str]
+    ) -> tuple[dict[str, PerDevice], dict[int, list[PerDevice]]]:
+        """The values of these names, and those of all equations as `ran`, if an equation gave other values each time
+        that it runs. Raises what `interpret` raises.
+        """
+        ran = self._run(self.graph, copies=True, given={number: iter(values)}, recording=True)
+        return ran.named({name: self.graph.names[name] for name in keep}), self._recorded(ran)
 
-    def every(self) -> dict[int, PerDevice]:
-        """The values of all equations outside of repeats and regions, by number."""
-        values = self._run(self.graph, copies=False).values
-        return {result.number: values[result.number] for each in self.graph.equations for result in each.results}
+    def _recorded(self, ran: _Remembering) -> dict[int, list[PerDevice]]:
+        inputs = {value.number: [self._inputs[value.name]] for value in self.graph.inputs}
+        return inputs | {number: values for number, values in ran.ran.items() if len(values) <= _RECORDED}
 
     def unmoved(self, graph: Graph, keep: Iterable[str]) -> bool:
         """Whether these names have the values of the unchanged section, and each device does what it joins in a region.
@@ -263,7 +274,12 @@ class Rerun:
         return len(before) == len(after) and all(map(_same, before, after))
 
     def _run(
-        self, graph: Graph, *, copies: bool, given: Mapping[int, PerDevice] | None = None, recording: bool = False
+        self,
+        graph: Graph,
+        *,
+        copies: bool,
+        given: Mapping[int, Iterator[PerDevice]] | None = None,
+        recording: bool = False,
     ) -> _Remembering:
         """Interpret a graph."""
         experiment = self._experiment
@@ -272,7 +288,12 @@ class Rerun:
             None if self._kept.filling else self._most, copies=copies, kept=self._kept,
             shaped=self._shaped, given=given or {}, spent=self.work, recording=recording,
         )  # fmt: skip
-        interpreter.values = {value.number: self._inputs[value.name] for value in graph.inputs}
+        interpreter.values = {
+            value.number: next(interpreter.given[value.number])
+            if value.number in interpreter.given
+            else self._inputs[value.name]
+            for value in graph.inputs
+        }
         with np.errstate(all="ignore"), x64(experiment.x64):
             interpreter.run(graph, frozenset())
         return interpreter

@@ -82,7 +82,9 @@ def _of_json(override: str) -> str | None:
     if misfit is not None:
         return of_misfit(misfit, Sources((), (override,))) if misfit.name else None
     written = quoting.for_shell(f"{override.partition('=')[0]}={quoting.for_hydra(value)}")
-    return f"command line: {override}\n  Hydra's grammar has no quotes around keys: write {written}"
+    if re.search(r"""[{,]\s*("[^"]*"|'[^']*')\s*:""", override):
+        return f"command line: {override}\n  Hydra's grammar has no quotes around keys: write {written}"
+    return f"command line: {override}\n  Hydra reads an expression only in quotes: write {written}"
 
 
 def _of_choices(content: dict[str, Any]) -> Fault | None:

@@ -45,6 +45,8 @@ def refused(override: str) -> str:
     typed = _quoted(key, value)
     if typed is None:
         return f"{where}\n  Hydra cannot parse this override; write KEY=VALUE"
+    if (lines := _one_by_one(key, value)) is not None:
+        return f"{where}\n  Hydra reads an expression only in quotes; write each line by itself:\n    {lines}"
     return f"{where}\n  {_why(value)}; quote the value for Hydra, and the whole for the shell:\n    {typed}"
 
 
@@ -170,6 +172,15 @@ def _why(value: str) -> str:
     if value.lstrip()[:1] in tuple("[{"):
         return f"Hydra reads a value that begins with {value.lstrip()[0]} as a list or mapping, and this is not one"
     return "Hydra's grammar does not accept the value unquoted"
+
+
+def _one_by_one(key: str, value: str) -> str | None:
+    """Return the overrides that set the lines of a mapping, `{h: relu(x), C: h @ w}`, one by one; None for others."""
+    inside = re.fullmatch(r"\s*\{(.*)\}\s*", value, re.DOTALL)
+    parts = ["".join(part) for part in _parts_of_sweep(inside[1])] if inside else []
+    lines = [re.fullmatch(r"\s*(\w+)\s*:\s*(.*\S)\s*", part, re.DOTALL) for part in parts]
+    typed = [line and _quoted(f"{key}.{line[1]}", line[2].strip("'\"")) for line in lines]
+    return " ".join(filter(None, typed)) if typed and all(typed) else None
 
 
 def _quoted(key: str, value: str) -> str | None:

@@ -167,6 +167,18 @@ def given_as_it_is(frame: Frame, name: str) -> Frame | None:
     return next((frame_of(frame.file, node.lineno) for node in giving), None)
 
 
+def passing_to(frame: Frame) -> Iterator[Frame]:
+    """The statements before a line that give names which it reads the values of others as they are."""
+    function = function_at(frame.file, frame.line)
+    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)] if function else []
+    around = [node for node in statements if node.lineno <= frame.line <= end_of(node)]
+    inside = ast.walk(max(around, key=lambda node: node.lineno)) if around else ()
+    read = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    for node in statements:
+        if node.lineno < frame.line and _passed(node) and not read.isdisjoint(assigned(node)):
+            yield frame_of(frame.file, node.lineno)
+
+
 def end_of(node: ast.stmt) -> int:
     """The last line of a statement."""
     return node.end_lineno or node.lineno

@@ -374,6 +374,31 @@ class Meanings:
         carried = set(self._carried_by_weights())
         yield from carried & routed
         yield from carried & self._tokens
+        yield from self._layered()
+
+    def _layered(self) -> Iterator[int]:
+        """Yield the groups that the weights of two layers carry, with a nonlinear function between: one expert each.
+
+        The slots of a mixture are made by weights alone, as queries are, but what attention gives has no such layers.
+        """
+        layers = [
+            each
+            for each in self._contractions
+            if each.carried
+            and (each.first in self.roots) != (each.second in self.roots)
+            and each.operation.called not in _CONVOLUTIONS
+        ]
+        for first, second in itertools.permutations(layers, 2):
+            if not first.carried & second.carried:
+                continue
+            after, before = (
+                self._spread(first.operation.results),
+                self._spread((second.first, second.second), back=True),
+            )
+            between = [each for each in self._layable.operations if set(each.results) & after & before]
+            softmax = any(each.rule.exponentials for each in between)
+            if not softmax and any(_is_curved(each.called) for each in between):
+                yield from first.carried & second.carried
 
     @cached_property
     def _selected(self) -> set[int]:

@@ -57,9 +57,9 @@ def lines(record: Record) -> list[str]:
 def _gap(mode: Mode, gap: Gap) -> str:
     more = f"{_sent(mode)}, {gap.program} nothing"
     if gap.times is not None:
-        more = f"{gap.times:g} × what {gap.program} sends"
+        more = f"{gap.times:g} times as much as {gap.program}"
     lines = sorted(gap.lines.items(), key=lambda pair: pair[1][1] - pair[1][0])
-    parts = [f"{line} {bytes_text(mine)}, not {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
+    parts = [f"{line} {bytes_text(mine)} instead of {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
     rest = f"; {len(lines) - _LINES} more lines differ" if len(lines) > _LINES else ""
     return f"{more}: {'; '.join(parts)}{rest}"
 

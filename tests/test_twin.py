@@ -240,6 +240,12 @@ def test_a_function_has_the_numbers_with_which_it_was_read_and_those_of_jax_are_
     np.testing.assert_allclose(steepness, 2 / np.pi**0.5 * np.exp(-(wide[0] ** 2)), rtol=1e-14)
 
 
+def test_the_same_number_in_two_dtypes_is_read_as_two() -> None:
+    x = X.astype("bfloat16")
+    narrow, single = widened(lambda x: (x * 0.1, x.astype("float32") * 0.1), x, exact=(0.1, 0.100098), as_read=True)
+    np.testing.assert_allclose([narrow, single], np.outer([0.100098, 0.1], x.astype(np.float64)), rtol=1e-15)
+
+
 def test_the_algorithm_of_a_product_is_not_kept() -> None:
     q = np.random.default_rng(0).normal(size=(1, 4, 1, 4)).astype(np.float32)
     narrow, wide = jnp.bfloat16, q[0, :, 0].astype(np.float64)

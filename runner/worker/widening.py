@@ -130,6 +130,10 @@ class _Digits:
     def _number(self, literal: _Literal, number: float, wide: float) -> float:
         """The digits of a number; those with 64 bits, if known, come after those that a reader has."""
         known = [] if literal.drawn else self._rounding_to(literal.kind).get(number, [])
+        read = float(str(np.asarray(number).astype(literal.kind)[()]))
+        if self._as_read and literal.kind.itemsize <= _HALF and read in known:
+            # A reader writes a literal so; the same number of a wider dtype is another one of `exact`.
+            return read
         if known or _has_few_places(literal.kind, number):
             return wide if wide in known else _first(number, known)
         if wide != number:

@@ -233,10 +233,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 _MESH = re.compile(r"\bmesh\[([^\]]*)\]|#sdy\.mesh<\[([^\]]*)\]>")
 _LAYOUT = re.compile(
     r'mhlo\.frontend_attributes = \{xla\.sdy\.sharding = "#sdy\.sharding(?:_per_value<\[)?<@\w+, '
@@ -334,3 +330,7 @@ def _sharding(layout: re.Match[str], each: bool) -> str:
 def _spelled(names: str) -> str:
     """Names in double quotes, as Shardy has them."""
     return names.replace("'", '"')
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

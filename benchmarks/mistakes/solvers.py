@@ -236,7 +236,7 @@ def rotary_attention_reference(x, wq, wk, wv):
 
 def triplet(a, p, n, w):
     """The triplet loss with a margin on projected rows; the batch is sharded; a, p, n: [batch, D]."""
-    project = lambda v: jax.nn.normalize(v @ w)  # noqa: E731
+    project = lambda v: jax.nn.standardize(v @ w)  # noqa: E731
     pos = jnp.sum((project(a) - project(p)) ** 2, axis=-1)
     neg = jnp.sum((project(a) - project(n)) ** 2, axis=-1)
     hinge = jax.nn.relu(pos - neg + 5.0)

@@ -194,8 +194,14 @@ def classes(value: Any) -> Any:
     return [classes(each) for each in value] if isinstance(value, list | tuple) else None
 
 
+SLOW = ("circular_pipeline", "llama_block_adamw", "llama_block_sequence_parallel", "llama_step")
+"""Experiments of which the record has nothing that those of others lack, but which take ten seconds and more."""
+
+
 @pytest.mark.sample(31)
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.whole) if name in SLOW else name for name in EXPERIMENTS]
+)
 def test_the_record_of_a_run_is_the_one_that_is_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,7 +141,7 @@ def test_the_choice_is_the_best_of_all(memory: float | None) -> None:
     assert min(each.unlimited for each in choices) == pytest.approx(planned(EVERYTHING, None).plan.best.cost)
 
 
-@pytest.mark.in_turn
+@pytest.mark.whole
 def test_a_lower_limit_saves_less() -> None:
     best = [saving.best(NAMES, lambda names, memory=memory: planned(names, memory))[0] for memory in LIMITS]
     assert best[0] == EVERYTHING

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runner.app.called.open_specs import experiment_of
 from runner.app.flow import candidates
 from runner.app.flow.plan_run import FinishedPlan
-from runner.app.flow.planning import Compiled
+from runner.app.flow.planning import Compiled, measure
 from runner.base.chosen import AUTO
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
@@ -162,18 +162,11 @@ _PROGRAMS = "auto is your function with in_specs and out_specs alone; constraint
 _WORSE = "with the layouts of products the program is worse than with the specs alone: diff() changes nothing"
 """What the text says if they make the compiled program worse."""
 
-_MEASURES: Mapping[Least, Callable[[Compiled], float | None]] = {
-    "bytes": lambda program: program.bytes_sent,
-    "time": lambda program: program.seconds,
-    "memory": lambda program: program.memory_bytes,
-}
-"""What a compiled program has of what is to be small."""
-
 
 def _is_worse(compiled: Mapping[str, Compiled], least: Least) -> bool:
     """Whether a program with the layouts of products has more of what is to be small than with the specs alone."""
     programs = (compiled.get(name) for name in ("auto", "constraint"))
-    alone, constrained = (None if program is None else _MEASURES[least](program) for program in programs)
+    alone, constrained = (None if program is None else measure(program, least) for program in programs)
     return alone is not None and constrained is not None and constrained > alone
 
 

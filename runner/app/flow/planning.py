@@ -93,7 +93,7 @@ class Ranked:
             return None
         if simplest.status != "passed" or _rank(mine, request) < _rank(simplest, request):
             return None
-        return gains_nothing(request.least, _measure(mine, request.least), _measure(simplest, request.least))
+        return gains_nothing(request.least, measure(mine, request.least), measure(simplest, request.least))
 
 
 _MORE = 1.01
@@ -180,7 +180,7 @@ def _reached(attempt: Tried, request: PlanRequest) -> bool:
     compiled, candidate = attempt.programs[0], attempt.candidate
     if compiled.status != "passed" or exceeds(compiled, request):
         return False
-    cost = _measure(compiled, request.least)
+    cost = measure(compiled, request.least)
     planned = {"bytes": candidate.sent, "time": candidate.cost, "memory": candidate.needed}[request.least]
     return cost is None or cost <= _MORE * planned
 
@@ -327,11 +327,11 @@ def _rank(compiled: Compiled, request: PlanRequest) -> tuple[bool, bool, float]:
     Those that exceed the limit are sorted by the memory that they need.
     """
     over = exceeds(compiled, request)
-    value = _measure(compiled, "memory" if over else request.least)
+    value = measure(compiled, "memory" if over else request.least)
     return compiled.status != "passed", over, float("inf") if value is None else float(value)
 
 
-def _measure(compiled: Compiled, least: Least) -> float | None:
+def measure(compiled: Compiled, least: Least) -> float | None:
     """Return the quantity to minimise, as compiled."""
     return {"bytes": compiled.bytes_sent, "time": compiled.seconds, "memory": compiled.memory_bytes}[least]
 

@@ -254,8 +254,8 @@ def _reached(numbers: Sequence[int], following: Callable[[int], Sequence[int]]) 
 def _passes(equation: Equation) -> bool:
     """Whether an equation gives the elements that it reads, in their order."""
     row = OPERATIONS.get(equation.operation)
-    cast = row is not None and row.over is not None and row.over.does == "cast"
-    return bool(equation.reads) and (cast or equation.operation in _PASSING)
+    casts = row is not None and row.casts_axes
+    return bool(equation.reads) and (casts or equation.operation in _PASSING)
 
 
 _PASSING = (NAME, "broadcast_to", "expand_dims", "squeeze", "astype", "stop_gradient")

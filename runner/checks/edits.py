@@ -812,7 +812,7 @@ def is_reduced(site: EditSite, term: Term) -> bool:
     """Whether a part, or the line that it names, is a reduction over devices, perhaps with a cast of its type."""
     line = named_by(term, site)
     row = called(line)
-    if isinstance(line, Apply) and row is not None and row.over is not None and row.over.does == "cast":
+    if isinstance(line, Apply) and row is not None and row.casts_axes:
         return is_reduced(site, line.operands[0])
     return is_reduction(line)
 

@@ -149,7 +149,7 @@ class _Differing:
             message = None
             if row is not None and row.communicates and (axes & on or _waits_for_all(row)):
                 message = f"{why} never reach this {row.name}; move it before the choice"
-            elif row is not None and row.over and row.over.does == "cast" and axes & on and summed:
+            elif row is not None and row.casts_axes and axes & on and summed:
                 message = f"{why} never reach the sum in its gradient; cast before the choice"
             if message is not None:
                 _refuse(message, equation.source)

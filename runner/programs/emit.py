@@ -100,7 +100,7 @@ class Emit:
 
     def _call(self, equation: Equation, repair: Repair) -> Term:
         operation = OPERATIONS[equation.operation]
-        if self._under_vmap and operation.over is not None and operation.over.does == "cast":
+        if self._under_vmap and operation.casts_axes:
             # vmap has no varying axes.
             return self._operand(equation.operands[0])
         names_function = equation.argument(operation.function, operation.signature)

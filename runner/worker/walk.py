@@ -436,7 +436,7 @@ class Walker:
 
     def _operation(self, equation: Equation) -> Any:
         operation = OPERATIONS[equation.operation]
-        if self.under_vmap and operation.over is not None and operation.over.does == "cast":
+        if self.under_vmap and operation.casts_axes:
             return self.read(equation.operands[0])
         named = {name: operand for name, operand in equation.named if not (self.under_vmap and name == "to")}
         arguments = [*equation.operands, *named.values()]

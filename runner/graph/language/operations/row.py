@@ -266,6 +266,11 @@ class Operation:
         return self.jax.startswith("jax.random.")
 
     @property
+    def casts_axes(self) -> bool:
+        """Whether it gives its operand as it is, and changes over which axes its type varies."""
+        return self.over is not None and self.over.does == "cast"
+
+    @property
     def makes_key(self) -> bool:
         """Whether it makes a random key of other values than keys."""
         return self.random and not {"key", "keys"} & set(self.signature.parameters)

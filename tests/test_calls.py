@@ -63,6 +63,7 @@ WITHIN = [
 ]  # fmt: skip
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto], ids=["explicit", "auto"])
 @pytest.mark.parametrize("function", WITHIN, ids=lambda function: function.__name__)
 def test_a_call_within_set_mesh_is_as_jax_has_it(function: Any, kind: AxisType, tmp_path: Path) -> None:

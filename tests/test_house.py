@@ -6,6 +6,7 @@ import ast
 import re
 import symtable
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,15 @@ def relative(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
+@cache
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    """Return the nodes of a tree: to walk all trees takes a second, and every test asks for them."""
+    return [*ast.walk(tree)]
+
+
 def imports(tree: ast.Module) -> Iterator[str]:
     """Yield the modules that a file imports."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module in OUTSIDE:
             yield from (f"{node.module}.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -104,7 +111,7 @@ def imported(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
     modules: dict[str, set[str]] = {}
     for name, file in names.items():
         modules[name] = set()
-        for node in ast.walk(trees[file]):
+        for node in nodes(trees[file]):
             if isinstance(node, ast.ImportFrom) and node.module:
                 inside = {f"{node.module}.{alias.name}" for alias in node.names}
                 modules[name] |= {each if each in names else node.module for each in inside} & names.keys()
@@ -297,7 +304,7 @@ INTERNALS = {
 
 def private_of_jax(tree: ast.Module) -> set[str]:
     """The private modules of JAX that a module imports, or names in a text for `importlib` or `__import__`."""
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {node.value for node in nodes(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return {name for name in {*imports(tree), *texts} if re.fullmatch(r"jax(lib)?\._[\w.]*", name)}
 
 
@@ -316,12 +323,12 @@ def changed(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each module of Hydra's of which an attribute is set."""
     modules = {
         alias.asname or alias.name.split(".")[0]
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         and (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name or "").startswith("hydra")  # type: ignore[union-attr]
         for alias in node.names
     }
-    for node in ast.walk(tree) if modules else ():
+    for node in nodes(tree) if modules else ():
         for target in node.targets if isinstance(node, ast.Assign) else ():
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id in modules:
                 yield target.lineno, target.value.id

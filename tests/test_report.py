@@ -16,8 +16,8 @@ from runner.base.layout import Layout, Mesh, Spec
 from runner.compiled.evidence.model import Reason
 from runner.reports.record.model import Record
 from runner.reports.record.readable import readable
-from runner.reports.record.verdicts import ValueVerdict
 from runner.reports.record.record import started
+from runner.reports.record.verdicts import ValueVerdict
 from runner.reports.show import console, pictures, report
 from tests import evidence
 from tests.evidence import as_json

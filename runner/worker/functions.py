@@ -866,9 +866,9 @@ class _FunctionReader:
         """What to write where JAX's types refuse a line; `plain` reads the function without types."""
         if self.around:
             return None
-        if (hint := remedies.of_in_specs(error, typed)) is not None:
-            return hint
         place = remedies.refused_at(error)
+        if (hint := remedies.of_in_specs(error, typed) or remedies.of_scanned(error, place)) is not None:
+            return hint
         try:
             lines = plain()
         except Exception:

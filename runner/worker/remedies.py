@@ -28,7 +28,12 @@ from runner.worker.versions import is_own
 _IN_SPECS = re.compile(
     r"in_specs passed to shard_map: (P\(.*?\)) does not match the specs of the input: (P\(.*?\)) for arg: (\S+?)\. "
 )
-_TAKE_OUT_SHARDING = re.compile(r"(?:^|\.)(?:matmul|dot|einsum|tensordot|dot_general|get|zeros|ones|full|reshape)$")
+_TAKE_OUT_SHARDING = re.compile(
+    r"(?:^|\.)(?:matmul|dot|einsum|tensordot|dot_general|get|zeros|ones|full|reshape)$"
+    r"|\.at\[.*\]\.\w+$",
+    re.DOTALL,
+)
+_SCANNED = re.compile(r"0th dimension of all xs should be replicated. Got P\((.*)\)")
 
 
 _AXIS = re.compile(r"\baxis=(\d+)\b")
@@ -118,6 +123,18 @@ def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
     names = [name for name, struct in typed.items() if _described(struct) == kind]
     argument = names[0] if len(names) == 1 else "the argument"
     return f"reshard it before the call: jax.reshard({argument}, {wanted}), or give in_specs that are its layout"
+
+
+def of_scanned(error: BaseException, place: Place | None) -> str | None:
+    """What to write where a `scan` takes slices along a sharded dimension."""
+    refused = _SCANNED.search(text_of(error))
+    if refused is None or place is None or place.part is None or not place.part.words[0].endswith("scan"):
+        return None
+    scanned = place.part.inside[2:3]
+    if not scanned or scanned[0].kind == "sequence":
+        return "reshard what is scanned before the scan: its dimension 0 has to be whole on every device"
+    rest = refused[1].partition(", ")[2]
+    return f"reshard what is scanned: jax.reshard({scanned[0].text}, P(None{f', {rest}' if rest else ''}))"
 
 
 def _described(struct: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations.arguments import AT
 from runner.graph.model import INDEX, Equation
 
 
@@ -115,7 +116,7 @@ def specs(operands: Sequence[Any]) -> dict[int, Spec]:
 
 
 def of_result(equation: Equation, operands: Sequence[Any]) -> Spec | None:
-    """The spec of the result of a subscript, a reshape or a contraction.
+    """The spec of the result of a subscript, an update by index, a reshape or a contraction.
 
     Of two dimensions with one mesh axis, the first keeps it. None for any other call, and where the result's layout
     cannot be named.
@@ -124,6 +125,8 @@ def of_result(equation: Equation, operands: Sequence[Any]) -> Spec | None:
         return _gathered(operands)
     if equation.operation == "reshape":
         return _reshaped(operands)
+    if equation.operation.startswith(AT) and equation.operation != f"{AT}get":
+        return operands[0].spec if isinstance(operands[0], OperandLayout) else None
     return _contracted(equation, operands)
 
 

@@ -78,7 +78,7 @@ def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command], kind: st
         [
             [
                 tag("pre", tag("code", command.start), class_="command"),
-                tag("p", "To run the points that are missing or did not pass: ", tag("code", command.resume), class_="told"),
+                tag("p", "To run missing points and those that failed: ", tag("code", command.resume), class_="told"),
             ]
             for command in commands
         ],

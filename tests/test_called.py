@@ -298,6 +298,7 @@ def doubled_on_the_host(x: jax.Array) -> jax.Array:
     return jax.pure_callback(lambda x: 2 * np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("out_specs", [None, P(), P("data")])
 def test_the_result_of_a_callback_is_compared_where_it_is(tmp_path: Path, out_specs: Any) -> None:
     more: dict[str, Any] = {"out_specs": out_specs, "program": ["auto", "constraint"]}

@@ -725,6 +725,7 @@ def apply(params, x):
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("tree", "specs"),
     [({}, {"params/**/{up,down}": "auto"}), ({"spec": "auto"}, {"*/bias": []}), ({}, {"params": {"layer/*": "auto"}})],

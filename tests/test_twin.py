@@ -427,6 +427,7 @@ def unsummed(x: Any) -> Any:
     return _biased(x, 0.0, summed=False)
 
 
+@pytest.mark.in_turn
 # The sum over devices in bfloat16 is beyond the rounding of the reference: the twin tells it from a mistake.
 @pytest.mark.parametrize(
     ("function", "verify", "status"),

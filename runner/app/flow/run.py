@@ -6,13 +6,13 @@ The experiment is read, a worker gets its job, and while it imports JAX and comp
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import field
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.app.flow import clock, functions
@@ -343,10 +343,11 @@ class Running:
             yield
 
 
-def _preload() -> None:
+def _preload() -> tuple[ModuleType, ...]:
     """Import what the results of most runs need, while the worker is busy."""
-    for name in ("dimensions", "findings", "recording", "reruns", "revising", "untyped_output"):
-        importlib.import_module(f"runner.app.flow.{name}")
+    from runner.app.flow import dimensions, findings, recording, reruns, revising, untyped_output
+
+    return dimensions, findings, recording, reruns, revising, untyped_output
 
 
 def _outcome(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, str]:

@@ -17,10 +17,10 @@ from runner.app.cli import subcommands
 from runner.base import plain
 from runner.base.layout import spec_text
 from runner.base.lazy import dataclass
+from runner.base.words import shown
 from runner.compiled.explanation import differences as explanations
 from runner.compiled.explanation import files
 from runner.compiled.explanation.modules import UnreadableModule
-from runner.experiment.config.sources import shown
 from runner.link.events import Devices
 from runner.reports.record import differences, folders, golden
 from runner.reports.record import record as records

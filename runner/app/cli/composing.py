@@ -121,7 +121,7 @@ def _run_directly(command: CommandLine, whole: direct.Composition) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with logged(folder):
         whole.leave(folder / ".hydra")
-        command.run(Job(whole.checked, whole.provenance, folder, many=False))
+        command.run(Job(whole.checked, whole.sources, folder, many=False))
 
 
 def _done(command: CommandLine, config: DictConfig) -> bool:

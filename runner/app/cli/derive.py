@@ -31,8 +31,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
     # Read as written first, so that its own `program` is valid too; `at` then reads it again for `derived`.
-    sources, trees = configuration.sources, job.folder / TREES
-    config = functions.traced(configuration.plain, trees, lambda: sources, workers, values=False)
+    config = functions.traced(configuration.plain, job.folder / TREES, configuration.sources, workers, values=False)
     experiment = read(config).at(program=Program.DERIVED.value)
     types = types_of(workers, experiment, job.folder, job.folder)
     if types.derivation is None:

@@ -153,7 +153,7 @@ def _leaves(configuration: Configuration, reader: _PointReader) -> dict[str, lis
     """Trace the trees of a configuration; return the shapes of their leaves by path."""
     with TemporaryDirectory(prefix="shardproof-") as scratch:
         into, workers = Path(scratch), reader.workers()
-        config = functions.traced(configuration.plain, into, lambda: configuration.sources, workers, values=False)
+        config = functions.traced(configuration.plain, into, configuration.sources, workers, values=False)
     paths = read_imported(config).paths
     return {paths[name]: array["shape"] for name, array in config["arrays"].items() if name in paths}
 

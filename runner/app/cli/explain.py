@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.app.cli import subcommands
-from runner.base.words import of_system
+from runner.base.words import of_system, shown
 from runner.compiled.explanation import files, meshes
 from runner.compiled.explanation.estimating import InvalidHardware
 from runner.compiled.explanation.files import SeveralModules, Wanted
 from runner.compiled.explanation.meshes import InvalidMesh
 from runner.compiled.explanation.model import Explanation
 from runner.compiled.explanation.modules import Known, UnreadableModule
-from runner.experiment.config.sources import shown
 from runner.reports.record.writing import write_text
 from runner.reports.show import annotated, console, explained
 from runner.reports.show.page import explanation as page

@@ -10,10 +10,10 @@ from textwrap import shorten
 from runner.app.cli import subcommands
 from runner.base import plain
 from runner.base.faults import nearest
+from runner.base.words import shown
 from runner.experiment.config import composition, shape
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.config.slices import slices
-from runner.experiment.config.sources import shown
 from runner.reports.show import report
 from runner.reports.show.console import print_table, room, say
 from runner.reports.show.table import Table

@@ -16,9 +16,8 @@ from runner.app.cli.jobs import Job
 from runner.app.flow import candidates
 from runner.base import codec
 from runner.base.invocation import invocation
-from runner.base.words import bytes_text, of_system
+from runner.base.words import bytes_text, of_system, shown
 from runner.experiment.config.compose import Configuration
-from runner.experiment.config.sources import shown
 from runner.link.workers import Workers
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.record.plan_file import UnreadablePlan
@@ -84,10 +83,8 @@ def _compare(arguments: Sequence[str]) -> int:
 def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     from runner.app.flow import plan_run
 
-    folder, overrides = job.folder, list(job.provenance.overrides)
-    plan = plan_run.finished(
-        configuration.plain, folder, lambda: configuration.sources, overrides, workers, tell=_show_first
-    )
+    folder = job.folder
+    plan = plan_run.finished(configuration.plain, folder, configuration.sources, workers, tell=_show_first)
     planning, ranked = plan.planning, plan.ranked
     if (sentence := ranked.without_gain) is not None:
         print(f"{sentence}\n")

@@ -18,8 +18,7 @@ from urllib.parse import quote
 from runner.app.cli import subcommands
 from runner.base import plain
 from runner.base.untyped import is_dict
-from runner.base.words import of_system
-from runner.experiment.config.sources import shown
+from runner.base.words import of_system, shown
 from runner.reports.record import folders, manifest, measures
 from runner.reports.record import record as records
 from runner.reports.record.folders import PAGE

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from runner.app.cli import subcommands
 from runner.base.printable import json_text
-from runner.base.words import bytes_text, of_system
-from runner.experiment.config.sources import shown
+from runner.base.words import bytes_text, of_system, shown
 from runner.reports.record import manifest, shelf
 from runner.reports.record.model import STATUSES
 from runner.reports.record.shelf import ShelfEntry

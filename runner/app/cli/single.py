@@ -45,7 +45,7 @@ def _task(work: Action, job: Job, workers: Workers) -> Status:
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
     except InvalidExperiment as error:
-        print(job.provenance.sources.report(error.fault), file=sys.stderr)
+        print(job.sources.report(error.fault), file=sys.stderr)
     except WorkerEnded as error:
         print(error, file=sys.stderr)
         return "error"

@@ -14,8 +14,8 @@ from runner.base import plain
 from runner.base.invocation import invocation
 from runner.base.printable import printable
 from runner.base.words import of_system
+from runner.base.words import shown as shortened
 from runner.experiment.config import quoting
-from runner.experiment.config.sources import shown as shortened
 from runner.reports.record import consistent, manifest, measures
 from runner.reports.record import record as records
 from runner.reports.record.writing import write_text

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from runner.experiment.config.sources import Sources
 
 
-def beside(config: Mapping[str, Any], sources: Callable[[], Sources]) -> Path | None:
+def beside(config: Mapping[str, Any], sources: Sources) -> Path | None:
     """The folder that a configuration's imported files are relative to; None if it imports none."""
     imported = config.get("imports")
     if not imported or not is_mapping(imported):
         return None
-    return sources().folder(("imports", next(iter(imported))))
+    return sources.folder(("imports", next(iter(imported))))
 
 
 def traced(
     config: Mapping[str, Any],
     into: Path,
-    sources: Callable[[], Sources],
+    sources: Sources,
     workers: Workers,
     meanwhile: Callable[[], object] = lambda: None,
     *,

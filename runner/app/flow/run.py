@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import field
 from functools import partial
@@ -46,30 +46,18 @@ _log = logging.getLogger("runner")
 
 
 def run(
-    config: Mapping[str, Any],
-    folder: Path,
-    sources: Callable[[], Sources],
-    overrides: Sequence[str] = (),
-    workers: Workers | None = None,
-    *,
-    last: bool = False,
+    config: Mapping[str, Any], folder: Path, sources: Sources, workers: Workers | None = None, *, last: bool = False
 ) -> Record:
     """Run one experiment and write its run folder.
 
-    `sources` is read only to locate a fault in a file, `overrides` are those of the command line, `workers` are kept
-    for later runs unless this is their `last`. Mistakes of users and programs do not raise: they are in the record.
+    `sources` is read only to locate a fault in a file; `workers` are kept for later runs unless this is their `last`.
+    Mistakes of users and programs do not raise: they are in the record.
     """
-    return examine(config, folder, sources, overrides, workers, last=last)[0]
+    return examine(config, folder, sources, workers, last=last)[0]
 
 
 def examine(
-    config: Mapping[str, Any],
-    folder: Path,
-    sources: Callable[[], Sources],
-    overrides: Sequence[str] = (),
-    workers: Workers | None = None,
-    *,
-    last: bool = False,
+    config: Mapping[str, Any], folder: Path, sources: Sources, workers: Workers | None = None, *, last: bool = False
 ) -> tuple[Record, Findings | None]:
     """Like `run`, and also return the findings, which have every value whole.
 
@@ -78,7 +66,7 @@ def examine(
     used = workers or Workers(Worker())
     try:
         progress, last = Progress(str(config.get("name"))), last or workers is None
-        running = Running(config, folder, sources, overrides, used, progress, last=last)
+        running = Running(config, folder, sources, used, progress, last=last)
         running.begin()
         return running.finish()
     finally:
@@ -120,8 +108,7 @@ class Running:
 
     config: Mapping[str, Any]
     folder: Path
-    sources: Callable[[], Sources]
-    overrides: Sequence[str]
+    sources: Sources
     workers: Workers
     progress: Progress
     git: Callable[[], Git | None] | None = None
@@ -159,7 +146,7 @@ class Running:
         from runner.reports.record import readable
         from runner.reports.record import record as records
 
-        record = records.started(self.config.get("name"), self.overrides, self.config.get("summary") or "")
+        record = records.started(self.config.get("name"), self.sources.overrides, self.config.get("summary") or "")
         record.environment.git = (self.git or records.git)()
         findings = None
         # Its arrays are released before the record is written.
@@ -179,7 +166,7 @@ class Running:
         if (launch := self.workers.launch) is not None:
             record.environment.worker = "copy" if launch.copy else "new"
             record.environment.worker_reason = launch.reason
-        record.config_folders = added(self.sources().folders)
+        record.config_folders = added(self.sources.folders)
         record.config_hash = records.config_hash(self.config, functions.beside(self.config, self.sources))
         if self._refusal is not None:
             _hold_to_refusal(self._refusal, self._ending, record)
@@ -303,8 +290,8 @@ class Running:
         record.explain = experiment.explain
         record.show = experiment.show if isinstance(experiment.show, str) else list(experiment.show)
         if experiment.logical:
-            record.logical = recording.logical(experiment, self.sources())
-        record.places = self.sources().places(recording.keys(record.compiled.values()))
+            record.logical = recording.logical(experiment, self.sources)
+        record.places = self.sources.places(recording.keys(record.compiled.values()))
         return findings
 
     def _verify(self, experiment: Experiment, record: Record) -> None:
@@ -349,11 +336,11 @@ def _preload() -> None:
         importlib.import_module(f"runner.app.flow.{name}")
 
 
-def _outcome(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, str]:
+def _outcome(ending: _Ending, sources: Sources) -> tuple[Status, str]:
     """The status of a run that ended early, and its message."""
     match ending:
         case InvalidExperiment():
-            return "invalid", sources().report(ending.fault)
+            return "invalid", sources.report(ending.fault)
         case MemoryError():
             return "error", f"out of memory: {ending or 'the system gave no more'}"
         case _:

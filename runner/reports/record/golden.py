@@ -19,8 +19,8 @@ from typing import Any
 
 from runner.base import codec, plain
 from runner.base.untyped import is_dict, is_list
+from runner.base.words import shown
 from runner.compiled.evidence.model import Collective
-from runner.experiment.config.sources import shown
 from runner.reports.record import writing
 from runner.reports.record.model import CompiledProgram, ProgramRecord
 

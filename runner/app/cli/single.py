@@ -14,8 +14,7 @@ from runner.app.cli.jobs import Job
 from runner.base.faults import InvalidExperiment
 from runner.base.words import of_system
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
-from runner.link.target import WorkerEnded
-from runner.link.workers import Workers
+from runner.link.workers import WorkerEnded, Workers
 
 if TYPE_CHECKING:
     from runner.reports.record.model import Status

@@ -6,7 +6,6 @@ The experiment is read, a worker gets its job, and while it imports JAX and comp
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -25,14 +24,14 @@ from runner.experiment import data, definition, expect, memory, open_layouts, to
 from runner.experiment.config import schema
 from runner.experiment.config.folders import added
 from runner.experiment.data import Arrays
-from runner.experiment.imported import SMALLER_TREES, TREES, UnreadFunctions, imports
+from runner.experiment.imported import SMALLER_TREES, TREES, imports
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.link import scratch
 from runner.link.order import job, kind
 from runner.link.process import Worker
 from runner.link.steps import Step, StepWork
-from runner.link.workers import Workers
+from runner.link.workers import WorkerEnded, Workers
 from runner.reports.show.progress import Progress
 
 if TYPE_CHECKING:
@@ -93,8 +92,8 @@ class _Job:
     open: ExitStack
 
 
-_Ending: TypeAlias = "InvalidExperiment | UnreadFunctions | clock.TimedOut | MemoryError"
-_ENDINGS = (InvalidExperiment, UnreadFunctions, clock.TimedOut, MemoryError)
+_Ending: TypeAlias = "InvalidExperiment | WorkerEnded | clock.TimedOut | MemoryError"
+_ENDINGS = (InvalidExperiment, WorkerEnded, clock.TimedOut, MemoryError)
 """The exceptions that end a run early, and are in its record."""
 
 
@@ -194,7 +193,7 @@ class Running:
         with self.progress:
             self.progress.tell("tracing the functions")
             tell = self.progress.tell_part
-            return functions.traced(config, self.folder / trees, self.sources, self.workers, _preload, tell=tell)
+            return functions.traced(config, self.folder / trees, self.sources, self.workers, _findings, tell=tell)
 
     def _elsewhere(self, *, dims: Mapping[str, int], **keys: Any) -> Experiment:
         """The experiment at other sizes, at which its functions are traced again."""
@@ -248,7 +247,6 @@ class Running:
     def _heard(self, job: _Job, record: Record) -> Findings:
         """Collect the results of a job into `record`."""
         from runner.app.flow import dimensions, recording, revising, untyped_output
-        from runner.app.flow.findings import Findings
         from runner.app.flow.recording import modes
         from runner.app.flow.reruns import Reruns
         from runner.link.events import Died, Finished, FunctionsRead, Invalid, Log, Started, Types, ValuesTyped
@@ -257,7 +255,7 @@ class Running:
         with job.open, closing(job.events) as events:
             refused = revising.refusals(experiment, self.workers, job.data_folder)
             reruns = Reruns(experiment, self.workers, job.folder, job.data_folder)
-            findings = Findings(experiment, arrays, record, refused, reruns)
+            findings = _findings()(experiment, arrays, record, refused, reruns)
             fitting = dimensions.fitting(experiment)
             _log.info("%s: %s", experiment.name, "; ".join(map(str, job.steps)))
             for event in events:
@@ -330,10 +328,11 @@ class Running:
             yield
 
 
-def _preload() -> None:
-    """Import what the results of most runs need, while the worker is busy."""
-    for name in ("dimensions", "findings", "recording", "reruns", "revising", "untyped_output"):
-        importlib.import_module(f"runner.app.flow.{name}")
+def _findings() -> type[Findings]:
+    """The class of the results, with what most runs need of them; it is imported while the worker is busy."""
+    from runner.app.flow.findings import Findings
+
+    return Findings
 
 
 def _outcome(ending: _Ending, sources: Sources) -> tuple[Status, str]:

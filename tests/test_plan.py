@@ -1301,7 +1301,7 @@ def _ranked(
 
     monkeypatch.setattr("runner.app.flow.planning._tried", compiled)
     none: Any = None
-    return ranked(planning, folder, none, (), none)
+    return ranked(planning, folder, none, none)
 
 
 MLP_BYTES = 144

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.app.cli import single
+from runner.app.cli.answers import answered
 from runner.app.cli.jobs import Job
 from runner.app.flow import functions
 from runner.base.faults import invalid
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from runner.reports.record.model import Status
 
 
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 if there are lines, 2 for bad input or an underivable graph, 3 for a bug."""
     return single.main("derive", arguments, _derive, "the lines are those of")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.app.cli import single
+from runner.app.cli.answers import answered
 from runner.app.cli.jobs import Job
 from runner.app.flow import functions, verification
 from runner.base import codec
@@ -36,6 +37,7 @@ FILE = "mutants.json"
 """The file in the run folder with the mutants, for other programs to read."""
 
 
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 if every mutant is noticed, refused or equivalent, 1 if one survives.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from runner.app.cli import app, subcommands
 from runner.app.cli.arguments import parsed
 from runner.app.cli.jobs import Job
-from runner.base.faults import InvalidExperiment
+from runner.base.faults import BadInput, InvalidExperiment
 from runner.base.words import of_system
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
 from runner.link.workers import WorkerEnded, Workers
@@ -29,8 +29,7 @@ def main(name: str, arguments: Sequence[str], work: Action, of_one: str) -> int:
         subcommands.parser(name).print_help()
         return 0
     if any(argument in ("-m", "--multirun") for argument in arguments):
-        print(f"command line: --multirun\n  {of_one} one experiment: name one point", file=sys.stderr)
-        return 2
+        raise BadInput(f"command line: --multirun\n  {of_one} one experiment: name one point")
     if not arguments:
         subcommands.parser(name).error("the following arguments are required: NAME")
     parsed(arguments, subcommands.parser(name))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, cast
 
-from runner.base.faults import Fault, nearest
+from runner.base.faults import BadInput, Fault, nearest
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.base.words import shown
@@ -15,7 +15,7 @@ from runner.experiment.config.folders import misnamed, options_of
 from runner.experiment.config.sources import Sources
 
 
-class InvalidConfiguration(Exception):
+class InvalidConfiguration(BadInput):
     """The configuration cannot be composed; the message says where, what, and what instead."""
 
 

@@ -22,7 +22,8 @@ from runner.experiment.plain import located, rectangular, size_text
 from runner.graph.language import static
 from runner.graph.language.check import callee
 from runner.graph.language.operations.row import signature
-from runner.graph.language.operators import BY_NAME, COMPARISONS
+from runner.graph.language.operators import COMPARISONS
+from runner.graph.language.parts import value_of
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.term import Apply, Const, Group, Name, Term, calls, children, mapped, within
@@ -265,17 +266,10 @@ def _unloadable(file: Path) -> str | None:
 
 def _number(term: Term) -> Any:
     """The number that a term without calls is; None for other terms."""
-    match term:
-        case Const(value=value):
-            return value
-        case Apply(operation=operation, spelled="operator", operands=operands):
-            numbers = [_number(operand) for operand in operands]
-            try:
-                return None if None in numbers else BY_NAME[operation].python(*numbers)
-            except _REFUSALS:
-                return None
-        case _:
-            return None
+    try:
+        return value_of(term)
+    except _REFUSALS:
+        return None
 
 
 def _emit_call(expression: Expression, call: Apply, array: Array, walk: Callable[[Term], Term], folder: Path) -> Term:

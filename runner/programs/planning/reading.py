@@ -15,7 +15,7 @@ from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.sharding import moves
-from runner.graph.term import Group, Name
+from runner.graph.term import Name, elements
 from runner.programs.derivation.calls import NotStatic, itemsize
 from runner.programs.derivation.facts import leaves
 from runner.programs.derivation.ruling import Ruled, Rulings
@@ -192,14 +192,11 @@ class _LayableReader:
         return again
 
     def _read(self, operand: Operand) -> _Tensors:
-        match operand:
-            case Ref(number=number):
-                return self._tensors.get(number)
-            case Group(items=items):
-                parts = [self._read(item) for item in items]
-                return tuple(at for part in parts if part for at in part) if all(parts) else None
-            case _:
-                return None
+        if isinstance(operand, Ref):
+            return self._tensors.get(operand.number)
+        items = elements(operand)
+        parts = [self._read(item) for item in items or ()]
+        return None if items is None or not all(parts) else tuple(at for part in parts if part for at in part)
 
     def _computed(self, equation: Equation, steps: int) -> _Tensors:
         """The tensors of an equation's result."""

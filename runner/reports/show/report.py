@@ -458,10 +458,7 @@ def _estimates(record: Record, *, complete: bool) -> None:
 
     for line in estimates.head(estimated):
         say(line)
-    rows = estimates.rows(estimated)
-    # What takes longest is a text: under its row it leaves the figures together.
-    longest = [f"{estimates.HEAD[-1]}: {row[-1]}" for row in rows]
-    print_report(Table(estimates.HEAD[:-1], [row[:-1] for row in rows], beneath=longest))
+    print_report(estimates.compared(estimated))
     for line in estimates.beneath(estimated, complete=complete):
         say(line)
     say()

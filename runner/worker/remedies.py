@@ -155,7 +155,7 @@ def _sizes(shape: str) -> list[str]:
 def _laid_out(shape: str) -> str:
     """The layout in a type's dimensions: `P('expert', None)` of `4@expert,16`."""
     dimensions = re.findall(r"\d+(?:@(?:\(([^)]*)\)|(\w+)))?", shape)
-    return _spec(Spec(tuple(filter(None, (*several.split(","), one))) for several, one in dimensions))
+    return _spec(Spec(tuple(filter(None, (*several.split(","), single))) for several, single in dimensions))
 
 
 def _described(struct: Any) -> str:

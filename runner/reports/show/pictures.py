@@ -256,8 +256,9 @@ def _joined(group: Sequence[ArrayPicture]) -> ArrayPicture:
     for picture in group:
         if picture.role == "output":
             outputs.setdefault(picture.lines()[-1], []).append(picture.name)
-    lines = [f"{name}: {line}" for line, names in outputs.items() for name in folded(names)]
     names = ", ".join(folded(picture.name for picture in group))
+    mine = {", ".join(folded(of)): f"{'outputs' if of[1:] else 'output'}{line[6:]}" for line, of in outputs.items()}
+    lines = [line if of == names else f"{of}: {line}" for of, line in mine.items()]
     return replace(group[0], name=names, role="array", programs=(), captions=tuple(lines))
 
 

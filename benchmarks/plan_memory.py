@@ -74,7 +74,8 @@ LINES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str, Sequence[st
     ),
     "convolutions": (
         {"x": [64, 64, 64, 32], "k1": [3, 3, 32, 64], "k2": [3, 3, 64, 64]},
-        {"a": "relu(conv(x, k1, padding='SAME'))", "y": "conv(a, k2, padding='SAME')"},
+        {"a": "relu(conv_general_dilated(x, k1, (1, 1), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC')))",
+         "y": "conv_general_dilated(a, k2, (1, 1), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC'))"},
         "mean(y ** 2)", ["k1", "k2"],
     ),
     "gated scan": (

@@ -143,6 +143,8 @@ class _Plan:
                 mine = self._axes[axis]
                 if sending.tensor in self._meanings.roots and not sending.backward and kind == "all-gather":
                     for array in sorted(self._meanings.roots[sending.tensor]):
+                        if axis not in _axes(self._spec(array)):
+                            continue
                         label = self._layable.label(array)
                         mine.gathered[label] = mine.gathered.get(label, 0.0) + sent
                 elif kind in _COMPLETED and self._is_gradient(sending.tensor, backward=sending.backward):

@@ -39,6 +39,7 @@ from runner.programs.planning.spaces import plain_layouts
 from runner.programs.writers import WRITERS
 from runner.worker import functions
 from runner.worker.compilation import compile_program
+from runner.worker.cost import of as cost_of
 from runner.worker.derive import value_types
 from runner.worker.job import _load
 from runner.worker.specs import structs
@@ -202,7 +203,7 @@ def compiled(experiment: Experiment, folder: Path) -> tuple[int, float]:
         program.leave(Program.CONSTRAINT, folder)
     evidence = gather(experiment, Program.CONSTRAINT, folder, None, program.unreadable).evidence
     sent = sum(each.bytes_sent or 0 for each in evidence.collectives or [])
-    cost = program.cost()
+    cost = cost_of(program.executable, program.text)
     return sent, float((cost and cost.flops) or 0.0)
 
 

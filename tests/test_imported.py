@@ -74,7 +74,7 @@ Q, OUT, LOGITS, LAST = 'q = x @ w["q"]', '@ w["o"]', 'logits = h @ params["out"]
 
 
 def examined(config: dict[str, Any], folder: Path) -> Record:
-    return flow.run(config, folder, Sources, workers=Workers(harness.Telling()))
+    return flow.run(config, folder, Sources(), workers=Workers(harness.Telling()))
 
 
 @pytest.fixture(scope="module")

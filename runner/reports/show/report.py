@@ -11,9 +11,8 @@ from textwrap import shorten
 
 from runner.base.invocation import invocation
 from runner.base.printable import Page
-from runner.base.words import accuracy_text, bytes_text, listed, time_text
+from runner.base.words import accuracy_text, bytes_text, listed, shown, time_text
 from runner.experiment.config.sources import listing as experiments
-from runner.experiment.config.sources import shown
 from runner.experiment.expect import CHECKED
 from runner.experiment.program import Program
 from runner.experiment.showing import Show, names

@@ -12,8 +12,7 @@ from pathlib import Path
 from runner.base import executions
 from runner.base.executions import Range
 from runner.base.lazy import dataclass
-from runner.base.words import accuracy_text
-from runner.experiment.config.sources import shown
+from runner.base.words import accuracy_text, shown
 from runner.reports.record import measures
 from runner.reports.record.measures import MEASURES, OLDER, Best, Row
 from runner.reports.record.model import STATUSES

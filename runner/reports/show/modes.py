@@ -24,14 +24,14 @@ def compared(record: Record) -> str | None:
         by_bytes.setdefault(bytes_text(count) if count else "nothing", []).append(name)
     if len(by_bytes) < 2:
         return None
-    told: list[str] = []
+    sentences: list[str] = []
     for count, names in by_bytes.items():
         several = len(names) > 1
         whose = "the compiler's programs" if set(names) == _COMPILERS & set(sent) and several else listed(names)
-        verb = "" if told else f" send{'' if several else 's'}"
-        told.append(f"{whose}{verb} {count}")
+        verb = "" if sentences else f" send{'' if several else 's'}"
+        sentences.append(f"{whose}{verb} {count}")
     least, most = min(sent.values()), max(sent.values())
-    return f"{', '.join(told)}{f': {most / least:.3g} ×' if least else ''}"
+    return f"{', '.join(sentences)}{f': {most / least:.3g} ×' if least else ''}"
 
 
 _COMPILERS = {"auto", "constraint", "explicit"}

@@ -15,6 +15,7 @@ from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 
 _DTYPES = {
@@ -522,10 +523,7 @@ def calls_itself(module: Module) -> str | None:
         for name, computation in module.computations.items()
     }
     leaves = [name for name, inner in left.items() if not inner]
-    callers: dict[str, list[str]] = {}
-    for name, inner in left.items():
-        for called in inner:
-            callers.setdefault(called, []).append(name)
+    callers = by_key((called, name) for name, inner in left.items() for called in inner)
     while leaves:
         leaf = leaves.pop()
         del left[leaf]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TypeAlias
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Location, Module
 from runner.experiment.config.folders import conf_folder
@@ -101,9 +102,7 @@ def distinguishing(lines: Iterable[SourceLine]) -> dict[SourceLine, tuple[Locati
     paths: dict[SourceLine, tuple[Location, ...]] = {}
 
     def separate(alike: Sequence[SourceLine], depth: int, shown: Mapping[SourceLine, tuple[Location, ...]]) -> None:
-        at: dict[Location | None, list[SourceLine]] = {}
-        for line in alike:
-            at.setdefault(line.callers[depth] if depth < len(line.callers) else None, []).append(line)
+        at = by_key((line.callers[depth] if depth < len(line.callers) else None, line) for line in alike)
         for caller, below in at.items():
             more = () if len(at) == 1 or caller is None else (caller,)
             longer = {line: (*shown[line], *more) for line in below}

@@ -10,6 +10,7 @@ from typing import Literal
 from runner.base import executions
 from runner.base.codec import ALWAYS, named
 from runner.base.executions import Count, Part
+from runner.base.grouping import by_key
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.compiled.estimate.model import Estimate
@@ -215,9 +216,6 @@ def parts(entries: Iterable[Collective]) -> list[Part]:
 
 
 def _by(entries: Iterable[PlacedCollective], key: Callable[[PlacedCollective], list[str]]) -> dict[str, Count]:
-    grouped: dict[str, list[PlacedCollective]] = {}
-    for entry in entries:
-        for name in key(entry):
-            grouped.setdefault(name, []).append(entry)
+    grouped = by_key((name, entry) for entry in entries for name in key(entry))
     sums = {name: executions.total(parts(group)) for name, group in grouped.items()}
     return dict(sorted(sums.items(), key=lambda item: -(executions.most(item[1]) or 0)))

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 
+from runner.base.grouping import by_key
 from runner.compiled.evidence.hlo import Location, Metadata, Module
 from runner.compiled.evidence.nodes import OperationOrigin, backward, stacks, unwrapped
 from runner.compiled.evidence.source_lines import IsUsers, SourceLine, is_users, source_line
@@ -128,9 +129,7 @@ def _suffixes(files: Iterable[str]) -> dict[str, str]:
     paths = {file: PurePosixPath(file.replace("\\", "/")).parts for file in files}
     shortest: dict[str, str] = {}
     for length in range(1, 1 + max(map(len, paths.values()), default=0)):
-        ends: dict[tuple[str, ...], list[str]] = {}
-        for file, parts in paths.items():
-            ends.setdefault(parts[-length:], []).append(file)
+        ends = by_key((parts[-length:], file) for file, parts in paths.items())
         for parts, alike in ends.items():
             if len(alike) == 1:
                 shortest.setdefault(alike[0], "/".join(parts).replace("//", "/"))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from runner.base import executions
 from runner.base.executions import Count, Part, Range
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.base.words import bytes_text
 from runner.base.words import listed as names_listed
@@ -74,11 +75,7 @@ def brief(record: Record) -> tuple[Table[str], str | None]:
 
 def _ways(rows: Sequence[ExplainedRow]) -> list[list[ExplainedRow]]:
     """Group rows by kind, axes, dtype, who asks for them, and programs."""
-    groups: dict[tuple[str, ...], list[ExplainedRow]] = {}
-    for row in rows:
-        kind, _, over, _, _, _, *others = row.cells
-        groups.setdefault((kind, over, *others), []).append(row)
-    return list(groups.values())
+    return list(by_key(((row.cells[0], row.cells[2], *row.cells[6:]), row) for row in rows).values())
 
 
 def _folded(group: Sequence[ExplainedRow]) -> tuple[str, ...]:
@@ -124,9 +121,7 @@ def explained(record: Record, named: Callable[[Collective], Collective] = lambda
     grouped: dict[tuple[str, ...], dict[str, list[Collective]]] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
-        alike: dict[tuple[str, ...], list[Collective]] = {}
-        for entry in listed:
-            alike.setdefault(_alike(named(entry)), []).append(entry)
+        alike = by_key((_alike(named(entry)), entry) for entry in listed)
         for cells, entries in alike.items():
             runs = executions.total([(entry.count, entry.branches, 1) for entry in entries])
             row = (*cells[:3], "unknown" if runs is None else executions.short(runs), *cells[3:])
@@ -250,9 +245,7 @@ def reasons(record: Record) -> list[str]:
                 programs_of = of_collective.setdefault((because(entry.why), collective(entry)), [])
                 programs_of += [program] if program not in programs_of else []
                 named |= dict.fromkeys(entry.why.keys)
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for (reason, text), names in of_collective.items():
-        by_reason.setdefault((reason, _all_or(names, programs)), []).append(text)
+    by_reason = by_key(((reason, _all_or(names, programs)), text) for (reason, text), names in of_collective.items())
     texts: list[str] = []
     programs_of_part: dict[str, str] = {}
     for (reason, names), collectives in by_reason.items():

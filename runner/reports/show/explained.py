@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from runner.base import executions
 from runner.base.executions import Count, Part, Range
+from runner.base.grouping import by_key
 from runner.base.words import bytes_text, listed, time_text
 from runner.compiled.evidence.model import Collective, Profile
 from runner.compiled.evidence.words import NOBODY, because, summary
@@ -147,9 +148,7 @@ def collectives(explanation: Explanation) -> list[tuple[str, ...]]:
 
 def _grouped(explanation: Explanation) -> list[tuple[tuple[str, ...], list[PlacedCollective]]]:
     """The collectives that share a row, by what they share; those for which a device sends most first."""
-    grouped: dict[tuple[str, ...], list[PlacedCollective]] = {}
-    for entry in explanation.moving:
-        grouped.setdefault(_alike(entry), []).append(entry)
+    grouped = by_key((_alike(entry), entry) for entry in explanation.moving)
     return sorted(grouped.items(), key=lambda item: -_most(item[1]))
 
 
@@ -324,9 +323,7 @@ def notes(explanation: Explanation) -> list[str]:
 
 def _together(sentences: Sequence[str]) -> list[str]:
     """Sentences about instructions; those that differ in the name that they begin with are one."""
-    alike: dict[str, list[str]] = {}
-    for sentence in sentences:
-        alike.setdefault(sentence.partition(" ")[2], []).append(sentence)
+    alike = by_key((sentence.partition(" ")[2], sentence) for sentence in sentences)
     return [
         first + (f" (and so for {len(others)} other{'s' if len(others) > 1 else ''})" if others else "")
         for first, *others in alike.values()

@@ -16,6 +16,7 @@ from runner.base.lazy import dataclass
 from runner.compiled.estimate.model import Estimate
 from runner.compiled.evidence.model import Collective, Profile
 from runner.graph.sharding import ring
+from runner.graph.sharding.propagation import PlannedOperation
 
 SCHEMA = "shardproof-explanation/1"
 """The name and number of the schema of these classes."""
@@ -214,3 +215,21 @@ def over(entry: Collective) -> str:
 def _by(entries: Iterable[PlacedCollective], key: Callable[[PlacedCollective], str]) -> dict[str, Count]:
     sums = {name: ring.total(group) for name, group in by_key((key(entry), entry) for entry in entries).items()}
     return dict(sorted(sums.items(), key=lambda item: -(executions.most(item[1]) or 0)))
+
+
+def layouts_of(
+    operations: Iterable[PlannedOperation], name: Callable[[str], str | None] = lambda line: line
+) -> dict[str, PlannedLayout]:
+    """For each line the layout of the last array that it computes in the forward pass, in Shardy's plan.
+
+    - `name`: the line of an explanation for one of the plan's; None if there is none.
+    """
+    last: dict[str, PlannedLayout] = {}
+    for operation in operations:
+        if operation.line is None or operation.gradient or not operation.results:
+            continue
+        line = name(operation.line)
+        result = operation.results[0]
+        if line is not None and result.shape:
+            last[line] = PlannedLayout(shape=result.shape, spec=result.spec.padded(len(result.shape)))
+    return last

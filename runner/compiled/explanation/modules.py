@@ -25,7 +25,6 @@ from runner.compiled.explanation.model import (
     PlacedCollective,
 )
 from runner.compiled.explanation.places import Places
-from runner.compiled.explanation.texts import sources
 from runner.link.events import Memory
 
 HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
@@ -170,7 +169,7 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
         computed=None if computed is None else _computed(computed),
         notes=_notes(module, mesh),
         lines=lines.lines,
-        sources=sources(lines.lines.values()),
+        sources=places.sources(lines.lines.values()),
     )
     return ReadModule(explanation, module, lines, communication, computed, text)
 

@@ -6,6 +6,7 @@ This is what `compiled/evidence/` needs to know of lines where there is no exper
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
@@ -140,3 +141,28 @@ def _scopes(stack: str) -> str:
     """The user's scopes in a name stack without a line: `layers/attention/dot_general`."""
     parts = [unwrapped(part) for part in stack.split("/") if not _WRAPPER.fullmatch(part)]
     return "/".join([part for part in parts if part][-_LAST:]) or stack
+
+
+_LARGEST = 400_000
+"""The most characters of one file that an explanation keeps."""
+
+_ALL = 2_000_000
+"""The most characters of all files."""
+
+
+def sources(lines: Iterable[SourcePlace]) -> dict[str, str]:
+    """The text of each of the user's files, by the name that the compiler has for it.
+
+    Cells of notebooks are found too, where they were run in this process.
+    """
+    texts: dict[str, str] = {}
+    left = _ALL
+    for file in dict.fromkeys(place.file for place in lines if not place.library):
+        if "\0" in file:
+            continue
+        linecache.checkcache(file)
+        text = "".join(linecache.getlines(file))
+        if text and len(text) <= min(_LARGEST, left):
+            texts[file] = text
+            left -= len(text)
+    return texts

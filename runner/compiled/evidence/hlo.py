@@ -300,6 +300,11 @@ class Module:
         """The computation that the module runs first."""
         return next((c for c in self.computations.values() if c.entry), None)
 
+    @cached_property
+    def instructions(self) -> dict[str, Instruction]:
+        """The instructions of all computations, by their names."""
+        return {name: i for computation in self.computations.values() for name, i in computation.instructions.items()}
+
     def inside(self, instruction: Instruction, role: str | None = None) -> Iterator[Instruction]:
         """The instructions of the computations that an instruction calls, all or those in one `role`."""
         for called_as, name in instruction.called:

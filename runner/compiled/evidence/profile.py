@@ -81,11 +81,7 @@ class _PlaneReader:
         self._module = module
         self._origins = origins
         self._collectives = collectives
-        self._instructions = {
-            name: instruction
-            for computation in module.computations.values()
-            for name, instruction in computation.instructions.items()
-        }
+        self._instructions = module.instructions
         self._executed = sorted({(event.device, event.run) for event in self._events})
         self._runs_numbered = all(run >= 0 for _, run in self._executed)
         self._unknown = list(recorded.unknown)

@@ -86,11 +86,7 @@ def source_line(frames: Sequence[Location], users: IsUsers = is_users) -> Source
 def source_lines(module: Module, users: IsUsers = is_users) -> dict[str, SourceLine]:
     """The lines of a module's instructions, by their names; an instruction that has no frames is left out."""
     of = functools.cache(functools.partial(source_line, users=users))
-    lines = (
-        (instruction.name, of(instruction.metadata.frames))
-        for computation in module.computations.values()
-        for instruction in computation.instructions.values()
-    )
+    lines = ((name, of(instruction.metadata.frames)) for name, instruction in module.instructions.items())
     return {name: line for name, line in lines if line is not None}
 
 

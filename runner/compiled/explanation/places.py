@@ -120,8 +120,7 @@ def _files(module: Module) -> set[str]:
     if named:
         return named
     # A module of before JAX 0.7 has no tables.
-    instructions = (i for computation in module.computations.values() for i in computation.instructions.values())
-    matches = (_SOURCE_FILE.search(instruction.attributes) for instruction in instructions)
+    matches = (_SOURCE_FILE.search(instruction.attributes) for instruction in module.instructions.values())
     return {match[1] for match in matches if match is not None}
 
 

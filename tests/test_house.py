@@ -348,3 +348,52 @@ def test_the_text_of_sections_is_read_in_one_room(trees: dict[Path, ast.Module])
     reading = {"runner.experiment.sections", "runner.experiment.repeats"}
     outside = {file for file in FILES if "experiment" not in file.relative_to(ROOT / "runner").parts}
     assert [relative(file) for file in sorted(outside) if reading.intersection(imports(trees[file]))] == []
+
+
+KINDS = {"Apply", "Const", "Group", "Lambda", "Listed", "Name", "Slice"}
+"""The kinds of terms, some of them operands of equations too."""
+
+KNOWING = {
+    "runner/checks/edits.py",
+    "runner/checks/mends.py",
+    "runner/checks/oversights.py",
+    "runner/checks/slips.py",
+    "runner/experiment/data.py",
+    "runner/experiment/graphs.py",
+    "runner/experiment/sections.py",
+    "runner/experiment/source_text.py",
+    "runner/experiment/traced.py",
+    "runner/graph/language/check.py",
+    "runner/graph/language/definitions.py",
+    "runner/graph/language/parts.py",
+    "runner/graph/language/printing.py",
+    "runner/graph/language/static.py",
+    "runner/graph/language/syntax.py",
+    "runner/graph/model.py",
+    "runner/graph/term.py",
+    "runner/worker/jaxprs.py",
+    "runner/worker/primitives/elementwise.py",
+    "runner/worker/primitives/shaping.py",
+}
+"""The modules that take terms apart by their kinds: the list only becomes shorter."""
+
+
+def taken_apart(tree: ast.Module) -> set[str]:
+    """Return the kinds of terms by which a module decides; those of Python's own tree are attributes of `ast`."""
+    tested = [node.cls for node in ast.walk(tree) if isinstance(node, ast.MatchClass)]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
+                tested += [kind for kind in ast.walk(kinds) if isinstance(kind, ast.expr)]
+            case _:
+                pass
+    return {kind.id for kind in tested if isinstance(kind, ast.Name)} & KINDS
+
+
+def test_few_modules_take_terms_apart(trees: dict[Path, ast.Module]) -> None:
+    assert {relative(file) for file, tree in trees.items() if taken_apart(tree)} == KNOWING
+
+
+@pytest.mark.parametrize("text", ["isinstance(x, Name | Const)", "match x:\n    case Group(items=()):\n        pass"])
+def test_a_module_that_takes_terms_apart_is_noticed(text: str) -> None:
+    assert taken_apart(ast.parse(text))

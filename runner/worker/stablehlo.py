@@ -163,10 +163,7 @@ def _plan(module: LoweredModule, places: Places) -> Plan:
     arrays = reasons.arrays_of(module.arguments, module.shapes)
 
     def where(metadata: Metadata) -> propagation.Place:
-        lines = _lines(places, metadata)
-        if not lines:
-            return propagation.NOWHERE
-        return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
+        return propagation.place(_lines(places, metadata))
 
     def array(name: str) -> str | None:
         return name if name in arrays else None

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Generator, Mapping
 from dataclasses import field, replace
 
+from runner.base.faults import BadInput
 from runner.base.lazy import dataclass
 from runner.compiled.evidence import collectives, hlo, work
 from runner.compiled.evidence.collectives import Collectives
@@ -37,7 +38,7 @@ DEVICES = 1 << 20
 """The most devices that a module may run on."""
 
 
-class UnreadableModule(ValueError):
+class UnreadableModule(BadInput, ValueError):
     """A text is no module that can be read; the message says why."""
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from runner.base import codec, plain
 from runner.base.codec import Misfit
+from runner.base.faults import BadInput
 from runner.base.invocation import invocation
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
@@ -20,7 +21,7 @@ from runner.reports.record.model import Status
 Least: TypeAlias = Literal["bytes", "time", "memory"]
 
 
-class UnreadablePlan(Exception):
+class UnreadablePlan(BadInput):
     """There is no plan, or it cannot be read; the message says why."""
 
 

@@ -15,6 +15,7 @@ from runner.base.words import listed as names_listed
 from runner.compiled.evidence import words
 from runner.compiled.evidence.model import Collective
 from runner.compiled.explanation.model import over
+from runner.compiled.why.least import joined
 from runner.experiment.program import Program
 from runner.graph.sharding import ring
 from runner.graph.sharding.propagation import Reshard
@@ -62,7 +63,8 @@ def brief(record: Record) -> tuple[Table[str], str | None]:
     """
     rows = explained(record, in_brief)
     folds = len(rows) > SHOWN and not record.explain
-    table = [_folded(group) for group in _ways(rows)] if folds else [row.cells for row in rows]
+    of_places = _ways(explained(record, _innermost)) if folds else []
+    table = [_folded(group) for group in of_places] if folds else [row.cells for row in rows]
     alike = {k for k in (HEAD.index("dtype"),) if len({row[k] for row in table}) == 1}
     alike |= {HEAD.index("in → out per device")} if folds else set()
     alike |= {HEAD.index("programs")} if len(record.programs) == 1 else set()
@@ -95,10 +97,17 @@ def _folded(group: Sequence[ExplainedRow]) -> tuple[str, ...]:
 
 def in_brief(entry: Collective) -> Collective:
     """Name the lines of a collective by their places: `fun.py:5` for `fun.py:5 q, k, v = x @ w`."""
-    between = entry.between
-    if between is not None:
-        between = replace(between, source=_places(between.source), to=_places(between.to))
-    return replace(entry, nodes=_places(entry.nodes), between=between)
+    return _named(entry, _places)
+
+
+def _innermost(entry: Collective) -> Collective:
+    """Name the lines of a collective by their places alone: `ops.py:8` for `fun.py:5 gather(w) → ops.py:8`."""
+    return _named(entry, _last)
+
+
+def _named(entry: Collective, names: Callable[[Sequence[str]], list[str]]) -> Collective:
+    between = entry.between and replace(entry.between, source=names(entry.between.source), to=names(entry.between.to))
+    return replace(entry, nodes=names(entry.nodes), between=between)
 
 
 def several_in_brief(entry: Collective) -> Collective:
@@ -109,6 +118,19 @@ def several_in_brief(entry: Collective) -> Collective:
 
 def _places(lines: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(_LINE.sub(r"\1", line) for line in lines))
+
+
+def _last(lines: Sequence[str]) -> list[str]:
+    return _places([line.rpartition(" → ")[2] for line in lines])
+
+
+def places(lines: Sequence[str]) -> str:
+    """Name lines by their places alone: `fun.py:5, :6` for `fun.py:9 f(x) → fun.py:5` and `fun.py:6 y = x`."""
+    return _in_one_file(joined(_last(lines)))
+
+
+def _in_one_file(named: str) -> str:
+    return _IN_ONE_FILE.sub(lambda lines: lines[0].replace(f" and {lines[1]}", ", "), named)
 
 
 _LINE = re.compile(r"(\S+\.py:\d+)(?: (?!→)[^→]*[^→\s])?")
@@ -270,7 +292,7 @@ def _compiled(record: Record) -> dict[str, list[Collective]]:
 def _alike(entry: Collective) -> tuple[str, ...]:
     return (
         entry.kind,
-        _IN_ONE_FILE.sub(lambda lines: lines[0].replace(f" and {lines[1]}", ", "), words.subject(entry)),
+        _in_one_file(words.subject(entry)),
         words.over(entry),
         words.sizes(entry),
         "unknown" if entry.bytes_sent is None else bytes_text(entry.bytes_sent),

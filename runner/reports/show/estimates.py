@@ -8,6 +8,7 @@ from runner.base import executions
 from runner.base.grouping import by_key
 from runner.base.words import share_text, time_text
 from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime
+from runner.reports.show.table import Table, Texts
 
 HEAD = (
     "program", "at least", "computes", "communicates", "hidden", "flops/byte", "roof", "MFU at most", "most of it",
@@ -46,6 +47,12 @@ def rows(estimates: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
         )
         for program, estimate in sorted(estimates.items(), key=lambda item: item[1].seconds)
     ]
+
+
+def compared(estimates: Mapping[str, Estimate]) -> Texts:
+    """Return the table of the programs; what takes longest stands under its row, and leaves the figures together."""
+    shown = rows(estimates)
+    return Table(HEAD[:-1], [row[:-1] for row in shown], beneath=[f"{HEAD[-1]}: {row[-1]}" for row in shown])
 
 
 def beneath(estimates: Mapping[str, Estimate], *, complete: bool) -> list[str]:

@@ -9,8 +9,9 @@ import math
 
 from runner.base.grouping import by_key
 from runner.base.words import bytes_text, listed
-from runner.compiled.why.least import Gap
+from runner.compiled.why.least import Gap, parts
 from runner.reports.record.model import Mode, Record, alike, compiled_on_mesh
+from runner.reports.show.collectives import places
 
 HEAD = ("program", "view", "who places", "who communicates", "each device sends", "lines")
 
@@ -23,14 +24,14 @@ def compared(record: Record) -> str | None:
     by_bytes = by_key((bytes_text(sent[name]) if sent[name] else "nothing", name) for name in ranked)
     if len(by_bytes) < 2:
         return None
-    parts: list[str] = []
+    sentences: list[str] = []
     for count, names in by_bytes.items():
         several = len(names) > 1
         whose = "the compiler's programs" if set(names) == _COMPILERS & set(sent) and several else listed(names)
-        verb = "" if parts else f" send{'' if several else 's'}"
-        parts.append(f"{whose}{verb} {count}")
+        verb = "" if sentences else f" send{'' if several else 's'}"
+        sentences.append(f"{whose}{verb} {count}")
     least, most = min(sent.values()), max(sent.values())
-    return f"{', '.join(parts)}{f': {most / least:.3g} ×' if least else ''}"
+    return f"{', '.join(sentences)}{f': {most / least:.3g} ×' if least else ''}"
 
 
 _COMPILERS = {"auto", "constraint", "explicit"}
@@ -57,10 +58,15 @@ def _gap(mode: Mode, gap: Gap) -> str:
     more = f"{_sent(mode)}, {gap.program} nothing"
     if gap.times is not None:
         more = f"{gap.times:g} times as much as {gap.program}"
-    lines = sorted(gap.lines.items(), key=lambda pair: pair[1][1] - pair[1][0])
-    parts = [f"{line} {bytes_text(mine)} instead of {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
+    by_place: dict[str, tuple[int, int]] = {}
+    for line, (mine, theirs) in gap.lines.items():
+        place = places(parts(line))
+        before = by_place.get(place, (0, 0))
+        by_place[place] = before[0] + mine, before[1] + theirs
+    lines = sorted(by_place.items(), key=lambda pair: pair[1][1] - pair[1][0])
+    most = [f"{line} {bytes_text(mine)} instead of {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
     rest = f"; {len(lines) - _LINES} more lines differ" if len(lines) > _LINES else ""
-    return f"{more}: {'; '.join(parts)}{rest}"
+    return f"{more}: {'; '.join(most)}{rest}"
 
 
 _LINES = 6

@@ -252,8 +252,9 @@ def alike(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
 
 def _joined(group: Sequence[ArrayPicture]) -> ArrayPicture:
     outputs = by_key((picture.lines()[-1], picture.name) for picture in group if picture.role == "output")
-    lines = [f"{name}: {line}" for line, names in outputs.items() for name in folded(names)]
     names = ", ".join(folded(picture.name for picture in group))
+    mine = {", ".join(folded(of)): f"{'outputs' if of[1:] else 'output'}{line[6:]}" for line, of in outputs.items()}
+    lines = [line if of == names else f"{of}: {line}" for of, line in mine.items()]
     return replace(group[0], name=names, role="array", programs=(), captions=tuple(lines))
 
 

@@ -11,9 +11,8 @@ from textwrap import shorten
 
 from runner.base.invocation import invocation
 from runner.base.printable import Page
-from runner.base.words import accuracy_text, bytes_text, listed, time_text
+from runner.base.words import accuracy_text, bytes_text, listed, shown, time_text
 from runner.experiment.config.sources import listing as experiments
-from runner.experiment.config.sources import shown
 from runner.experiment.expect import CHECKED
 from runner.experiment.program import Program
 from runner.experiment.showing import Show, names
@@ -469,10 +468,7 @@ def _estimates(record: Record, *, complete: bool) -> None:
 
     for line in estimates.head(estimated):
         say(line)
-    rows = estimates.rows(estimated)
-    # What takes longest is a text: under its row it leaves the figures together.
-    longest = [f"{estimates.HEAD[-1]}: {row[-1]}" for row in rows]
-    print_report(Table(estimates.HEAD[:-1], [row[:-1] for row in rows], beneath=longest))
+    print_report(estimates.compared(estimated))
     for line in estimates.beneath(estimated, complete=complete):
         say(line)
     say()

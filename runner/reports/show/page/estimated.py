@@ -29,14 +29,19 @@ def part(record: Record) -> Part | None:
     merged = _merged(estimate_of)
     inside: list[Inside] = [tag("p", *estimates.head(estimate_of), ".", class_="lead"), _bars(merged)]
     inside += list(_timelines(record))
-    inside.append(table("The quickest first", Table(estimates.HEAD, estimates.rows(merged)), kind="estimates"))
-    for programs, estimate in merged.items():
-        rows = list(_rows(estimate))
-        if rows:
-            head = ("what", "does", "bound by", "takes", "hidden")
-            content = table(f"{programs}, the longest first", Table(head, rows), kind="small")
-            inside.append(tag("details", tag("summary", f"Where the time of {programs} goes"), content))
+    inside.append(table("The quickest first", estimates.compared(merged), kind="estimates"))
+    inside += [times(estimate, f" of {programs}") for programs, estimate in merged.items()]
     return Part("estimates", "Estimates", inside)
+
+
+def times(estimate: Estimate, whose: str = "") -> Markup | None:
+    """Return the folded table of what takes how long; None if nothing is known to."""
+    rows = list(_rows(estimate))
+    if not rows:
+        return None
+    head = ("what", "does", "bound by", "takes", "hidden")
+    content = table("The longest first", Table(head, rows), kind="small")
+    return tag("details", tag("summary", f"Where the time{whose} goes"), content)
 
 
 def _merged(estimate_of: Mapping[str, Estimate]) -> dict[str, Estimate]:

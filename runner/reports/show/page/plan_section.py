@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.base.invocation import invocation
+from runner.base.words import shown
 from runner.experiment.config import quoting
-from runner.experiment.config.sources import shown
 from runner.programs.planning.costs import costs_the_same
 from runner.reports.record import plan_file
 from runner.reports.record.folders import PAGE, PLAN, PLANNED

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from runner.base.grouping import by_key
 from runner.base.words import bytes_text, listed
 from runner.compiled.why.least import Gap, parts
 from runner.reports.record.model import Mode, Record, alike, compiled_on_mesh
@@ -19,9 +20,8 @@ def compared(record: Record) -> str | None:
     """Return a line on what each program sends; None if all send the same, or too little is known."""
     same = alike(compiled_on_mesh(record.programs))
     sent = {name: each.bytes_sent for name, each in same.items() if each.bytes_sent is not None}
-    by_bytes: dict[str, list[str]] = {}
-    for name, count in sorted(sent.items(), key=lambda pair: pair[1]):
-        by_bytes.setdefault(bytes_text(count) if count else "nothing", []).append(name)
+    ranked = sorted(sent, key=lambda name: sent[name])
+    by_bytes = by_key((bytes_text(sent[name]) if sent[name] else "nothing", name) for name in ranked)
     if len(by_bytes) < 2:
         return None
     sentences: list[str] = []
@@ -47,11 +47,10 @@ def rows(record: Record) -> list[tuple[str, ...]]:
 
 def lines(record: Record) -> list[str]:
     """Say how much more than the least each program sends, and in which lines; equal programs share a line."""
-    programs_of: dict[str, list[str]] = {}
     modes = record.modes or []
-    for mode in modes if len(modes) > 1 else ():
-        if mode.gap is not None:
-            programs_of.setdefault(_gap(mode, mode.gap), []).append(mode.program)
+    programs_of = by_key(
+        (_gap(mode, mode.gap), mode.program) for mode in (modes if len(modes) > 1 else ()) if mode.gap is not None
+    )
     return [f"{listed(names)} send{'s' if len(names) == 1 else ''} {text}" for text, names in programs_of.items()]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from runner.base.grouping import by_key
 from runner.base.layout import Spec
 from runner.base.words import bytes_text, listed
 from runner.experiment import remat
@@ -93,10 +94,9 @@ def figures(plan: LayoutPlan, request: PlanRequest) -> Iterator[str]:
 
 def layouts(plan: LayoutPlan, labels: Mapping[str, str]) -> Table[str]:
     """Return the table of layouts: arrays, lines and outputs with the same layout, next best and reason in one row."""
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
-    for alternative in plan.alternatives:
-        section = alternative.key.partition(".")[0]
-        groups.setdefault((section, *_cells(alternative, plan)), []).append(short(alternative.key, labels))
+    groups = by_key(
+        ((each.key.partition(".")[0], *_cells(each, plan)), short(each.key, labels)) for each in plan.alternatives
+    )
     rows = [
         (f"{_SECTIONS.get(section, '')}{', '.join(_numbered(folded(names))).lstrip('/')}", layout, following, since)
         for (section, layout, following, since), names in groups.items()

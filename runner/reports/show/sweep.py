@@ -11,6 +11,7 @@ from pathlib import Path
 
 from runner.base import executions
 from runner.base.executions import Range
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.base.words import accuracy_text, shown
 from runner.reports.record import measures
@@ -204,9 +205,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _line(best: Best) -> str:
-    points: dict[int, list[Row]] = {}
-    for row in best.rows:
-        points.setdefault(row.point, []).append(row)
+    points = by_key((row.point, row) for row in best.rows)
     named = "; ".join(map(_point, list(points.values())[:_ALIKE]))
     more = len(points) - _ALIKE
     named += f"; and {more} more, all alike" if more > 0 else ""

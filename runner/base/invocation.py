@@ -6,7 +6,6 @@ import os
 import sys
 import time
 
-
 _began: list[float] = []
 
 

@@ -13,7 +13,6 @@ from runner.reports.show.page.headline import item
 from runner.reports.show.page.markup import Inside, Markup, table, tag
 from runner.reports.show.page.plan_section import fronts
 from runner.reports.show.plan_layouts import amount, costs_apart, dearer, front_texts, layouts_apart, short
-from runner.reports.show.shapes import number
 from runner.reports.show.table import Table
 
 _NAMES = "A", "B"
@@ -48,7 +47,7 @@ def _data(a: SavedPlan, b: SavedPlan) -> object:
 
 def _head(a: SavedPlan, b: SavedPlan) -> list[Inside]:
     names = [
-        tag("li", _key(k), f"{_NAMES[k]}: {plan.name}{f', mesh {mesh}' if (mesh := plan.file.mesh_text) else ''}")
+        tag("li", swatch(k), f"{_NAMES[k]}: {plan.name}{f', mesh {mesh}' if (mesh := plan.file.mesh_text) else ''}")
         for k, plan in enumerate((a, b))
     ]
     first, second = a.file.plan, b.file.plan
@@ -78,13 +77,6 @@ def _range(values: Iterable[str]) -> str:
 def _each(values: Iterable[str]) -> str:
     a, b = values
     return f"{a} in both" if a == b else f"A {a}, B {b}"
-
-
-def _key(k: int) -> Markup:
-    """Return the colour and mark of a plan: the bar's, and that of its dots."""
-    box = swatch(k)
-    size = f'width="{number(box.width)}" height="{number(box.height)}"'
-    return Markup(f'<svg class="sp swatch" {size} aria-hidden="true">{box.body}</svg>')
 
 
 def _layouts(a: SavedPlan, b: SavedPlan) -> Part:

@@ -24,6 +24,8 @@ from runner.link.workers import Workers
 from tests import faults, harness
 from tests.faults import Fault
 from tests.faults.__main__ import kind
+from tests.test_followed_advice import CALLS as CALLS_THAT_FOLLOW
+from tests.test_followed_advice import LINES
 
 WORKERS = Workers()
 CASE = "case3_allreduce"
@@ -400,6 +402,7 @@ def _text(node: ast.AST) -> str | None:
 def test_every_message_that_tells_what_to_write_is_tried_or_listed_with_a_reason() -> None:
     tried = [says for _, says, _ in ADVICE["tried"]]
     tried += [fault.says for _, fault in FAULTS if advised(fault, fault.says) is not None]
+    tried += [*LINES, *CALLS_THAT_FOLLOW]
     listed = [part for parts in [*ADVICE["tested"].values(), *ADVICE["untried"].values()] for part in parts]
     texts = list(messages())
     longest = {text: max(re.split("…|\n *", text), key=len) for text in texts}

@@ -54,6 +54,7 @@ def test_an_unusable_setting_of_a_sweep_is_one_message(tmp_path: Path, override:
     _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS_OF_SWEEPS[override])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("override", [name for name in SETTINGS if "job_logging" in name])
 def test_the_logging_of_a_sweeps_points_is_validated_too(tmp_path: Path, override: str) -> None:
     _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS[override])

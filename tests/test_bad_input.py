@@ -424,6 +424,7 @@ OVERRIDES = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("mistake", OVERRIDES)
 def test_a_mistake_on_the_command_line_names_the_override(tmp_path: Path, mistake: str) -> None:
     overrides, message = OVERRIDES[mistake]

@@ -200,7 +200,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "program", "formula", "mesh", "dims"), POINTS)
 def test_the_bytes_equal_the_formula(name, program, formula, mesh, dims, tmp_path: Path):
     outcome = harness.run(shipped(name, program, mesh, dims), tmp_path)

@@ -388,7 +388,10 @@ PLANS: dict[str, tuple[Callable[[], Any], str]] = {
     "another mesh": (planned(mesh="autos"), NO_MESH),
     "hold": (planned(hold=3), "3 is no mapping of paths to specs"),
     "a spec to hold": (planned(hold={"x": 3}), "hold['x']: 3 is not a PartitionSpec"),
-    "a program": (planned(program="shard_map"), "compiled as the programs auto and constraint; leave program out"),
+    "a program": (
+        planned(program="shard_map"),
+        "a plan is compiled as the programs auto and constraint; leave program out",
+    ),
     "no key": (planned(nope=1), "nope\n  there is no key 'nope'; there are name"),
     "an argument within": (planned(planned=False), "there is no key 'planned'"),
     "an array": (lambda: runner.plan(abs, X, mesh={"x": 2}), "a tuple, runner.plan(abs_, (x, w))"),  # type: ignore[arg-type]

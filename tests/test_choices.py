@@ -364,7 +364,8 @@ def test_a_gradient_that_is_summed_in_a_branch_is_refused(tmp_path: Path) -> Non
     config["per_device"]["l"] = "pmean(mean(y ** 2), 'x')"
     config["outputs"]["l"] = []
     fault = refused(config)
-    assert "the sum over 'x' in the gradient of 's'" in fault.message
+    assert "the sum over 'x' in the gradient of 's'; add a line before it: " in fault.message
+    assert fault.message.endswith("s_here: pcast(s, 'x', to='varying')")
     assert (fault.expression or "")[fault.start : fault.end] == "s"
     config["per_device"] = {"s_here": "pcast(s, 'x', to='varying')"} | config["per_device"]
     config["per_device"]["y"] = "cond(c[0, 0] > 0, lambda: c * s_here, lambda: c)"

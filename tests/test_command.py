@@ -131,7 +131,7 @@ for module in modules:
 
 
 @SAME_WORKER
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", [name for name in SAMPLE if name not in REFUSED])
 def test_programs_need_no_runner_and_print_what_the_record_has(
     runs: dict[str, Path], tmp_path: Path, name: str

@@ -28,6 +28,7 @@ def _tried(name: str, folder: Path) -> list[Trial]:
     return list(trials(name, folder))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_collective_is_gone_without_the_keys_of_its_reason(name: str, tmp_path: Path) -> None:
     attempts = _tried(name, tmp_path)

@@ -193,13 +193,13 @@ CASES = {
 WRONG = [(name, i) for name, case in CASES.items() for i in range(len(case.wrong))]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", CASES)
 def test_a_right_program_that_decides_does_not_fail(name: str, tmp_path: Path) -> None:
     assert CASES[name].run(tmp_path).failures() == []
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "which"), WRONG)
 def test_a_wrong_program_that_decides_fails(name: str, which: int, tmp_path: Path) -> None:
     case = CASES[name]

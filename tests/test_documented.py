@@ -238,6 +238,7 @@ def test_every_command_is_run_or_listed_as_not_run() -> None:
     assert stale == []
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "each",
     [

@@ -34,6 +34,7 @@ def test_each_input_pins_a_place_or_words_and_a_hundred_kinds_of_words_are_pinne
     assert len(kinds) >= 100
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "fault",
     [

@@ -849,6 +849,7 @@ def test_the_command_records_the_gradients_and_their_oracle(tmp_path):
     assert run_record.programs["shard_map"].outputs["grad.w1"].spec == Spec.of([None, "model"])
 
 
+@pytest.mark.in_turn
 def test_a_bfloat16_gradient_is_not_taken_for_rounding(tmp_path):
     narrow = [f"arrays.{name}.dtype=bfloat16" for name in ("x", "y", "w1", "b1", "w2", "b2")]
     result = run_command("+experiment=tensor_parallel_mlp", *narrow, f"hydra.run.dir={tmp_path}")

@@ -334,6 +334,7 @@ def test_another_of_several_values_is_meant(module: Any) -> None:
     assert re.search(r"is used where (value 1 of )?\S.* is meant: with ", diagnosed)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("mended", "line", "says"),
     [

@@ -6,6 +6,7 @@ import ast
 import re
 import symtable
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,15 @@ def relative(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
+@cache
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    """Return the nodes of a tree: to walk all trees takes a second, and every test asks for them."""
+    return [*ast.walk(tree)]
+
+
 def imports(tree: ast.Module) -> Iterator[str]:
     """Yield the modules that a file imports."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module in OUTSIDE:
             yield from (f"{node.module}.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -104,7 +111,7 @@ def imported(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
     modules: dict[str, set[str]] = {}
     for name, file in names.items():
         modules[name] = set()
-        for node in ast.walk(trees[file]):
+        for node in nodes(trees[file]):
             if isinstance(node, ast.ImportFrom) and node.module:
                 inside = {f"{node.module}.{alias.name}" for alias in node.names}
                 modules[name] |= {each if each in names else node.module for each in inside} & names.keys()
@@ -297,7 +304,7 @@ INTERNALS = {
 
 def private_of_jax(tree: ast.Module) -> set[str]:
     """The private modules of JAX that a module imports, or names in a text for `importlib` or `__import__`."""
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {node.value for node in nodes(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return {name for name in {*imports(tree), *texts} if re.fullmatch(r"jax(lib)?\._[\w.]*", name)}
 
 
@@ -316,12 +323,12 @@ def changed(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each module of Hydra's of which an attribute is set."""
     modules = {
         alias.asname or alias.name.split(".")[0]
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         and (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name or "").startswith("hydra")  # type: ignore[union-attr]
         for alias in node.names
     }
-    for node in ast.walk(tree) if modules else ():
+    for node in nodes(tree) if modules else ():
         for target in node.targets if isinstance(node, ast.Assign) else ():
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id in modules:
                 yield target.lineno, target.value.id
@@ -341,3 +348,52 @@ def test_the_text_of_sections_is_read_in_one_room(trees: dict[Path, ast.Module])
     reading = {"runner.experiment.sections", "runner.experiment.repeats"}
     outside = {file for file in FILES if "experiment" not in file.relative_to(ROOT / "runner").parts}
     assert [relative(file) for file in sorted(outside) if reading.intersection(imports(trees[file]))] == []
+
+
+KINDS = {"Apply", "Const", "Group", "Lambda", "Listed", "Name", "Slice"}
+"""The kinds of terms, some of them operands of equations too."""
+
+KNOWING = {
+    "runner/checks/edits.py",
+    "runner/checks/mends.py",
+    "runner/checks/oversights.py",
+    "runner/checks/slips.py",
+    "runner/experiment/data.py",
+    "runner/experiment/graphs.py",
+    "runner/experiment/sections.py",
+    "runner/experiment/source_text.py",
+    "runner/experiment/traced.py",
+    "runner/graph/language/check.py",
+    "runner/graph/language/definitions.py",
+    "runner/graph/language/parts.py",
+    "runner/graph/language/printing.py",
+    "runner/graph/language/static.py",
+    "runner/graph/language/syntax.py",
+    "runner/graph/model.py",
+    "runner/graph/term.py",
+    "runner/worker/jaxprs.py",
+    "runner/worker/primitives/elementwise.py",
+    "runner/worker/primitives/shaping.py",
+}
+"""The modules that take terms apart by their kinds: the list only becomes shorter."""
+
+
+def taken_apart(tree: ast.Module) -> set[str]:
+    """Return the kinds of terms by which a module decides; those of Python's own tree are attributes of `ast`."""
+    tested = [node.cls for node in ast.walk(tree) if isinstance(node, ast.MatchClass)]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
+                tested += [kind for kind in ast.walk(kinds) if isinstance(kind, ast.expr)]
+            case _:
+                pass
+    return {kind.id for kind in tested if isinstance(kind, ast.Name)} & KINDS
+
+
+def test_few_modules_take_terms_apart(trees: dict[Path, ast.Module]) -> None:
+    assert {relative(file) for file, tree in trees.items() if taken_apart(tree)} == KNOWING
+
+
+@pytest.mark.parametrize("text", ["isinstance(x, Name | Const)", "match x:\n    case Group(items=()):\n        pass"])
+def test_a_module_that_takes_terms_apart_is_noticed(text: str) -> None:
+    assert taken_apart(ast.parse(text))

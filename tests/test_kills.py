@@ -53,6 +53,7 @@ def processes(mark: str) -> dict[int, str]:
     return commands
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[pytest.mark.whole] if case % SAMPLE else []) for case in range(CASES)]
 )

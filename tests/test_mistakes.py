@@ -19,6 +19,7 @@ def test_the_page_has_every_file() -> None:
     assert sorted(name for name, _ in MESSAGES) == sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("name", "message"), MESSAGES, ids=[name for name, _ in MESSAGES])
 def test_the_mistake_is_named(tmp_path: Path, name: str, message: str) -> None:
     run = f"hydra.run.dir={tmp_path}"

@@ -92,6 +92,7 @@ STEP = {"in_order": 23, "at_once": 47}
 """A session tries one in this many lines."""
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", ["in_order", "at_once"])
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.whole)])
 def test_a_signal_at_any_line_leaves_no_temporary_folder(how: str, whole: bool, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_check_plans_what_is_auto_and_then_checks(tmp_path: Path) -> None:
     assert record.collectives == {"all-reduce": 1}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("hold", "up"), [({"params/up": P("model")}, P("model")), ({"params/*": P()}, P()), ({"result/0/up": P()}, P())]
 )

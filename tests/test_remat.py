@@ -127,7 +127,7 @@ def planned(saved: Saved, memory: float | None) -> Planned:
 LIMITS = (None, 2.8e6, 1.8e6, 1.5e6, 1.2e6)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("memory", LIMITS)
 def test_the_choice_is_the_best_of_all(memory: float | None) -> None:
     saved, best, choices = saving.best(NAMES, lambda names: planned(names, memory))

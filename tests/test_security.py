@@ -242,6 +242,7 @@ def test_a_repeated_point_does_not_delete_foreign_files(left: str) -> None:
     assert sorted(path.name for path in point.iterdir()) == before
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", [["++imports.m=theirs.py"], ["--config-dir=.", "+experiment=mine"]])
 def test_a_resumed_folder_names_python_only_where_the_user_trusts_it(how: list[str]) -> None:
     written({"experiment/mine.yaml": f"{HEAD}{IMPORTING}", "experiment/theirs.py": "open('called', 'w')"})

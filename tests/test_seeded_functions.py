@@ -39,7 +39,7 @@ def lines_of(kind: str, name: str, number: int, folder: Path, workers: Workers) 
     return record.status, line, mistakes.lines(mistakes.diagnosis(record), f"{kind}_{name}_{number}.py")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("kind", "name", "number"), NAMED)
 def test_the_changed_line_is_named(
     kind: str, name: str, number: int, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch

@@ -259,7 +259,7 @@ def test_known_failures_apply_at_verify_dims() -> None:
 ANSWERS = ROOT / "experiments" / "wrong_answers"
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ANSWERS / "experiment").glob("*.yaml")))
 def test_xlas_known_wrong_answers_are_still_wrong(tmp_path: Path, name: str) -> None:
     ran = run_command("--config-dir", str(ANSWERS), f"+experiment={name}", "hydra.run.dir=run", folder=tmp_path)

@@ -39,11 +39,11 @@ from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import expressions, line_of
-from runner.graph.language.parts import calls_in
+from runner.graph.language.parts import called, calls_in
 from runner.graph.language.python_source import passed_on, passing_to, reading
 from runner.graph.model import NAME, Graph, walk
 from runner.graph.source import Frame, Line
-from runner.graph.term import Apply
+from runner.graph.term import Apply, children
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
@@ -273,10 +273,8 @@ def _vanishes(edit: Edit) -> bool:
 
 def _takes_off_again(part: Apply) -> bool:
     """Whether a part subtracts a sum or a difference from one of its terms."""
-    total = part.operands[-1]
-    if part.operation != "subtract" or not isinstance(total, Apply) or total.operation not in ("add", "subtract"):
-        return False
-    return part.operands[0] in total.operands
+    total, row = part.operands[-1], called(part.operands[-1])
+    return part.operation == "subtract" and row is not None and row.adds and part.operands[0] in children(total)
 
 
 _OF_TWO = ("subtract", "divide", "maximum", "minimum", "floor_divide", "remainder")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from runner.graph.language.syntax import parse
 from runner.graph.source import Source
-from runner.graph.term import Name, Term, substituted, swapped, within
+from runner.graph.term import Term, bare, substituted, swapped, within
 
 
 def in_file(source: Source, line: Term, edited: Term) -> Term:
@@ -16,7 +16,7 @@ def in_file(source: Source, line: Term, edited: Term) -> Term:
     written = parse(source.text).term
     # Where a part and the only part inside it have the same columns, the outer one counts.
     parts = {part.at: part for part in reversed([*within(written)]) if part.at is not None}
-    read = {part.name: parts[part.at] for part in within(line) if isinstance(part, Name) and part.at in parts}
-    calls = {name: part for name, part in read.items() if not isinstance(part, Name)}
+    read = {name: parts[part.at] for part in within(line) if (name := bare(part)) and part.at in parts}
+    calls = {name: part for name, part in read.items() if bare(part) is None}
     term = substituted(edited, calls.get)
     return swapped(written, parts[source.at], term) if source.at in parts else term

@@ -11,7 +11,8 @@ from functools import partial
 from runner.checks.edits import Edit, Edits, EditSite
 from runner.graph.language.parts import parts
 from runner.graph.language.python_source import Given, reading
-from runner.graph.term import Apply, Const, Term, mapped
+from runner.graph.model import literal
+from runner.graph.term import Const, Term, children, mapped, operates
 
 _OF_BLOCK = 1.5
 """The rank of the length of a whole dimension in the place of that of a block, which is the likeliest mistake."""
@@ -58,15 +59,13 @@ def computes(given: Given, traced: set[tuple[str, int]]) -> bool:
 
 def _operands(part: Term) -> list[float]:
     """The numbers that a part computes with; those of shapes and dimensions are left out."""
-    if not isinstance(part, Apply) or part.spelled != "operator":
-        return []
-    return [number for operand in part.operands if (number := _number(operand)) is not None]
+    numbers = [_number(operand) for operand in part.operands] if operates(part) else []
+    return [number for number in numbers if number is not None]
 
 
 def _number(term: Term) -> float | None:
-    if not isinstance(term, Const) or not isinstance(term.value, int | float) or isinstance(term.value, bool):
-        return None
-    return float(term.value)
+    number = None if children(term) else literal(term)
+    return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 def _meant(number: float, lengths: frozenset[int], counts: Sequence[int]) -> Mapping[float, float]:
@@ -82,7 +81,7 @@ def _renumbered(term: Term, number: float, meant: float) -> Term:
     """A term that computes with the number that is meant."""
 
     def renumbered(part: Term) -> Term:
-        if not isinstance(part, Apply) or part.spelled != "operator":
+        if not operates(part):
             return mapped(part, renumbered)
         return mapped(part, lambda operand: _other(operand, number, meant) or renumbered(operand))
 
@@ -91,9 +90,9 @@ def _renumbered(term: Term, number: float, meant: float) -> Term:
 
 def _other(operand: Term, number: float, meant: float) -> Const | None:
     """The number that is meant, of the same type; None for any other operand."""
-    if not isinstance(operand, Const) or _number(operand) != number:
+    if _number(operand) != number:
         return None
-    return Const(int(meant) if isinstance(operand.value, int) and meant.is_integer() else meant)
+    return Const(int(meant) if isinstance(literal(operand), int) and meant.is_integer() else meant)
 
 
 def _message(given: Given, number: float, meant: float) -> str:

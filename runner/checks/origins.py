@@ -21,7 +21,7 @@ from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.parts import argument, place_of, with_argument
 from runner.graph.source import Line
-from runner.graph.term import Apply, Const, Term
+from runner.graph.term import Apply, Const, Term, calls
 from runner.reports.record.model import TracedBlock, TracedOrigins
 
 DEVICES = 16
@@ -81,15 +81,15 @@ def reduction(operation: str) -> str | None:
 
 def _marked(term: Term) -> Term:
     """A call in which the array that it writes into has no marks: rows that it keeps come from no device."""
-    at = place_of(term, "output") if isinstance(term, Apply) else None
-    if not isinstance(term, Apply) or at is None:
+    at = place_of(term, "output") if calls(term) else None
+    if not calls(term) or at is None:
         return term
     empty = Apply("zeros_like", (argument(term, at),), (("dtype", Const("int32")),))
     return with_argument(term, at, empty)
 
 
 def _summing(term: Term) -> Term:
-    assert isinstance(term, Apply)
+    assert calls(term)
     return replace(term, operation="psum") if OPERATIONS[term.operation].reduces else term
 
 

@@ -10,9 +10,24 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite, gives_several
-from runner.graph.language.parts import called, operator
+from runner.graph.language.parts import called, operator, with_argument
+from runner.graph.model import literal
 from runner.graph.source import Frame, Line
-from runner.graph.term import Apply, Const, Group, Name, Term, mapped, names, substituted, within
+from runner.graph.term import (
+    Apply,
+    Const,
+    Name,
+    Term,
+    calls,
+    children,
+    elements,
+    mapped,
+    names,
+    operates,
+    remade,
+    substituted,
+    within,
+)
 
 _AXES = range(4)
 """The axes that are tried."""
@@ -49,12 +64,8 @@ def _along_another_axis(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -
 
 def _reduced(part: Term) -> int | None:
     """The axis that a part reduces or accumulates along; None for other parts."""
-    row = called(part)
-    if not isinstance(part, Apply) or row is None or row.over is not None or row.contraction is not None:
-        return None
-    axis = dict(part.named).get("axis")
-    value = axis.value if isinstance(axis, Const) else None
-    return value if row.name in _ALONG and isinstance(value, int) and not isinstance(value, bool) else None
+    axis = literal(dict(part.named).get("axis")) if calls(part, _ALONG) else None
+    return axis if isinstance(axis, int) and not isinstance(axis, bool) else None
 
 
 _ALONG = ("sum", "mean", "max", "min", "prod", "cumsum", "cumprod", "argmax", "argmin")
@@ -65,29 +76,23 @@ def _turned(term: Term, now: int, axis: int) -> Term:
 
     def turned(part: Term) -> Term:
         new = mapped(part, turned)
-        if not isinstance(new, Apply):
+        if calls(new) and _reduced(new) == now:
+            return with_argument(new, "axis", Const(axis))
+        if calls(new, ("reshape", "broadcast_to")) and _reduces(part, now):
+            sizes = elements(new.operands[1]) or ()
+            keeps = max(now, axis) < len(sizes) and sizes[now] == Const(1)
+            return Apply("expand_dims", (new.operands[0], Const(axis))) if keeps else new
+        if not operates(new):
             return new
-        if _reduced(new) == now:
-            named = tuple((name, Const(axis) if name == "axis" else value) for name, value in new.named)
-            return Apply(new.operation, new.operands, named, new.spelled)
-        match new:
-            case Apply(operation="reshape" | "broadcast_to", operands=(inner, Group(items=items))):
-                keeps = _reduces(part, now) and max(now, axis) < len(items) and items[now] == Const(1)
-                return Apply("expand_dims", (inner, Const(axis))) if keeps else new
-            case Apply(spelled="operator") if any(_reduced(operand) == now for operand in _operands(part)):
-                kept = tuple(
-                    Apply("expand_dims", (operand, Const(axis))) if _reduced(old) == now else operand
-                    for old, operand in zip(_operands(part), new.operands, strict=True)
-                )
-                return Apply(new.operation, kept, new.named, new.spelled)
-            case _:
-                return new
+        return remade(
+            new,
+            tuple(
+                Apply("expand_dims", (operand, Const(axis))) if _reduced(old) == now else operand
+                for old, operand in zip(children(part), new.operands, strict=True)
+            ),
+        )
 
     return turned(term)
-
-
-def _operands(part: Term) -> tuple[Term, ...]:
-    return part.operands if isinstance(part, Apply) else ()
 
 
 def _reduces(part: Term, axis: int) -> bool:

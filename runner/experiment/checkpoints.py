@@ -10,7 +10,8 @@ from typing import Any
 from runner.base.faults import Key, invalid, nearest
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.forms import BY_NAMES, POLICIES, yaml_hint
-from runner.graph.model import Branches, CalledFunction, Const, Equation, Graph, Repeat, walk
+from runner.experiment.remat import names
+from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, walk
 from runner.graph.source import Checkpoint, FunctionCall
 
 _FORM = f"write true, one of {', '.join(POLICIES)}, or {{{BY_NAMES[0]}: [NAME]}}"
@@ -44,19 +45,12 @@ def read_checkpoint(value: Any, key: Key) -> Checkpoint | None:
 
 def check_names(graph: Graph) -> None:
     """Raise `InvalidExperiment` for a policy with names that no `checkpoint_name` of a section defines."""
-    known = sorted(set(_given(graph)))
+    known = sorted(names(graph))
     for checkpoint, key in of(graph):
         for name in checkpoint.names:
             if name not in known:
                 hint = nearest(name, known) or f"; checkpoint_name(x, '{name}') gives it to a value"
                 raise invalid((*key, str(checkpoint.policy)), f"nothing has the name '{name}'{hint}")
-
-
-def _given(graph: Graph) -> Iterator[str]:
-    for equation in walk(graph):
-        if equation.operation == "checkpoint_name":
-            given = equation.arguments[-1]
-            yield from [str(given.value)] if isinstance(given, Const) else []
 
 
 def of(graph: Graph) -> Iterator[tuple[Checkpoint, Key]]:

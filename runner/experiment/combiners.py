@@ -10,19 +10,20 @@ from runner.experiment.frames import Place
 from runner.experiment.functions import DefinedFunction
 from runner.experiment.plain import read_expression
 from runner.graph.language.operations import combination
-from runner.graph.term import Apply, Lambda, Name, Term, calls, mapped_outside, placed, substituted, swapped, within
+from runner.graph.term import Lambda, Term, bare, calls, mapped_outside, placed, substituted, swapped, within
 
 
 def combined(term: Term, functions: Mapping[str, DefinedFunction], place: Place) -> Term:
     """`associative_scan(combine, …)` with the body of `combine` in its place."""
-    if isinstance(term, Apply) and term.spelled == "call":
+    if calls(term):
         function = combination(term.operation, term.operands, term.named)
-        if isinstance(function, Name) and function.name in functions:
-            term = swapped(term, function, _lambda(functions[function.name], function, functions, place))
+        name = bare(function)
+        if function is not None and name is not None and name in functions:
+            term = swapped(term, function, _lambda(functions[name], function, functions, place))
     return mapped_outside(term, lambda part: combined(part, functions, place))
 
 
-def _lambda(function: DefinedFunction, named: Name, functions: Mapping[str, DefinedFunction], place: Place) -> Lambda:
+def _lambda(function: DefinedFunction, named: Term, functions: Mapping[str, DefinedFunction], place: Place) -> Lambda:
     if len(function.parameters) != 2:
         count = len(function.parameters)
         message = f"a function that combines two values has two parameters; {function} has {count}"

@@ -22,7 +22,8 @@ from runner.experiment.plain import located, rectangular, size_text
 from runner.graph.language import static
 from runner.graph.language.check import callee
 from runner.graph.language.operations.row import signature
-from runner.graph.language.operators import BY_NAME, COMPARISONS
+from runner.graph.language.operators import COMPARISONS
+from runner.graph.language.parts import value_of
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.term import Apply, Const, Group, Name, Term, calls, children, mapped, within
@@ -142,13 +143,13 @@ def loading(experiment: Experiment) -> tuple[str, ...] | None:
     return None
 
 
-def folder(experiment: Experiment, sources: Callable[[], Sources]) -> Path:
+def folder(experiment: Experiment, sources: Sources) -> Path:
     """The folder in which `load` looks; `sources` is read only if something is loaded.
 
     Raises `InvalidExperiment` for an invalid `init` anywhere.
     """
     loads = loading(experiment)
-    folder_of_file = sources().folder(loads) if loads else Path.cwd()
+    folder_of_file = sources.folder(loads) if loads else Path.cwd()
     check(experiment, folder_of_file)
     return folder_of_file
 
@@ -265,17 +266,10 @@ def _unloadable(file: Path) -> str | None:
 
 def _number(term: Term) -> Any:
     """The number that a term without calls is; None for other terms."""
-    match term:
-        case Const(value=value):
-            return value
-        case Apply(operation=operation, spelled="operator", operands=operands):
-            numbers = [_number(operand) for operand in operands]
-            try:
-                return None if None in numbers else BY_NAME[operation].python(*numbers)
-            except _REFUSALS:
-                return None
-        case _:
-            return None
+    try:
+        return value_of(term)
+    except _REFUSALS:
+        return None
 
 
 def _emit_call(expression: Expression, call: Apply, array: Array, walk: Callable[[Term], Term], folder: Path) -> Term:

@@ -14,6 +14,7 @@ from runner.base.untyped import is_dict, is_list
 from runner.experiment.program import Program
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import SyntaxFault, parse
+from runner.graph.model import literal
 from runner.graph.term import Const, Term, mapped
 
 
@@ -177,6 +178,6 @@ def _expressions(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _of_axes(term: Term, names: Mapping[str, str]) -> Term:
-    if isinstance(term, Const) and isinstance(term.value, str):
-        return Const(names.get(term.value, term.value))
+    if isinstance(axis := literal(term), str):
+        return Const(names.get(axis, axis))
     return mapped(term, lambda part: _of_axes(part, names))

@@ -18,7 +18,7 @@ from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.syntax import SyntaxFault, parse
 from runner.graph.model import Equation, Graph, Repeat, dependencies, walk
 from runner.graph.source import Line, Section
-from runner.graph.term import Name, calls, within
+from runner.graph.term import bare, calls, within
 
 LINES = 10_000
 """The largest number of lines of a section, and of all functions together: each is read, typed and interpreted."""
@@ -98,8 +98,8 @@ def _called(value: Any, section: Section, functions: Mapping[str, Any]) -> Itera
         for part in within(term):
             if calls(part, functions):
                 yield part.operation
-            elif isinstance(part, Name) and part.head in functions:
-                yield part.head
+            elif (name := (bare(part) or "").partition(".")[0]) in functions:
+                yield name
 
 
 def check_repeats(graph: Graph, section: Section) -> None:

@@ -17,10 +17,12 @@ from runner.experiment.traced import TracedLines
 from runner.experiment.written import WrittenLine, all_names, is_choice, of, targets
 from runner.graph.language.forms import CALLING
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
-from runner.graph.language.operators import BY_NAME, COMPARISONS
+from runner.graph.language.operators import COMPARISONS
+from runner.graph.language.parts import value_of
 from runner.graph.language.syntax import SyntaxFault, fault_in, header, on_one_line, parse
+from runner.graph.model import literal
 from runner.graph.source import Checkpoint, Section
-from runner.graph.term import Apply, Const, Group, Name, Term, heads, within
+from runner.graph.term import NOTHING, Apply, Name, Term, bare, calls, children, elements, heads, operates, within
 
 RESULT = "result"
 """The name of the line that says what a function returns."""
@@ -173,7 +175,7 @@ def _names_in(value: Any) -> Iterator[str]:
             # The reader of the line reports it.
             return
         yield from heads(term)
-        yield from (part.operation for part in within(term) if isinstance(part, Apply) and part.spelled == "call")
+        yield from (part.operation for part in within(term) if calls(part))
 
 
 def _read(written: object, value: Any, key: Key) -> DefinedFunction:
@@ -211,7 +213,7 @@ def _signature(text: str, key: Key) -> inspect.Signature:
     parameters: dict[str, inspect.Parameter] = {}
     for name, default in given:
         try:
-            value = inspect.Parameter.empty if default is None else _literal(parse(default).term)
+            value = inspect.Parameter.empty if default is None else value_of(parse(default).term, _SIGNS)
         except (SyntaxFault, ValueError):
             raise invalid(key, f"the default '{default}' is not a number, a text, or a tuple of them") from None
         check_name(name, key)
@@ -221,19 +223,8 @@ def _signature(text: str, key: Key) -> inspect.Signature:
     return inspect.Signature(list(parameters.values()))
 
 
-def _literal(term: Term) -> Any:
-    """The literal value of a term. Raises `ValueError` for other terms."""
-    match term:
-        case Const(value=value):
-            return value
-        case Group(items=items, kind=kind):
-            return (list if kind == "list" else tuple)(map(_literal, items))
-        case Apply(
-            operation="negative" | "positive" as sign, operands=(Const(value=int() | float() | complex() as number),)
-        ):
-            return BY_NAME[sign].python(number)
-        case _:
-            raise ValueError(term)
+_SIGNS = ("negative", "positive")
+"""The operators that a default may have."""
 
 
 def _check_names(function: DefinedFunction, taken: Mapping[str, str]) -> None:
@@ -268,14 +259,9 @@ def bind(function: DefinedFunction, call: Apply, key: Key, text: str, uses: tupl
 
 def is_static(term: Term, dims: Mapping[str, int]) -> bool:
     """Whether an argument is static: numbers, texts, dims, and tuples and arithmetic of them."""
-    match term:
-        case Const():
-            return True
-        case Name(name=name):
-            return name in dims or name in CONSTANTS
-        case Apply(operation=operation, spelled="operator", operands=operands) if operation not in COMPARISONS:
-            return all(is_static(operand, dims) for operand in operands)
-        case Group(items=items):
-            return all(is_static(item, dims) for item in items)
-        case _:
-            return False
+    name, parts = bare(term), elements(term)
+    if name is not None:
+        return name in dims or name in CONSTANTS
+    if parts is None and not (operates(term) and term.operation not in COMPARISONS):
+        return literal(term) is not None or term == NOTHING
+    return all(is_static(part, dims) for part in children(term))

@@ -18,7 +18,7 @@ from runner.graph.language.check import canonical
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.operators import BY_NAME, COMPARISONS
 from runner.graph.language.syntax import Expression, SyntaxFault, on_one_line, parse
-from runner.graph.term import Apply, names
+from runner.graph.term import names, operates
 
 
 def check_name(name: Any, key: Key) -> None:
@@ -113,17 +113,15 @@ def check_required(required: object, dims: Mapping[str, int], mesh: Mesh) -> Non
     for i, text in enumerate(required):
         key = ("require", i)
         expression = read_expression(text, key)
-        match expression.term:
-            case Apply(operation=comparison, spelled="operator", operands=ends) if comparison in COMPARISONS:
-                pass
-            case _:
-                raise invalid(key, f"{text!r} is not a comparison; write one of dims, such as M >= S")
+        term = expression.term
+        if not operates(term, COMPARISONS):
+            raise invalid(key, f"{text!r} is not a comparison; write one of dims, such as M >= S")
         try:
-            first, second = (static.evaluate(Expression(expression.text, end), dims, mesh) for end in ends)
+            first, second = (static.evaluate(Expression(expression.text, end), dims, mesh) for end in term.operands)
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, expression.text, fault)) from None
-        if not BY_NAME[comparison].python(first, second):
-            read = dict.fromkeys(names(expression.term))
+        if not BY_NAME[term.operation].python(first, second):
+            read = dict.fromkeys(names(term))
             sizes = [f"{name} is {dims[name]}" for name in read if name in dims]
             raise invalid(key, f"{expression.text} does not hold" + (f": {listed(sizes)}" if sizes else ""))
 

@@ -10,9 +10,8 @@ from runner.base.chosen import EVERYTHING
 from runner.base.faults import Key, invalid, nearest
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.forms import AUTO
-from runner.graph.model import Graph, walk
+from runner.graph.model import Graph, literal, walk
 from runner.graph.source import SECTIONS
-from runner.graph.term import Const
 
 Saved: TypeAlias = "tuple[str, ...] | Literal['everything']"
 """The names of the values that are saved, or everything."""
@@ -87,14 +86,8 @@ def _policy(remat: Any, key: Key) -> Any:
 
 def names(graph: Graph) -> tuple[str, ...]:
     """The names that `checkpoint_name` gives values of a graph, in order."""
-    return tuple(dict.fromkeys(_names(graph)))
-
-
-def _names(graph: Graph) -> Iterator[str]:
-    for equation in walk(graph):
-        if equation.operation == "checkpoint_name":
-            last = equation.arguments[-1]
-            yield from [str(last.value)] if isinstance(last, Const) else []
+    named = (equation.arguments[-1] for equation in walk(graph) if equation.operation == "checkpoint_name")
+    return tuple(dict.fromkeys(str(name) for name in map(literal, named) if name is not None))
 
 
 _WHOLE = 5

@@ -23,7 +23,7 @@ from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.parts import at_index
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import Expression
-from runner.graph.model import Graph, Region
+from runner.graph.model import Graph, Region, literal
 from runner.graph.spelling import Spelling
 from runner.graph.term import (
     Apply,
@@ -31,7 +31,10 @@ from runner.graph.term import (
     Group,
     Name,
     Term,
+    bare,
     calls,
+    children,
+    heads,
     mapped,
     name_of,
     substituted,
@@ -251,7 +254,7 @@ class _Naming:
     def _first(self, expression: Expression, meaning: Meaning, shown: str) -> Term:
         """The initial value of a carried name: another name for an existing value, or a value of its own."""
         known = substituted(expression.term, meaning.get)
-        if isinstance(known, Const) or (isinstance(known, Name) and not known.carried):
+        if not children(known) and "." not in (bare(known) or ""):
             return known
         return Name(self._node(expression, meaning, shown))
 
@@ -289,7 +292,7 @@ class _Naming:
     def is_value(self, term: Term) -> bool:
         """Whether an operand is more than numbers and dims."""
         return any(
-            calls(part, OPERATIONS) or (isinstance(part, Name) and part.head not in self._numbers)
+            calls(part, OPERATIONS) or (bare(part) is not None and heads(part)[0] not in self._numbers)
             for part in within(term)
         )
 
@@ -321,23 +324,19 @@ class _Parts:
         """A collective whose operand, unless it is a number, has a name."""
         operation, moved = term.operation, str(_moved(term))
         call = mapped(term, self.named)
-        assert isinstance(call, Apply)
         arguments, known = _bound(term), _bound(call)
         operand = known[moved]
         number = self._count[operation]
         self._count[operation] += 1
-        before = None
-        if isinstance(operand, Name) and operand.carried:
-            before = operand.name
-        elif self._naming.is_value(operand):
-            if not isinstance(operand, Name):
-                shown = f"{self._shown}/{operation}#{number}/before"
-                says = self._naming.says(arguments[moved])
-                name = Name(self._naming.define((operand, None, (), None), shown, says))
-                call, operand = swapped(call, operand, name), name
-            before = operand.name
-        axes = (part.value for part in within(arguments["axis_name"]) if isinstance(part, Const))
-        return call, operation, tuple(map(str, axes)), before
+        before = bare(operand)
+        if "." not in (before or "") and not self._naming.is_value(operand):
+            before = None
+        elif before is None:
+            shown = f"{self._shown}/{operation}#{number}/before"
+            before = self._naming.define((operand, None, (), None), shown, self._naming.says(arguments[moved]))
+            call = swapped(call, operand, Name(before))
+        axes = (axis for axis in map(literal, within(arguments["axis_name"])) if isinstance(axis, str))
+        return call, operation, tuple(axes), before
 
 
 def _joined(shard: Term, spec: Spec) -> Term:

@@ -14,14 +14,15 @@ from runner.graph.model import (
     CombiningFunction,
     Equation,
     Graph,
-    Group,
     Operand,
     Ref,
     Repeat,
-    Slice,
+    Size,
     Value,
     dependencies,
+    inside,
     walk,
+    with_parts,
 )
 from runner.graph.source import FunctionCall, Line
 
@@ -173,16 +174,12 @@ def _operand(operand: Operand, number: Numbering) -> Operand:
     match operand:
         case Ref():
             return replace(operand, number=number(operand.number))
-        case Group(items=items):
-            return replace(operand, items=tuple(_operand(item, number) for item in items))
-        case Slice(lower=lower, upper=upper, step=step):
-            return replace(
-                operand, lower=_operand(lower, number), upper=_operand(upper, number), step=_operand(step, number)
-            )
+        case Size():
+            return operand
         case CombiningFunction(body=body):
             return CombiningFunction(_renumbered(body, number))
         case _:
-            return operand
+            return with_parts(operand, [_operand(part, number) for part in inside(operand)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,15 +9,15 @@ unique in a section.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.graph.source import Checkpoint, FunctionCall, Line, Source
-from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term
+from runner.graph.term import NOTHING, Apply, Const, Group, Part, Slice, Spelled, Term
 
 
 @dataclass(frozen=True)
@@ -308,9 +308,54 @@ def inside(operand: Operand) -> tuple[Operand, ...]:
             return ()
 
 
+def kind_of(operand: Operand) -> Literal["", "tuple", "list", "slice"]:
+    """What an operand with parts is; "" for any other."""
+    match operand:
+        case Group(kind=kind):
+            return kind
+        case Slice():
+            return "slice"
+        case _:
+            return ""
+
+
+def entries(index: Operand) -> tuple[Operand, ...]:
+    """The entries between the brackets of a subscript, dimension by dimension."""
+    return inside(index) if kind_of(index) == "tuple" else (index,)
+
+
+def is_number(operand: Operand) -> bool:
+    """Whether an operand is a literal, or a named number, and so the same in each dtype."""
+    return isinstance(operand, Const | Size)
+
+
+def valued(operand: Operand, parts: Iterable[Any]) -> Any:
+    """The Python value of a literal, or of a tuple, list or slice with `parts` as the values of its parts."""
+    match operand:
+        case Const(value=value):
+            return value
+        case Slice():
+            return slice(*parts)
+        case _:
+            return tuple(parts) if kind_of(operand) == "tuple" else list(parts)
+
+
+def with_parts(operand: Operand, parts: Sequence[Part]) -> Const | Group[Part] | Slice[Part]:
+    """A tuple, list or slice of other parts; a literal as it is."""
+    match operand:
+        case Group(kind=kind):
+            return Group(tuple(parts), kind)
+        case Slice():
+            lower, upper, step = parts
+            return Slice(lower, upper, step)
+        case _:
+            assert isinstance(operand, Const)
+            return operand
+
+
 def flat(operands: Iterable[Operand]) -> list[Operand]:
     """The operands, with lists and tuples among them flattened by one level."""
-    return [item for operand in operands for item in (operand.items if isinstance(operand, Group) else (operand,))]
+    return [part for operand in operands for part in (operand.items if isinstance(operand, Group) else (operand,))]
 
 
 def read_by(operand: Operand) -> Iterator[int]:

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from runner.base.lazy import dataclass
-from runner.graph.model import Branches, CombiningFunction, Equation, Graph, Operand, Ref, Size, walk
-from runner.graph.term import Apply, Const, Group, Lambda, Name, Slice, Term
+from runner.graph.model import (
+    Branches,
+    CombiningFunction,
+    Equation,
+    Graph,
+    Operand,
+    Ref,
+    Size,
+    inside,
+    walk,
+    with_parts,
+)
+from runner.graph.term import Apply, Lambda, Name, Term
 
 
 @dataclass(frozen=True)
@@ -54,14 +65,10 @@ class Spelling:
                 return Name(self.named[number], None if source is None else source.at)
             case Size(name=name):
                 return Name(name)
-            case Const():
-                return operand
-            case Group(items=items, kind=kind):
-                return Group(tuple(map(self.operand, items)), kind)
-            case Slice(lower=lower, upper=upper, step=step):
-                return Slice(self.operand(lower), self.operand(upper), self.operand(step))
             case CombiningFunction(body=body):
                 return self.function(body)
+            case _:
+                return with_parts(operand, [self.operand(part) for part in inside(operand)])
 
     def equation(self, equation: Equation) -> Term:
         """The term of an equation."""

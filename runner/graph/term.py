@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from types import EllipsisType
-from typing import Generic, Literal, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 Part = TypeVar("Part", covariant=True)
 
@@ -111,6 +111,8 @@ class Listed:
 
 Term: TypeAlias = "Name | Const | Apply | Group[Term] | Slice[Term] | Lambda | Listed"
 
+_Kind = TypeVar("_Kind", bound="Term")
+
 NOTHING = Const(None)
 
 
@@ -135,9 +137,38 @@ def characters(text: str, at: Span | None) -> Span:
     return start, max(end, start + 1)
 
 
-def calls(term: Term, names: Container[str]) -> TypeGuard[Apply]:
-    """Whether a term calls one of `names`."""
-    return isinstance(term, Apply) and term.spelled == "call" and term.operation in names
+def bare(term: Term | None) -> str | None:
+    """The text of a term that is only a name, `A` or `ring.acc`; None for any other."""
+    return term.name if isinstance(term, Name) else None
+
+
+def element_of(term: Term) -> tuple[str, int] | None:
+    """The name and the position of a term such as `parts[1]`; None for any other."""
+    match term:
+        case Apply(operands=(Name(name=name), Const(value=int(at))), spelled="index"):
+            return name, at
+        case _:
+            return None
+
+
+def elements(part: object) -> tuple[Any, ...] | None:
+    """The elements of a term or an operand that is a tuple or a list; None for any other."""
+    return cast("Group[Any]", part).items if isinstance(part, Group) else None
+
+
+def spelled(term: Term) -> Spelled | None:
+    """How a term's operation is written; None for a term that applies none."""
+    return term.spelled if isinstance(term, Apply) else None
+
+
+def calls(term: Term, names: Container[str] | None = None) -> TypeGuard[Apply]:
+    """Whether a term is a call, of one of `names` if they are given."""
+    return isinstance(term, Apply) and term.spelled == "call" and (names is None or term.operation in names)
+
+
+def operates(term: Term, names: Container[str] | None = None) -> TypeGuard[Apply]:
+    """Whether a term applies an operator, one of these operations if `names` are given."""
+    return isinstance(term, Apply) and term.spelled == "operator" and (names is None or term.operation in names)
 
 
 def children(term: Term) -> tuple[Term, ...]:
@@ -169,7 +200,7 @@ def nesting(term: Term) -> int:
     return max((nesting(child) + 1 for child in children(term)), default=0)
 
 
-def mapped(term: Term, visit: Callable[[Term], Term]) -> Term:
+def mapped(term: _Kind, visit: Callable[[Term], Term]) -> _Kind:
     """Apply `visit` to the children of a term; returns the same object where it returned each child itself."""
     old = children(term)
     new = tuple(map(visit, old))
@@ -181,23 +212,25 @@ def mapped_outside(term: Term, visit: Callable[[Term], Term]) -> Term:
     return term if isinstance(term, Lambda) else mapped(term, visit)
 
 
-def remade(term: Term, parts: tuple[Term, ...]) -> Term:
+def remade(term: _Kind, parts: tuple[Term, ...]) -> _Kind:
     """Replace the children of a term by as many others."""
+    made: Term = term
     match term:
         case Apply(operands=operands, named=named):
             names = (name for name, _ in named)
             given = tuple(zip(names, parts[len(operands) :], strict=True))
-            return replace(term, operands=parts[: len(operands)], named=given)
+            made = replace(term, operands=parts[: len(operands)], named=given)
         case Group():
-            return replace(term, items=parts)
+            made = replace(term, items=parts)
         case Slice():
-            return Slice(*parts, at=term.at)
+            made = Slice(*parts, at=term.at)
         case Lambda():
-            return replace(term, body=parts[0])
+            made = replace(term, body=parts[0])
         case Listed():
-            return replace(term, element=parts[0], bounds=parts[1:])
+            made = replace(term, element=parts[0], bounds=parts[1:])
         case Name() | Const():
-            return term
+            pass
+    return cast("_Kind", made)
 
 
 def placed(term: Term, at: Span | None) -> Term:

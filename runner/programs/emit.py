@@ -11,9 +11,21 @@ from runner.graph.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS
 from runner.graph.language.operations.arguments import AT
 from runner.graph.language.parts import at_index, axes_of, operator
 from runner.graph.language.printing import text
-from runner.graph.model import CombiningFunction, Equation, Graph, Operand, Ref, Size, literal
+from runner.graph.model import (
+    CombiningFunction,
+    Equation,
+    Graph,
+    Operand,
+    Ref,
+    Size,
+    entries,
+    inside,
+    kind_of,
+    literal,
+    with_parts,
+)
 from runner.graph.sharding.repairs import Repair
-from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Term
+from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Term, elements, operates
 from runner.programs.spelling import RESHARD
 
 
@@ -49,16 +61,12 @@ class Emit:
                 return self._equation(self._parts[number])
             case Ref(number=number):
                 return Name(self._names[self._named[number]])
-            case Const():
-                return operand
             case Size(name=name):
                 return Name(f"jnp.{name}" if name in CONSTANTS else self._names[name])
-            case Group(items=items, kind=kind):
-                return Group(tuple(map(self._operand, items)), kind)
-            case Slice(lower=lower, upper=upper, step=step):
-                return Slice(self._operand(lower), self._operand(upper), self._operand(step))
             case CombiningFunction(body=body):
                 return self._function(body)
+            case _:
+                return with_parts(operand, [self._operand(part) for part in inside(operand)])
 
     def _function(self, body: Graph) -> Term:
         inputs = body.inputs
@@ -91,9 +99,8 @@ class Emit:
 
     def _index(self, equation: Equation, repair: Repair) -> Term:
         x, index = equation.operands
-        parts = index.items if isinstance(index, Group) and index.kind == "tuple" else None
-        value, *where = _laid_out(map(self._operand, (x, *((index,) if parts is None else parts))), repair)
-        operands = (value, where[0] if parts is None else Group(tuple(where)))
+        value, *where = _laid_out(map(self._operand, (x, *entries(index))), repair)
+        operands = (value, Group(tuple(where)) if kind_of(index) == "tuple" else where[0])
         if repair.out_sharding is None:
             return at_index(*operands)
         return Apply(f"{AT}get", operands, _out_sharding(repair))
@@ -105,8 +112,8 @@ class Emit:
             return self._operand(equation.operands[0])
         names_function = equation.argument(operation.function, operation.signature)
         written = (
-            Name(COMPUTATIONS[str(operand.value)].jax)
-            if isinstance(operand, Const) and operand is names_function
+            Name(COMPUTATIONS[name].jax)
+            if operand is names_function and isinstance(name := literal(operand), str)
             else self._operand(operand)
             for operand in equation.flat
         )
@@ -127,19 +134,15 @@ class Emit:
             return name, value
         axes = equation.argument("axis_name", OPERATIONS[equation.operation].signature)
         size = Const(self._experiment.mesh.axis_size(literal(axes)))
-        match value:
-            case Apply(operation="negative", operands=(by,), spelled="operator"):
-                moved = operator("subtract", Name("j"), by)
-            case by:
-                moved = operator("add", Name("j"), by)
+        back = operates(value, ("negative",))
+        moved = operator("subtract" if back else "add", Name("j"), value.operands[0] if back else value)
         return "perm", Listed(Group((Name("j"), operator("remainder", moved, size))), "j", (size,))
 
 
 def _packed(operand: Operand, flat: Iterator[Term]) -> Term:
     """An operand's expression, with lists and tuples put together again."""
-    if not isinstance(operand, Group):
-        return next(flat)
-    return Group(tuple(next(flat) for _ in operand.items), operand.kind)
+    items = elements(operand)
+    return next(flat) if items is None else with_parts(operand, [next(flat) for _ in items])
 
 
 def _laid_out(operands: Iterable[Term], repair: Repair) -> tuple[Term, ...]:

@@ -25,7 +25,7 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.graph.language.casts import narrowed, of_own_dtype, own_dtype
 from runner.graph.language.operations import OPERATIONS, Operation
-from runner.graph.model import Const, Equation, Graph, Group, Operand, Ref, Size, flat
+from runner.graph.model import Equation, Graph, Operand, Ref, flat, is_number
 from runner.graph.source import FunctionCall
 from runner.worker import calls, shared
 from runner.worker.imported import called
@@ -343,7 +343,7 @@ class _WideFloats(_Real):
         return value if self.experiment.x64 else jax.tree.map(_of_32_bits, value)
 
     def _float_of(self, operand: Operand) -> str:
-        if isinstance(operand, Const | Size):
+        if is_number(operand):
             return "float64"
         source = operand.source if isinstance(operand, Ref) else None
         kind = "float32" if source is None else self.floats.get(source.line.path, {}).get(source.part, "float32")
@@ -398,7 +398,7 @@ def _elements(equation: Equation, name: str) -> range:
     argument = equation.argument(name, OPERATIONS[equation.operation].signature)
     start = 0
     for operand in equation.arguments:
-        count = len(operand.items) if isinstance(operand, Group) else 1
+        count = len(flat([operand]))
         if operand is argument:
             return range(start, start + count)
         start += count

@@ -24,9 +24,10 @@ from runner.experiment.program import Program
 from runner.graph.language import printing
 from runner.graph.language.lines import expressions, paths
 from runner.graph.language.parts import called
-from runner.graph.model import Repeat, walk
+from runner.graph.model import Repeat, literal, walk
 from runner.graph.source import Source
-from runner.graph.term import Apply, Const, Term, mapped
+from runner.graph.term import Apply, Const, Term, children, mapped
+from runner.graph.term import calls as is_call
 from runner.programs.types import Floats, InferredTypes, Repairs
 from runner.worker import calls, explicit, gradient, support
 from runner.worker.lowered import Requested, requested
@@ -146,13 +147,11 @@ def _scattered(experiment: Experiment, output: str, spec: Spec, whole: tuple[int
     terms = dict(expressions(graph))
     line = next((line for line in terms if str(line) == output), None)
     sharded = [(dimension, axes) for dimension, axes in enumerate(spec) if axes]
-    match None if line is None else terms[line].term:
-        case Apply(operation="psum", operands=(summed, over), named=()) if len(sharded) == 1:
-            ((dimension, axes),) = sharded
-        case _:
-            return ""
-    names = over.value if isinstance(over, Const) else None
-    if line is None or names != axes[0] or len(axes) != 1:
+    term = None if line is None else terms[line].term
+    if line is None or term is None or not is_call(term, ("psum",)) or len(children(term)) != 2 or len(sharded) != 1:
+        return ""
+    (summed, over), ((dimension, axes),) = children(term), sharded
+    if literal(over) != axes[0] or len(axes) != 1:
         return ""
     named = (("scatter_dimension", Const(dimension)), ("tiled", Const(True)))
     scattered = Apply("psum_scatter", (summed, over), named)
@@ -354,7 +353,7 @@ def _invarying(term: Term) -> Term:
     """An expression whose collectives return invarying values where they can."""
     term = mapped(term, _invarying)
     row = called(term)
-    if not isinstance(term, Apply) or row is None or row.over is None or "invarying" not in row.over.to:
+    if not is_call(term) or row is None or row.over is None or "invarying" not in row.over.to:
         return term
     others = (argument for argument in term.named if argument[0] != "to")
     return replace(term, named=(*others, ("to", Const("invarying"))))

@@ -26,19 +26,22 @@ from runner.graph.model import (
     Branches,
     CalledFunction,
     CombiningFunction,
-    Const,
     Equation,
     Graph,
-    Group,
     Operand,
     Ref,
     Region,
     Repeat,
     Size,
-    Slice,
+    entries,
     flat,
+    inside,
+    kind_of,
+    literal,
+    valued,
 )
 from runner.graph.source import FunctionCall, Source
+from runner.graph.term import elements
 from runner.worker import calls, support
 from runner.worker.refusing import first_lines, refusal, unfit, unlike, unlike_branches
 from runner.worker.specs import partition
@@ -380,18 +383,12 @@ class Walker:
                 if source is not None and not self.combining:
                     self.on_part(source, self._numbered[number])
                 return self._numbered[number]
-            case Const(value=value):
-                return value
             case Size(name=name):
                 return CONSTANTS[name] if name in CONSTANTS else self.experiment.dims[name]
-            case Group(items=items, kind="tuple"):
-                return tuple(map(self.read, items))
-            case Group(items=items):
-                return list(map(self.read, items))
-            case Slice(lower=lower, upper=upper, step=step):
-                return slice(self.read(lower), self.read(upper), self.read(step))
             case CombiningFunction(body=body):
                 return self._function(body)
+            case _:
+                return valued(operand, map(self.read, inside(operand)))
 
     def _function(self, body: Graph) -> Callable[..., Any]:
         """The function that combines two values, as a Python callable."""
@@ -425,14 +422,12 @@ class Walker:
 
     def _index(self, equation: Equation) -> Any:
         x, index = equation.operands
-        parts = index.items if isinstance(index, Group) and index.kind == "tuple" else None
 
         def subscript(x: Any, *where: Any, **out: Any) -> Any:
-            at = where[0] if parts is None else where
+            at = where if kind_of(index) == "tuple" else where[0]
             return x.at[at].get(**out) if out else x[at]
 
-        parts_read = (index,) if parts is None else parts
-        return self.apply(equation, subscript, list(map(self.read, (x, *parts_read))))
+        return self.apply(equation, subscript, list(map(self.read, (x, *entries(index)))))
 
     def _operation(self, equation: Equation) -> Any:
         operation = OPERATIONS[equation.operation]
@@ -442,8 +437,8 @@ class Walker:
         arguments = [*equation.operands, *named.values()]
         names_function = equation.argument(operation.function, operation.signature)
         values = [
-            function(COMPUTATIONS[str(operand.value)].jax)
-            if isinstance(operand, Const) and operand is names_function
+            function(COMPUTATIONS[name].jax)
+            if operand is names_function and isinstance(name := literal(operand), str)
             else self.operand(equation, operand)
             for operand in flat(arguments)
         ]
@@ -452,9 +447,7 @@ class Walker:
         def packed(*operands: Any, **more: Any) -> Any:
             rest = iter(operands)
             values = [
-                (list if argument.kind == "list" else tuple)(next(rest) for _ in argument.items)
-                if isinstance(argument, Group)
-                else next(rest)
+                next(rest) if (items := elements(argument)) is None else valued(argument, [next(rest) for _ in items])
                 for argument in arguments
             ]
             positional = values[: len(equation.operands)]

@@ -29,7 +29,7 @@ from runner.graph.language.syntax import parse
 from runner.graph.model import Graph
 from runner.graph.source import SECTIONS, Frame, Source
 from runner.graph.spelling import Spelling
-from runner.graph.term import Group, Term, name_of, within
+from runner.graph.term import Term, elements, name_of, within
 from runner.link.events import Ranges, Types
 from runner.link.target import Output, ProgramRun
 from runner.reports.record.model import (
@@ -191,7 +191,7 @@ def _text(written: Source) -> str:
 @functools.lru_cache(maxsize=1)
 def _is_group(text: str) -> bool:
     """Whether a text is that of several results, which as many lines have."""
-    return isinstance(parse(text).term, Group)
+    return elements(parse(text).term) is not None
 
 
 def _read(terms: Iterable[Term], scope: Mapping[str, str]) -> list[str]:

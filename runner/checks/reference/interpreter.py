@@ -39,17 +39,17 @@ from runner.graph.language.operations import CONSTANTS, OPERATIONS, Decides, Ope
 from runner.graph.language.operators import BY_NAME
 from runner.graph.model import (
     CombiningFunction,
-    Const,
     Equation,
     Graph,
-    Group,
     Operand,
     Ref,
     Region,
     Repeat,
     Size,
-    Slice,
+    inside,
+    is_number,
     literal,
+    valued,
     walk,
 )
 from runner.graph.source import Source
@@ -403,17 +403,15 @@ class Interpreter:
             case Ref(number=number, source=source):
                 held = self.values.pop(number) if number in moved else self.values[number]
                 return _typed(held, weak=self._recorded(source).startswith(dtypes.WEAK))
-            case Const(value=value):
-                return self._everywhere(value)
             case Size(name=name):
                 return self._everywhere(CONSTANTS[name] if name in CONSTANTS else self.sizes[name])
-            case Group(items=items, kind=kind):
-                build = _tuple if kind == "tuple" else _list
-                return self._lift(build, None, *(self._read(item, moved) for item in items))
-            case Slice(lower=lower, upper=upper, step=step):
-                return self._lift(slice, None, *(self._read(part, moved) for part in (lower, upper, step)))
             case CombiningFunction(body=body):
                 return self._everywhere(self._function(body))
+            case _:
+                parts = [self._read(part, moved) for part in inside(operand)]
+                if not parts:
+                    return self._everywhere(valued(operand, ()))
+                return self._lift(lambda *values: valued(operand, values), None, *parts)
 
     def _function(self, body: Graph) -> Callable[..., Any]:
         """A function that combines two values of one device; on a machine its results are rounded."""
@@ -508,7 +506,7 @@ class Interpreter:
 
     def _kind_of(self, operand: Operand, literal: str) -> str:
         """The dtype of an operand's floats; for a Python number it is `literal`."""
-        if isinstance(operand, Const | Size):
+        if is_number(operand):
             return literal
         return self._kind(operand.source if isinstance(operand, Ref) else None)
 
@@ -584,14 +582,6 @@ def _typed(held: PerDevice, *, weak: bool) -> PerDevice:
     for position, first in enumerate(first_holders(held)):
         typed.append(with_type(held[position], weak) if position == first else typed[first])
     return typed
-
-
-def _tuple(*items: Any) -> tuple[Any, ...]:
-    return items
-
-
-def _list(*items: Any) -> list[Any]:
-    return list(items)
 
 
 def _slice(step: int, whole: Any) -> Any:

@@ -24,7 +24,7 @@ from runner.graph.language.parts import called
 from runner.graph.model import Equation, Graph, Repeat
 from runner.graph.source import Line
 from runner.graph.spelling import Spelling
-from runner.graph.term import Apply, Term, within
+from runner.graph.term import Term, spelled, within
 
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
 """The transformations with which JAX wraps a scope: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
@@ -228,7 +228,7 @@ _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilate
 
 def _fits(part: Term, primitive: str) -> bool:
     """Whether an expression calls the operation of a JAX primitive."""
-    if isinstance(part, Apply) and part.spelled == "index":
+    if spelled(part) == "index":
         return primitive in ("gather", "dynamic_slice", "slice", "squeeze")
     row = called(part)
     if row is None:

@@ -17,9 +17,9 @@ from runner.experiment.model import Experiment
 from runner.experiment.source_text import SourceText
 from runner.graph.language.lines import RepeatLines, expressions, repeat
 from runner.graph.language.printing import text
-from runner.graph.model import Graph, walk
+from runner.graph.model import Graph, literal, walk
 from runner.graph.sharding.propagation import Plan, PlannedCollective, PlannedLine, PlannedOperation, PlannedValue
-from runner.graph.term import Const, Name, Term, mapped, name_of, substituted
+from runner.graph.term import Name, Term, mapped, name_of, substituted
 
 _Lying: TypeAlias = "tuple[list[str], Spec]"
 """The names of a value's dimensions, or their sizes, and its layout."""
@@ -128,9 +128,9 @@ def _expression(term: Term, lies: Callable[[str | None], _Lying | None], source:
 
     def named(part: Term) -> Term:
         """A carried `T` by its name; text as it is written."""
-        name = name_of(part)
-        if isinstance(part, Const) and isinstance(part.value, str):
-            return Name(repr(part.value).replace("@", _AT))
+        name, literal_text = name_of(part), literal(part)
+        if isinstance(literal_text, str):
+            return Name(repr(literal_text).replace("@", _AT))
         return mapped(part, named) if name is None or lies(name) is None else Name(name)
 
     return text(substituted(named(term), laid)).replace(" @ ", " · ").replace(_AT, "@")

@@ -8,7 +8,8 @@ from typing import Any
 
 from runner.base import dtypes
 from runner.graph.language.operations import DTYPES, Operation
-from runner.graph.model import Const, Equation, Group, Operand, Size
+from runner.graph.model import Equation, Operand, flat, is_number, literal
+from runner.graph.term import NOTHING
 
 
 def narrowed(operation: Operation, equation: Equation, dtype_of: Callable[[Operand], str]) -> str | None:
@@ -40,11 +41,8 @@ def _names_dtype(operation: Operation, equation: Equation) -> tuple[str | None, 
 
 
 def _float(named: str | None, arguments: Mapping[str, Any]) -> str | None:
-    match arguments.get(named) if named else None:
-        case Const(value=str() as name) if name in dtypes.NAMES and dtypes.dtype(name).kind in ("float", "complex"):
-            return name
-        case _:
-            return None
+    name = literal(arguments.get(named)) if named else None
+    return name if name in dtypes.NAMES and dtypes.dtype(name).kind in ("float", "complex") else None
 
 
 def of_own_dtype(operation: Operation, equation: Equation) -> tuple[Operand, ...]:
@@ -53,12 +51,12 @@ def of_own_dtype(operation: Operation, equation: Equation) -> tuple[Operand, ...
         return ()
     arguments = bound(operation, equation).arguments
     given = (arguments.get(name) for name in operation.dtype_of)
-    return tuple(argument for argument in given if argument is not None and argument != Const(None))
+    return tuple(argument for argument in given if argument not in (None, NOTHING))
 
 
 def own_dtype(operands: Sequence[Operand], dtype_of: Callable[[Operand], str], *, x64: bool) -> str:
     """The dtype in which JAX computes with floats: of a number, that of the arrays; `dtype_of` is as in `narrowed`."""
-    given = {dtype_of(operand) for operand in operands if not isinstance(operand, Const | Size)}
+    given = {dtype_of(operand) for operand in operands if not is_number(operand)}
     if not given:
         return "float64" if x64 else "float32"
     widest = max(dtypes.dtype(name).itemsize for name in given)
@@ -74,4 +72,4 @@ def bound(operation: Operation, equation: Equation) -> inspect.BoundArguments:
 
 def _parts(value: Operand | tuple[Operand, ...]) -> Sequence[Operand]:
     # A variadic parameter is bound to a tuple of operands.
-    return value if isinstance(value, tuple) else value.items if isinstance(value, Group) else (value,)
+    return value if isinstance(value, tuple) else flat([value])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from runner.base.lazy import dataclass
-from runner.graph.term import Apply, Group, Term, calls
+from runner.graph.term import Apply, Term, calls, elements
 
 CHOICES = {
     "cond": ("pred, true_fun, false_fun, *operands", "jax.lax.cond"),
@@ -65,7 +65,7 @@ def _cases(call: Apply) -> tuple[Term, ...]:
     if call.operation != SWITCH:
         return call.operands[1:3]
     cases = call.operands[1] if len(call.operands) > 1 else None
-    return cases.items if isinstance(cases, Group) else ()
+    return elements(cases) or ()
 
 
 def read(call: Apply) -> Asked | str:

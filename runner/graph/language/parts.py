@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
+from typing import Any
 
 from runner.graph.language.operations import OPERATIONS, Operation
 from runner.graph.language.operators import BY_NAME
@@ -76,6 +77,19 @@ def axes_of(axes: tuple[str, ...]) -> Term:
     """Build the argument for mesh axes: `'x'`, `('x', 'y')`."""
     names = tuple(map(Const, axes))
     return names[0] if len(names) == 1 else Group(names)
+
+
+def value_of(term: Term, operators: Container[str] = BY_NAME) -> Any:
+    """The value of a term of literals, tuples, lists and these operators. Raises `ValueError` for any other."""
+    match term:
+        case Const(value=value):
+            return value
+        case Group(items=items, kind=kind):
+            return (list if kind == "list" else tuple)(value_of(item, operators) for item in items)
+        case Apply(operation=operation, operands=operands, spelled="operator") if operation in operators:
+            return BY_NAME[operation].python(*(value_of(operand, operators) for operand in operands))
+        case _:
+            raise ValueError(term)
 
 
 def place_of(call: Apply, parameter: str) -> int | str | None:

@@ -14,7 +14,7 @@ from runner.base.lazy import dataclass
 from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
-from runner.graph.term import Apply, Name, Term, names
+from runner.graph.term import Apply, Name, Term, names, operates
 from runner.programs.derivation.completing import Stripping, around
 from runner.programs.derivation.sharing import collectives
 
@@ -92,17 +92,14 @@ class _Body:
 
 def _increment(stripping: Stripping, term: Term, name: str) -> Term | None:
     """The term `acc + psum(x)` rewritten to `acc + x`; None if it has another form."""
-    match term:
-        case Apply(operation=sign, operands=(left, right), spelled="operator") if OPERATIONS[sign].adds:
-            if left == Name(name):
-                stripped = stripping.strip(right)
-                return None if stripped is None else replace(term, operands=(left, stripped))
-            if right == Name(name) and OPERATIONS[sign].commutes:
-                stripped = stripping.strip(left)
-                return None if stripped is None else replace(term, operands=(stripped, right))
-            return None
-        case _:
-            return None
+    if not operates(term) or not OPERATIONS[term.operation].adds:
+        return None
+    left, right = term.operands
+    if left == Name(name):
+        stripped = stripping.strip(right)
+        return None if stripped is None else replace(term, operands=(left, stripped))
+    stripped = stripping.strip(left) if right == Name(name) and OPERATIONS[term.operation].commutes else None
+    return None if stripped is None else replace(term, operands=(stripped, right))
 
 
 def _all_collectives(line: TracedLine) -> Iterator[Term]:

@@ -17,8 +17,9 @@ from runner.experiment.traced import TracedTerm
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.operations.row import Reduction
 from runner.graph.language.parts import called
+from runner.graph.model import literal
 from runner.graph.sharding import moves
-from runner.graph.term import Apply, Const, Name, Term, calls
+from runner.graph.term import Apply, Term, bare, calls, children, operates, remade
 from runner.programs.derivation.calls import itemsize
 from runner.programs.derivation.laying import Layouts
 from runner.programs.derivation.rules import PricedAssignment
@@ -112,30 +113,28 @@ class Stripping:
 
     def strip(self, term: Term) -> Term | None:
         """A term linear in sums over devices, without these sums; None if it is not linear."""
-        match term:
-            case Apply() if calls(term, _SUMS):
-                self.sums.append(term)
-                return term.operands[0]
-            case Name(name=name) if (line := self.read_once(name)) is not None:
-                stripped = self.strip(line.term)
-                if stripped is None:
-                    return None
-                self.stripped[name] = stripped
-                return term
-            case Apply(operands=operands) if (row := called(term)) is not None and row.linear == "together":
-                parts = [self.strip(operand) for operand in operands]
-                kept = tuple(part for part in parts if part is not None)
-                return replace(term, operands=kept) if len(kept) == len(parts) else None
-            case Apply(operands=(left, right)) if (row := called(term)) is not None and row.linear:
-                if self.is_scalar(right):
-                    stripped = self.strip(left)
-                    return None if stripped is None else replace(term, operands=(stripped, right))
-                if row.linear == "each" and self.is_scalar(left):
-                    stripped = self.strip(right)
-                    return None if stripped is None else replace(term, operands=(left, stripped))
+        if calls(term, _SUMS):
+            self.sums.append(term)
+            return term.operands[0]
+        name, row, parts = bare(term), called(term), children(term)
+        if name is not None:
+            line = self.read_once(name)
+            stripped = None if line is None else self.strip(line.term)
+            if stripped is None:
                 return None
-            case _:
-                return None
+            self.stripped[name] = stripped
+            return term
+        if row is None or row.linear is None:
+            return None
+        if row.linear == "together":
+            kept = tuple(part for part in map(self.strip, parts) if part is not None)
+            return remade(term, kept) if len(kept) == len(parts) else None
+        left, right = parts
+        if self.is_scalar(right):
+            stripped = self.strip(left)
+            return None if stripped is None else remade(term, (stripped, right))
+        stripped = self.strip(right) if row.linear == "each" and self.is_scalar(left) else None
+        return None if stripped is None else remade(term, (left, stripped))
 
 
 def around(collective: Apply, x: Term) -> Apply:
@@ -143,14 +142,8 @@ def around(collective: Apply, x: Term) -> Apply:
     return replace(collective, operands=(x, *collective.operands[1:]))
 
 
-def is_scalar(term: Term, numbers: Container[str]) -> bool:
+def is_scalar(term: Term, numbers: Container[str | None]) -> bool:
     """Whether a term is a number, the same on all devices; `numbers` are the names that stand for one."""
-    match term:
-        case Const(value=value):
-            return isinstance(value, int | float)
-        case Name(name=name):
-            return name in numbers
-        case Apply(operands=operands, spelled="operator"):
-            return all(is_scalar(operand, numbers) for operand in operands)
-        case _:
-            return False
+    if operates(term):
+        return all(is_scalar(operand, numbers) for operand in term.operands)
+    return isinstance(literal(term), int | float) or bare(term) in numbers

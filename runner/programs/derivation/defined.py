@@ -14,7 +14,7 @@ from runner.base.untyped import is_sequence
 from runner.graph.language.definitions import compiled, names_read, read
 from runner.graph.language.operations import OPERATIONS, Operation
 from runner.graph.language.operators import BY_NAME
-from runner.graph.term import Apply, Name, Term
+from runner.graph.term import Apply, Name, Term, bare
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize
 from runner.programs.derivation.completing import reduced
 from runner.programs.derivation.reductions import ALONG
@@ -67,7 +67,7 @@ class _Following:
             raise NotStatic
 
         def named(name: str, value: _Part) -> _Part:
-            again = texts.count(name) > 1 and not isinstance(value.term, Name)
+            again = texts.count(name) > 1 and bare(value.term) is None
             if not (again or value.term in self.completed) or self.site is None:
                 return value
             return replace(value, term=self.site.define(name, value.term))

@@ -15,9 +15,9 @@ from runner.base.layout import Spec, Typed
 from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, time_text
 from runner.compiled.estimate.prices import BYTES
-from runner.graph.model import Equation, Operand, Ref
+from runner.graph.model import Equation, Operand, Ref, inside, kind_of, with_parts
 from runner.graph.sharding import moves
-from runner.graph.term import Group, Name, Term
+from runner.graph.term import Name, Term, bare, elements
 from runner.programs.derivation.accumulating import added_up
 from runner.programs.derivation.calls import NotStatic, is_number
 from runner.programs.derivation.completing import Derivative, completed, together
@@ -89,10 +89,9 @@ class Expressions:
         match operand:
             case Ref(number=number):
                 return names.binding(names.statics.spelling.named[number]).value
-            case Group():
-                return DeviceValue(self.whole(operand), None, Spec())
             case _:
-                raise AssertionError(operand)  # no other operand can depend on an array
+                # A tuple or a list: no other operand can depend on an array.
+                return DeviceValue(self.whole(operand), None, Spec())
 
     def result(self, equation: Equation, goal: Spec | None = None, *, alone: bool = False) -> DeviceValue:
         """The value of an equation on one device; for the arguments see `value`."""
@@ -160,11 +159,11 @@ class Expressions:
         layouts.spend(rule.sendings(self.mesh, choice.assignment, layouts.prices), scope)
         layouts.compute(choice.computing, scope)
         if call.elements:
-            results = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
+            results = elements(made) or elements_of(made, len(call.elements))
             specs = [choice.spec.padded(len(t.shape)) for t in call.elements]
             parts = zip(results, call.elements, specs, strict=True)
-            elements = tuple(DeviceValue(part, t.shape, spec, t.dtype) for part, t, spec in parts)
-            return DeviceValue(made, None, Spec(), elements=elements)
+            several = tuple(DeviceValue(part, t.shape, spec, t.dtype) for part, t, spec in parts)
+            return DeviceValue(made, None, Spec(), elements=several)
         make = self._maker(site, write)
         halo = frozenset(d for d in rule.edges if choice.spec[d])
         value = DeviceValue(
@@ -223,16 +222,17 @@ class Expressions:
         Its gradient is then summed over these axes once instead of in each step, or for each line.
         """
         names = self.names
-        if not axes or not isinstance(term, Name) or term.name not in self._spread:
+        name = bare(term)
+        if not axes or name is None or name not in self._spread:
             return term
-        if names.scopes[-1].steps == 1 and term.name not in self._read_again:
+        if names.scopes[-1].steps == 1 and name not in self._read_again:
             return term
         over = tuple(axis for axis in self.mesh.axes if axis in axes)
-        spread = self.layouts.spread.get((term.name, over))
+        spread = self.layouts.spread.get((name, over))
         if spread is None:
-            spread = names.fresh(f"{term.name}_varying")
+            spread = names.fresh(f"{name}_varying")
             names.put(spread, built("pcast({x}, {over}, to='varying')", x=term, over=over), names.scopes[0])
-            self.layouts.spread[term.name, over] = spread
+            self.layouts.spread[name, over] = spread
         return Name(spread)
 
     def _derivative(self, equation: Equation, typed: Typed) -> Derivative:
@@ -261,8 +261,8 @@ class Expressions:
 
     def whole(self, operand: Operand) -> Term:
         """The term of a whole operand; of a tuple or list, with each element whole."""
-        if isinstance(operand, Group):
-            return Group(tuple(map(self.whole, operand.items)), operand.kind)
+        if kind_of(operand):
+            return with_parts(operand, list(map(self.whole, inside(operand))))
         return self.layouts.whole(self.value(operand))
 
     def _wanted(self, equation: Equation, results: Sequence[Typed], goal: Spec | None) -> Spec | None:

@@ -8,12 +8,12 @@ from typing import Any
 
 from runner.graph.language.notation import Labels
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.model import CombiningFunction, Equation, Operand, Ref, inside
-from runner.graph.term import NOTHING, Group, Slice
-from runner.programs.derivation.calls import UNKNOWN, Argument, Call, Kind, NotStatic
+from runner.graph.model import CombiningFunction, Equation, Operand, Ref, entries, inside, kind_of
+from runner.graph.term import NOTHING
+from runner.programs.derivation.calls import UNKNOWN, Argument, Call, NotStatic
 from runner.programs.derivation.scopes import Names
 from runner.programs.derivation.statics import Statics
-from runner.programs.derivation.terms import arguments, items
+from runner.programs.derivation.terms import arguments
 from runner.programs.derivation.values import DeviceValue
 
 
@@ -23,7 +23,7 @@ def leaves(statics: Statics, equation: Equation) -> Iterator[tuple[str, Operand]
     def below(place: str, part: Operand) -> Iterator[tuple[str, Operand]]:
         if statics.term(part) is not None:
             return
-        if isinstance(part, Group | Slice):
+        if kind_of(part):
             for i, child in enumerate(inside(part)):
                 yield from below(f"{place}[{i}]", child)
         else:
@@ -31,16 +31,6 @@ def leaves(statics: Statics, equation: Equation) -> Iterator[tuple[str, Operand]
 
     for place, part in arguments(equation):
         yield from below(place, part)
-
-
-def _kind(operand: Operand) -> Kind:
-    match operand:
-        case Group(kind=kind):
-            return kind
-        case Slice():
-            return "slice"
-        case _:
-            return ""
 
 
 def call_of(names: Names, equation: Equation, values: Mapping[str, DeviceValue], *, free: bool, alone: bool) -> Call:
@@ -53,7 +43,7 @@ def call_of(names: Names, equation: Equation, values: Mapping[str, DeviceValue],
     statics = names.statics
 
     def argument(place: str, part: Operand) -> Argument:
-        static, kind, value = statics.term(part) is not None, _kind(part), values.get(place)
+        static, kind, value = statics.term(part) is not None, kind_of(part), values.get(place)
         parts = tuple(argument(f"{place}[{i}]", item) for i, item in enumerate(inside(part))) if kind else None
         if static or kind == "slice":
             return Argument(place, None, static, _known(statics, part, parts), parts, kind)
@@ -83,7 +73,7 @@ def _known(statics: Statics, operand: Operand, parts: tuple[Argument, ...] | Non
     """The static value of an argument: `UNKNOWN` if it is not known, the term of a function."""
     if isinstance(operand, CombiningFunction):
         return statics.term(operand)
-    if isinstance(operand, Slice):
+    if kind_of(operand) == "slice":
         values = [part.value for part in parts or ()]
         return UNKNOWN if any(value is UNKNOWN for value in values) else slice(*values)
     try:
@@ -121,15 +111,15 @@ def _trims(names: Names, reader: Equation, number: int, d: int, shape: tuple[int
     """Whether an equation slices value `number` relative to its edges, to the length of `shape` along `d`."""
     if reader.spelled != "index" or reader.reads.count(number) > 1 or not _is(reader.operands[0], number):
         return False
-    typed, taken = names.type_at(reader.results[0].number), items(reader.operands[1])
-    if typed is None or len(typed.shape) != len(shape) or not all(isinstance(item, Slice) for item in taken):
+    typed, taken = names.type_at(reader.results[0].number), entries(reader.operands[1])
+    if typed is None or len(typed.shape) != len(shape) or any(kind_of(item) != "slice" for item in taken):
         return False
     return typed.shape[d] == shape[d] and d < len(taken) and _from_edges(names.statics, taken[d])
 
 
 def _start(statics: Statics, reader: Equation) -> tuple[int, ...]:
     """The start, in each dimension, of the slice that a trimming reader takes."""
-    between = (item.lower for item in items(reader.operands[1]) if isinstance(item, Slice))
+    between = (inside(item)[0] for item in entries(reader.operands[1]) if kind_of(item) == "slice")
     return tuple(0 if lower == NOTHING else statics.value(lower) for lower in between)
 
 
@@ -139,10 +129,9 @@ def _is(operand: Operand, number: int) -> bool:
 
 def _from_edges(statics: Statics, item: Operand) -> bool:
     """Whether a slice is relative to the edges (`1:-1`, `:-2`, `2:`), so that it applies to a block as well."""
-    assert isinstance(item, Slice)
     try:
-        lower = 0 if item.lower == NOTHING else statics.value(item.lower)
-        upper = -1 if item.upper == NOTHING else statics.value(item.upper)
+        taken = statics.value(item)
     except NotStatic:
         return False
-    return item.step == NOTHING and isinstance(lower, int) and lower >= 0 and isinstance(upper, int) and upper < 0
+    lower, upper = 0 if taken.start is None else taken.start, -1 if taken.stop is None else taken.stop
+    return taken.step is None and isinstance(lower, int) and lower >= 0 and isinstance(upper, int) and upper < 0

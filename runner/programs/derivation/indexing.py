@@ -7,14 +7,15 @@ from collections.abc import Callable
 
 from runner.base.lazy import dataclass
 from runner.graph.language.parts import at_index
-from runner.graph.model import INDEX
-from runner.graph.term import NOTHING, Const, Group, Slice, Term
+from runner.graph.model import INDEX, inside, kind_of
+from runner.graph.model import entries as index_entries
+from runner.graph.term import NOTHING, Const, Group, Slice, Term, elements
 from runner.programs.derivation.calls import UNKNOWN, Argument, Call, NotStatic, is_number
 from runner.programs.derivation.lookups import entries, looked_up, subscript
 from runner.programs.derivation.registry import Way, rule_for
 from runner.programs.derivation.rules import Rule, every, followed_by
 from runner.programs.derivation.site import Site
-from runner.programs.derivation.terms import ALL, built, constant, divided, indexed, items, spread
+from runner.programs.derivation.terms import ALL, built, constant, divided, indexed, spread
 from runner.programs.derivation.updating import READS
 
 
@@ -183,13 +184,15 @@ def _range(bounds: range, size: int, place: str = "") -> Taken:
 
 
 def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
-    operands = dict(zip((entry.place for entry in entries(site.call)), items(site.equation.operands[1]), strict=True))
+    operands = dict(
+        zip((entry.place for entry in entries(site.call)), index_entries(site.equation.operands[1]), strict=True)
+    )
     halo = site.call.operand.halo
     for d, taken in enumerate(takes):
         item = operands.get(taken.place)
-        if isinstance(item, Slice) and site.over(d) and d not in halo:
-            stepped = taken.count is not None and item.step != NOTHING
-            operands[taken.place] = Slice(item.lower, NOTHING, item.step) if stepped else ALL
+        if item is not None and kind_of(item) == "slice" and site.over(d) and d not in halo:
+            lower, _, step = inside(item)
+            operands[taken.place] = Slice(lower, NOTHING, step) if taken.count is not None and step != NOTHING else ALL
     if whole is None:
         return site.rewritten({place: site.part(place, item) for place, item in operands.items()})
     while takes and not takes[-1].place:
@@ -299,7 +302,7 @@ def _as_dynamic(site: Site, takes: list[Taken], whole: int | None) -> Term:
         # A slice of the size of its dimension is the operand: its start is clamped to 0.
         all_of_it = axis is not None and takes[axis].count is None and site.over(axis)
         return site.x if all_of_it or whole is not None else site.rewritten()
-    sizes = given.items if isinstance(given, Group) else map(Const, site.call.static("slice_sizes"))
+    sizes = elements(given) or map(Const, site.call.static("slice_sizes"))
     local = [divided(site.part("", size), site.parts((d,))) for d, size in enumerate(sizes)]
     if whole is None:
         return site.rewritten({"slice_sizes": Group(tuple(local))} if any(site.assignment.values()) else {})

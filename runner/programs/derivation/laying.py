@@ -11,7 +11,7 @@ from typing import TypeAlias
 from runner.base.layout import Spec
 from runner.compiled.estimate.prices import Prices, Sending
 from runner.graph.sharding import moves
-from runner.graph.term import Apply, Const, Group, Name, Term
+from runner.graph.term import Const, Group, Name, Term, remade
 from runner.programs.derivation.calls import itemsize
 from runner.programs.derivation.scopes import Binding, Names, Scope
 from runner.programs.derivation.terms import built, constant, gathered
@@ -130,11 +130,9 @@ class Layouts:
         binding = self.names.bound_to(value)
         if value.made is not None:
             self.asked.setdefault(value.made, spec)
-        if binding is None and value.turned is not None and isinstance(value.term, Apply):
+        if binding is None and value.turned is not None and value.name is None:
             turned = self.reshard(value.turned, Spec(spec[::-1]))
-            return replace(
-                value, term=replace(value.term, operands=(turned.term,)), spec=spec, turned=turned, made=None
-            )
+            return replace(value, term=remade(value.term, (turned.term,)), spec=spec, turned=turned, made=None)
         if binding is not None and spec in binding[1].held:
             return binding[1].held[spec]
         steps = self.moves(value.shape, value.dtype, value.spec, spec)

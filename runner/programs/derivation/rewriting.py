@@ -10,21 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from runner.base.layout import Spec, Typed
 from runner.base.lazy import dataclass
 from runner.experiment.changing import ChangingGraph
 from runner.graph.language.lines import line_of, lines, repeat
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.model import INDEX, Equation, Graph, Operand, Ref, Repeat, walk
+from runner.graph.model import INDEX, Equation, Graph, Operand, Ref, Repeat, entries, kind_of, walk
 from runner.graph.source import Line
 from runner.graph.spelling import Spelling
-from runner.graph.term import NOTHING, Apply, Group, Slice, Term
+from runner.graph.term import NOTHING, Apply, Slice, Term, elements
 from runner.programs.derivation.calls import NotStatic, is_number, itemsize
 from runner.programs.derivation.scopes import Names, NotDerived
 from runner.programs.derivation.sliding import pairs
-from runner.programs.derivation.terms import ALL, built, constant, indexed, items, number, spread
+from runner.programs.derivation.terms import ALL, built, constant, indexed, number, spread
 
 
 def rewritten(names: Names, layouts: Mapping[int, Spec]) -> Graph | None:
@@ -162,9 +162,9 @@ class _Rewriting(Spelling):
 
 def _places(rewriting: _Rewriting, entry: Operand, size: int) -> range:
     """The places that the entry of a subscript takes of a dimension; empty if they are not known one by one."""
-    if isinstance(entry, Slice):
-        return range(size)[slice(*map(rewriting.names.statics.value, (entry.lower, entry.upper, entry.step)))]
     at = rewriting.names.statics.value(entry)
+    if isinstance(at, slice):
+        return range(size)[cast("slice[Any, Any, Any]", at)]
     return range(size)[at : at + 1 or None] if isinstance(at, int) else range(0)
 
 
@@ -175,16 +175,16 @@ def _element(rewriting: _Rewriting, equation: Equation) -> Term | None:
     row = None if producer is None else OPERATIONS.get(producer.operation)
     if producer is None or row is None or not producer.operands or (row.scan is None and row.name != "sort"):
         return None
-    x, taken = producer.operands[0], [*items(equation.operands[1])]
+    x, taken = producer.operands[0], [*entries(equation.operands[1])]
     typed, result = rewriting.names.type_of(x), rewriting.names.type_of(equation.operands[0])
     axis = rewriting.argument(producer, "axis")
     if typed is None or typed != result or len(taken) > len(typed.shape) or (axis is None and len(typed.shape) > 1):
         return None
     d = (axis or 0) % len(typed.shape)
     others = [item for at, item in enumerate(taken) if at != d]
-    if rewriting.blocks(x, d) < 2 or d >= len(taken) or any(not isinstance(item, Slice) for item in others):
+    if rewriting.blocks(x, d) < 2 or d >= len(taken) or any(kind_of(item) != "slice" for item in others):
         return None
-    keeps, places = isinstance(taken[d], Slice), _places(rewriting, taken[d], typed.shape[d])
+    keeps, places = kind_of(taken[d]) == "slice", _places(rewriting, taken[d], typed.shape[d])
     # A sum of smaller integers has a wider type.
     if not places or not (is_number(typed, "float") or (is_number(typed, "int") and itemsize(typed.dtype) >= 4)):
         return None
@@ -266,7 +266,7 @@ def _of_product(rewriting: _Rewriting, equation: Equation) -> Term | None:
 def _of_ends(rewriting: _Rewriting, equation: Equation) -> Term | None:
     """Of an array's last part before its first, along a sharded dimension: the array, rolled."""
     arrays = rewriting.given(equation, "arrays")
-    parts = [rewriting.names.equation(part) for part in arrays.items] if isinstance(arrays, Group) else []
+    parts = [rewriting.names.equation(part) for part in elements(arrays) or ()]
     if len(parts) != 2 or any(part is None or part.spelled != INDEX for part in parts):
         return None
     subscripts = [part.operands for part in parts if part is not None]
@@ -275,12 +275,12 @@ def _of_ends(rewriting: _Rewriting, equation: Equation) -> Term | None:
     if x != subscripts[1][0] or typed is None or not typed.shape or not isinstance(axis, int):
         return None
     d = axis % len(typed.shape)
-    entries = [items(index) for _, index in subscripts]
-    others = [entry for taken in entries for at, entry in enumerate(taken) if at != d]
-    if rewriting.blocks(x, d) < 2 or any(entry != ALL for entry in others) or min(map(len, entries)) <= d:
+    takes = [entries(index) for _, index in subscripts]
+    others = [entry for taken in takes for at, entry in enumerate(taken) if at != d]
+    if rewriting.blocks(x, d) < 2 or any(entry != ALL for entry in others) or min(map(len, takes)) <= d:
         return None
-    last, first = (_places(rewriting, taken[d], typed.shape[d]) for taken in entries)
-    if not all(isinstance(taken[d], Slice) for taken in entries) or first != range(len(first)):
+    last, first = (_places(rewriting, taken[d], typed.shape[d]) for taken in takes)
+    if not all(kind_of(taken[d]) == "slice" for taken in takes) or first != range(len(first)):
         return None
     if last != range(len(first), typed.shape[d]):
         return None

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Literal
 
 from runner.base.layout import Spec
-from runner.graph.model import Operand
-from runner.graph.term import Apply, Group, Term
+from runner.graph.model import Operand, literal
+from runner.graph.term import Group, Term, elements
 from runner.programs.derivation.calls import Call
 from runner.programs.derivation.pointwise import aligned
 from runner.programs.derivation.registry import Write, rule_for
@@ -119,7 +119,7 @@ def _reshaped(site: Site) -> Term:
     argument = site.argument("shape")
     if argument is None:
         return site.rewritten()
-    entries = argument.items if isinstance(argument, Group) else None
+    entries = elements(argument)
     if entries is None or len(entries) != len(site.local):
         return built("reshape({x}, {shape})", x=site.x, shape=constant(site.local))
     cut = map(site.parts, site.rule.result)
@@ -130,12 +130,7 @@ def _reshaped(site: Site) -> Term:
 def _entry(site: Site, entry: Operand, n: int) -> Term:
     static = site.statics.term(entry)
     assert static is not None
-    return static if _is_signed(static) else divided(static, n)
-
-
-def _is_signed(term: Term) -> bool:
-    """Whether an entry of a shape is `-1`, to be inferred from the others."""
-    return isinstance(term, Apply) and term.spelled == "operator" and len(term.operands) == 1
+    return static if literal(static) == -1 else divided(static, n)
 
 
 @rule_for("reshape", "ravel", write=_reshaped)

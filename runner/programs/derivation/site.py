@@ -9,8 +9,8 @@ from typing import Any
 
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
-from runner.graph.model import Equation, Operand, inside
-from runner.graph.term import Apply, Const, Group, Name, Slice, Term
+from runner.graph.model import Equation, Operand, inside, kind_of, with_parts
+from runner.graph.term import Term, elements, spelled
 from runner.programs.derivation.calls import Call
 from runner.programs.derivation.completing import Derivative
 from runner.programs.derivation.laying import Layouts
@@ -76,12 +76,8 @@ class Site:
         """The term of an argument or a part of one: from `terms` by place, otherwise whole."""
         if place in terms:
             return terms[place]
-        parts = tuple(self.part(f"{place}[{i}]", item, terms) for i, item in enumerate(inside(part)))
-        if isinstance(part, Group):
-            return Group(parts, part.kind)
-        if isinstance(part, Slice):
-            lower, upper, step = parts
-            return Slice(lower, upper, step)
+        if kind_of(part):
+            return with_parts(part, [self.part(f"{place}[{i}]", each, terms) for i, each in enumerate(inside(part))])
         static = self.statics.term(part)
         return self.layouts.whole(self.values[place]) if static is None else static
 
@@ -91,8 +87,8 @@ class Site:
         if place in operands or not place.endswith("]"):
             return operands.get(place)
         outer, _, at = place[:-1].rpartition("[")
-        around = self.argument(outer)
-        return around.items[int(at)] if isinstance(around, Group) else None
+        around = elements(self.argument(outer))
+        return None if around is None else around[int(at)]
 
     def whole(self, place: str) -> Term:
         """The term of a whole argument."""
@@ -107,8 +103,7 @@ class Site:
 
     def named(self, what: str, term: Term) -> Term:
         """A term that can be read twice: itself if it is short, else the name of a new line."""
-        short = isinstance(term, Name | Const) or (isinstance(term, Apply) and term.spelled == ".T")
-        return term if short else self.define(what, term)
+        return term if spelled(term) in (None, ".T") else self.define(what, term)
 
     def ours(self, what: str) -> None:
         """Note that a part of the line is not in the plan, which leaves it to the partitioner."""

@@ -11,8 +11,9 @@ from typing import Any
 from runner.base.untyped import is_sequence
 from runner.graph.language.operations import COMPUTATIONS, OPERATIONS
 from runner.graph.language.operations.row import Scan
-from runner.graph.language.parts import computed
-from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Name, Slice, Term, children, mapped
+from runner.graph.language.parts import called, computed
+from runner.graph.model import literal
+from runner.graph.term import NOTHING, Group, Lambda, Slice, Term, bare, children, element_of, elements, mapped
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize
 from runner.programs.derivation.reductions import ALONG, default_axis
 from runner.programs.derivation.registry import Write, rule_for
@@ -323,13 +324,8 @@ def _combined(fn: str | Lambda, left: list[Term], right: list[Term], *, several:
     arguments = dict(zip(fn.parameters, (left, right), strict=True))
 
     def applied(part: Term) -> Term:
-        match part:
-            case Apply(operands=(Name(name=name), Const(value=int(at))), spelled="index"):
-                return arguments[name][at]
-            case Name(name=name):
-                return arguments[name][0] if name in arguments else part
-            case _:
-                return mapped(part, applied)
+        name, at = element_of(part) or (bare(part), 0)
+        return mapped(part, applied) if name is None else arguments[name][at] if name in arguments else part
 
     body = applied(fn.body)
     return list(children(body)) if several else [body]
@@ -337,22 +333,18 @@ def _combined(fn: str | Lambda, left: list[Term], right: list[Term], *, several:
 
 def _by_element(fn: str | Lambda, *, several: bool) -> bool:
     """Whether the function combines its two operands elementwise."""
-    if not isinstance(fn, Lambda):
+    if isinstance(fn, str):
         return OPERATIONS[COMPUTATIONS[fn].operation].elementwise
 
     def check(term: Term) -> bool:
-        match term:
-            case Const():
-                return True
-            case Name(name=name):
-                return not several or name not in fn.parameters
-            case Apply(operands=(Name(name=name), Const(value=int())), spelled="index"):
-                return several and name in fn.parameters
-            case Apply(operation=operation, operands=operands, named=(), spelled="call" | "operator"):
-                return OPERATIONS[operation].elementwise and all(map(check, operands))
-            case _:
-                return False
+        name, row, element = bare(term), called(term), element_of(term)
+        if name is not None:
+            return not several or name not in fn.parameters
+        if element is not None:
+            return several and element[0] in fn.parameters
+        return literal(term) is not None or (row is not None and row.elementwise and all(map(check, children(term))))
 
     if several:
-        return isinstance(fn.body, Group) and all(map(check, fn.body.items))
+        combined = elements(fn.body)
+        return combined is not None and all(map(check, combined))
     return check(fn.body)

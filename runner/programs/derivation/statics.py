@@ -11,9 +11,9 @@ from runner.base.layout import Typed
 from runner.base.lazy import dataclass
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.operators import BY_NAME
-from runner.graph.model import CombiningFunction, Equation, Operand, Ref, Size
+from runner.graph.model import CombiningFunction, Equation, Operand, Ref, Size, inside, valued, with_parts
 from runner.graph.spelling import Spelling
-from runner.graph.term import Apply, Const, Group, Name, Slice, Term
+from runner.graph.term import Apply, Name, Term
 from runner.programs.derivation.calls import NotStatic
 from runner.programs.derivation.terms import constant
 
@@ -35,7 +35,7 @@ class Statics:
     def term(self, operand: Operand) -> Term | None:
         """The term of an operand that depends on no array, else None; an array's shape counts as static."""
         match operand:
-            case Const() | Size() | CombiningFunction():
+            case Size() | CombiningFunction():
                 # A combining function reads nothing but its two operands.
                 return self.spelling.operand(operand)
             case Ref(number=number) if number in self.spelling.parts:
@@ -43,12 +43,9 @@ class Statics:
             case Ref(number=number):
                 name = self.spelling.named[number]
                 return Name(name) if self.is_step(name) else None
-            case Group(items=items, kind=kind):
-                parts = self._all(*items)
-                return None if parts is None else Group(parts, kind)
-            case Slice(lower=lower, upper=upper, step=step):
-                parts = self._all(lower, upper, step)
-                return None if parts is None else Slice(parts[0], parts[1], parts[2])
+            case _:
+                parts = self._all(*inside(operand))
+                return None if parts is None else with_parts(operand, parts)
 
     def of(self, equation: Equation) -> Term | None:
         """The term of an equation that depends on no array, else None."""
@@ -82,19 +79,16 @@ class Statics:
         return OPERATIONS[call.operation].numpy(np.broadcast_to(0, typed.shape))
 
     def value(self, operand: Operand) -> Any:
-        """The number, tuple or string that an operand stands for. Raises `NotStatic`."""
+        """The number, tuple, slice or string that an operand stands for. Raises `NotStatic`."""
         match operand:
-            case Const(value=value):
-                return value
             case Size(name=name):
                 return CONSTANTS[name] if name in CONSTANTS else self.dims[name]
-            case Group(items=items, kind=kind):
-                values = map(self.value, items)
-                return tuple(values) if kind == "tuple" else list(values)
             case Ref(number=number) if number in self.spelling.parts:
                 return self._value(self.spelling.parts[number])
-            case _:
+            case Ref() | CombiningFunction():
                 raise NotStatic
+            case _:
+                return valued(operand, map(self.value, inside(operand)))
 
     def _value(self, equation: Equation) -> Any:
         match equation:

@@ -14,8 +14,8 @@ from typing import TypeAlias
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.parts import at_index, operator
 from runner.graph.language.syntax import parse
-from runner.graph.model import INDEX, Equation, Operand
-from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Literals, Name, Slice, Term, mapped, placed
+from runner.graph.model import INDEX, Equation, Operand, literal
+from runner.graph.term import NOTHING, Apply, Const, Group, Literals, Slice, Term, bare, calls, mapped, placed
 
 ALL = Slice(NOTHING, NOTHING, NOTHING)
 """The slice `:`."""
@@ -34,12 +34,10 @@ def built(template: str, **parts: Part) -> Term:
     called = {f"_{name}": part for name, part in parts.items() if isinstance(part, str)}
 
     def filled(term: Term) -> Term:
-        if isinstance(term, Name):
-            return terms.get(term.name, term)
+        if (name := bare(term)) is not None:
+            return terms.get(name, term)
         term = mapped(term, filled)
-        if isinstance(term, Apply) and term.operation in called:
-            return replace(term, operation=called[term.operation])
-        return term
+        return replace(term, operation=called[term.operation]) if calls(term, called) else term
 
     return filled(_template(template))
 
@@ -61,14 +59,14 @@ def _term(part: Part) -> Term:
 def constant(part: Part) -> Term:
     """The term of a number, string, None, tuple or list; terms stay as they are."""
     match part:
-        case Name() | Const() | Apply() | Group() | Slice() | Lambda() | Listed():
-            return part
         case int() | float() if part < 0:
             return operator("negative", Const(-part))
         case None | bool() | int() | float() | complex() | str() | EllipsisType():
             return Const(part)
-        case _:
+        case Sequence():
             return Group(tuple(map(constant, part)), "list" if isinstance(part, list) else "tuple")
+        case _:
+            return part
 
 
 def gathered(x: Term, over: tuple[str, ...], **keywords: Part) -> Apply:
@@ -96,17 +94,12 @@ def number(value: float) -> Term:
     return built("-inf" if value < 0 else "inf") if math.isinf(value) else Const(int(value))
 
 
-def items(index: Operand) -> tuple[Operand, ...]:
-    """The entries between the brackets, dimension by dimension."""
-    return index.items if isinstance(index, Group) and index.kind == "tuple" else (index,)
-
-
 def divided(term: Term, parts: int) -> Term:
     """A size divided by the number of parts: `B // 4`, `16`."""
     if parts == 1:
         return term
-    if isinstance(term, Const) and isinstance(term.value, int):
-        return Const(term.value // parts)
+    if isinstance(size := literal(term), int):
+        return Const(size // parts)
     return built("{n} // {parts}", n=term, parts=parts)
 
 

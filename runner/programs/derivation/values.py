@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
-from runner.graph.term import Name, Term
+from runner.graph.term import Term, bare
 
 
 class Unmade(Exception):
@@ -46,4 +46,4 @@ class DeviceValue:
     @property
     def name(self) -> str | None:
         """The name of the line that gives it; None if its term is an expression."""
-        return self.term.name if isinstance(self.term, Name) else None
+        return bare(self.term)

@@ -19,10 +19,10 @@ from runner.graph.language.lines import RepeatLines
 from runner.graph.language.lines import lines as lines_in
 from runner.graph.language.parts import operator
 from runner.graph.language.syntax import Expression, SyntaxFault
-from runner.graph.model import Equation, Graph, LoopForm, Operand, Repeat
+from runner.graph.model import Equation, Graph, LoopForm, Operand, Repeat, literal
 from runner.graph.sharding import moves
 from runner.graph.source import Source
-from runner.graph.term import Apply, Const, Name, Term
+from runner.graph.term import Const, Name, Term, calls, children
 from runner.programs.derivation.accumulating import Accumulation, accumulated
 from runner.programs.derivation.calls import is_number, itemsize
 from runner.programs.derivation.completing import is_scalar
@@ -161,7 +161,7 @@ class Writer:
             for d, axes in enumerate(array.layout.spec):
                 if single := tuple(axis for axis in axes if self.mesh.sizes[axis] == 1):
                     term = gathered(term, single, axis=d, tiled=True, to="invarying")
-            if not isinstance(term, Name):
+            if term != Name(array.name):
                 name = self.names.fresh(f"{array.name}_same")
                 self.names.put(name, term)
                 self._singled[array.name] = Name(name)
@@ -485,17 +485,16 @@ class Writer:
 
 def _number(value: DeviceValue) -> str:
     """The dtype of the array that a static number becomes."""
-    literal = value.term.value if isinstance(value.term, Const) else None
-    return "bool" if isinstance(literal, bool) else "int32" if isinstance(literal, int) else "float32"
+    number = literal(value.term)
+    return "bool" if isinstance(number, bool) else "int32" if isinstance(number, int) else "float32"
 
 
 def below(init: Any, experiment: Experiment) -> int | None:
     """The exclusive bound on an array's integers that its `init` sets, as `integers(0, V)` does; None if none."""
-    match init:
-        case Expression(term=Apply(operation="integers", operands=(Const(value=0), bound), named=())):
-            try:
-                return static.evaluate(Expression.of(bound), experiment.dims)
-            except SyntaxFault:
-                return None
-        case _:
-            return None
+    if not isinstance(init, Expression) or not calls(init.term, ("integers",)) or len(children(init.term)) != 2:
+        return None
+    first, bound = children(init.term)
+    try:
+        return static.evaluate(Expression.of(bound), experiment.dims) if literal(first) == 0 else None
+    except SyntaxFault:
+        return None

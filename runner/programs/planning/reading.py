@@ -15,7 +15,7 @@ from runner.experiment.model import Experiment
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.sharding import moves
-from runner.graph.term import Group, Name
+from runner.graph.term import Name, elements
 from runner.programs.derivation.calls import NotStatic, itemsize
 from runner.programs.derivation.facts import leaves
 from runner.programs.derivation.ruling import Ruled, Rulings
@@ -180,8 +180,11 @@ class _LayableReader:
                 tensor.name = result.name
                 if goal is not None:
                     self._lay(tensors[0], *goal)
+            line = str(equation.source.line)
             if not inside:
                 self.layable.named[result.name] = tensors[0]
+            elif line not in self._frames:
+                self.layable.inside[line] = tensors[0]
         self._tensors[result.number] = tensors
 
     def _named_again(self, at: int, name: str, goal: tuple[str, Spec], steps: int) -> int:
@@ -192,14 +195,11 @@ class _LayableReader:
         return again
 
     def _read(self, operand: Operand) -> _Tensors:
-        match operand:
-            case Ref(number=number):
-                return self._tensors.get(number)
-            case Group(items=items):
-                parts = [self._read(item) for item in items]
-                return tuple(at for part in parts if part for at in part) if all(parts) else None
-            case _:
-                return None
+        if isinstance(operand, Ref):
+            return self._tensors.get(operand.number)
+        items = elements(operand)
+        parts = [self._read(item) for item in items or ()]
+        return None if items is None or not all(parts) else tuple(at for part in parts if part for at in part)
 
     def _computed(self, equation: Equation, steps: int) -> _Tensors:
         """The tensors of an equation's result."""

@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 
 from runner.base.lazy import dataclass
+from runner.graph import model
 from runner.graph.language.operations import CONSTANTS
-from runner.graph.term import Apply, Const, Name, Term
+from runner.graph.term import Const, Term, bare, operates
 from runner.programs.derivation.terms import Part, built, constant
 from runner.worker import calls
 
@@ -106,7 +107,7 @@ def reads(*names: str) -> Callable[[Read], Read]:
 
 def as_array(term: Term, aval: Any) -> Term:
     """The term with a number as an array of the dtype of `aval`; other terms unchanged."""
-    if isinstance(term, Const):
+    if model.literal(term) is not None:
         return built("asarray({x}, {t})", x=term, t=str(aval.dtype))
     return of_its_dtype(term, aval)
 
@@ -127,15 +128,9 @@ def of_their_dtype(operands: Sequence[Term], inputs: Sequence[Any], output: Any)
 
 
 def _is_number(term: Term) -> bool:
-    match term:
-        case Const(value=bool() | int() | float() | complex()):
-            return True
-        case Name(name=name):
-            return name in CONSTANTS
-        case Apply(operation="negative" | "subtract", operands=operands, spelled="operator"):
-            return all(map(_is_number, operands))
-        case _:
-            return False
+    if operates(term, ("negative", "subtract")):
+        return all(map(_is_number, term.operands))
+    return isinstance(model.literal(term), bool | int | float | complex) or bare(term) in CONSTANTS
 
 
 _USUAL = ("bool", "int32", "float32", "complex64")

@@ -7,8 +7,9 @@ import functools
 import numpy as np
 
 from runner.base.lazy import dataclass
+from runner.graph import model
 from runner.graph.language.parts import operator
-from runner.graph.term import Apply, Const, Group, Term
+from runner.graph.term import Apply, Const, Group, Term, calls
 from runner.programs.derivation.terms import ALL, constant, indexed
 from runner.worker.primitives.application import Application, Unread, filled, literal, numpy_dtype, reads
 
@@ -189,13 +190,9 @@ def _sorted(application: Application) -> Term:
 
 def _counts_along(term: Term, axis: int) -> bool:
     """Whether a term is 0, 1, 2, … along a dimension."""
-    match term:
-        case Apply(operation="iota"):
-            return axis == 0
-        case Apply(operation="broadcasted_iota", operands=(_, _, Const(value=dimension))):
-            return dimension == axis
-        case _:
-            return False
+    if calls(term, ("broadcasted_iota",)):
+        return model.literal(term.operands[2]) == axis
+    return axis == 0 and calls(term, ("iota",))
 
 
 @reads("approx_top_k")

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import jax
 
-from runner.graph.term import Const, Term
+from runner.graph.model import literal
+from runner.graph.term import Term
 from runner.worker.primitives.application import Application, Unread, as_array, filled, reads
 
 
@@ -19,11 +20,10 @@ def _bits(application: Application) -> Term:
 @reads("random_seed")
 def _seeded(application: Application) -> Term:
     _must_be_threefry(application.params["impl"].name)
-    match application.x:
-        case Const(value=int(seed)) if seed < 2**32:
-            return application.made("key({x})")
-        case _:
-            return filled("key({x})", x=as_array(application.x, application.inputs[0]))
+    seed = literal(application.x)
+    if isinstance(seed, int) and seed < 2**32:
+        return application.made("key({x})")
+    return filled("key({x})", x=as_array(application.x, application.inputs[0]))
 
 
 @reads("random_fold_in")

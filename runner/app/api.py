@@ -430,7 +430,7 @@ def _planned(
     from runner.link.workers import Workers
     from runner.reports.record import manifest
 
-    name, where = _begun(function, folder)
+    name, where = _new_run(function, folder)
     try:
         called = _called(function, operands, where, True, arguments)
     except WrongSpecs as error:
@@ -481,7 +481,7 @@ def checked(
     from runner.reports.record import manifest
     from runner.reports.record import record as records
 
-    name, where = _begun(function, folder)
+    name, where = _new_run(function, folder)
     try:
         called = _called(function, operands, where, False, arguments)
     except WrongSpecs as error:
@@ -491,7 +491,7 @@ def checked(
     return _run({"name": name, **called.keys}, (), None, where, workers, called.arguments)
 
 
-def _begun(function: Callable[..., Any], folder: object) -> tuple[str, Path]:
+def _new_run(function: Callable[..., Any], folder: object) -> tuple[str, Path]:
     """The name of a call's experiment, and its run folder, which is begun."""
     from runner.experiment.identifiers import importable
 

@@ -408,7 +408,9 @@ def test_a_broken_serialized_module_is_refused(tmp_path: Path, data: bytes) -> N
 
 def test_hardware_gives_an_estimate_of_the_least_time(tmp_path: Path) -> None:
     (tmp_path / "step.txt").write_text(STEP)
-    estimate = runner.explain(tmp_path / "step.txt", hardware="h100").estimate
+    shown = runner.explain(tmp_path / "step.txt", hardware="h100")
+    assert "<summary>Where the time goes</summary>" in shown._repr_html_()
+    estimate = shown.estimate
     assert estimate is not None
     # Twelve all-gathers of small arrays take the latency of the switch, 5 µs each.
     assert estimate.collectives[0].seconds == pytest.approx(12 * 5e-6)

@@ -682,7 +682,7 @@ def test_a_sweep_shows_its_command_and_the_one_that_resumes_it(tmp_path: Path) -
     (home / "sweep.json").write_text(json.dumps(content))
     text = Page(of_sweep(home, 4)).text
     assert "python -m runner -m +experiment=case mesh=a,b 'arrays.A.spec=[x,null]'" in text
-    assert "Points that did not pass run again with python -m runner resume=out" in text
+    assert "To run missing points and those that failed: python -m runner resume=out" in text
 
 
 def test_a_page_of_more_than_a_sweep_shows_no_command_of_the_sweep_alone(tmp_path: Path) -> None:

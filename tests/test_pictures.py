@@ -256,6 +256,14 @@ def test_a_heading_says_type_spec_shard_bytes_copies_and_programs():
     )
 
 
+def test_outputs_of_one_layout_share_a_line():
+    outputs = [picture_of(MESH, (4, 4), [], name=name, role="output", programs=("auto",)) for name in ("C", "D")]
+    (both,) = pictures.alike(outputs)
+    assert both.lines()[-1] == "outputs of auto"
+    (three,) = pictures.alike([picture_of(MESH, (4, 4), []), *outputs])
+    assert three.lines()[-1] == "C, D: outputs of auto"
+
+
 def test_a_scalar_is_one_cell():
     picture = picture_of(MESH, (), [])
     assert boxes(block(plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0-3"]]

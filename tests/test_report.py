@@ -17,6 +17,7 @@ from runner.compiled.evidence.model import Reason
 from runner.reports.record.model import Record
 from runner.reports.record.readable import readable
 from runner.reports.record.record import started
+from runner.reports.record.verdicts import ValueVerdict
 from runner.reports.show import console, pictures, report
 from tests import evidence
 from tests.evidence import as_json
@@ -606,3 +607,12 @@ def test_a_reason_of_a_call_names_the_array_and_one_of_a_file_its_key() -> None:
     [entry] = program.collectives
     assert entry.why is not None
     assert entry.why.text == "the product sums over J, which p/w and arrays.p_w2.spec shard over x"
+
+
+def test_a_note_names_an_output_of_a_tree_by_its_path() -> None:
+    note = "result_1_0: in float64 the same program equals the oracle to 4e-16; result_1_01 is another name"
+    value = {"status": "passed", "note": note, "outputs": {"result_1_0": output()}}
+    given = record(programs={"auto": passed() | {"checks": {"value": value}}}, paths={"result_1_0": "result/1/0"})
+    verdict = readable(built(given)).programs["auto"].checks.value
+    assert isinstance(verdict, ValueVerdict)
+    assert verdict.note == note.replace("result_1_0:", "result/1/0:")

@@ -219,8 +219,7 @@ def _run(
                 text = str(error) if arguments is None else _of_argument(error)
                 record = records.ended(where, "invalid", text, overrides, folders)
             else:
-                overrides, last = composed.sources.overrides, used is None
-                record = flow.run(composed.plain, where, lambda: sources, overrides, workers, last=last)
+                record = flow.run(composed.plain, where, sources, workers, last=used is None)
             manifest.end(where)
         finally:
             if used is None:
@@ -448,14 +447,14 @@ def _planned(
             sources = replace(composed.sources, arguments=called.arguments)
             try:
                 try:
-                    result = finished(composed.plain, where, lambda: sources, (), workers)
+                    result = finished(composed.plain, where, sources, workers)
                 except InvalidExperiment as error:
                     if error.fault.key != ("constraints", _PRODUCTS):
                         raise
                     # The function has no products, so that the layouts of its arrays are the whole plan.
                     constraints = {key: of for key, of in called.keys["constraints"].items() if key != _PRODUCTS}
                     plain = {**composed.plain, "constraints": constraints}
-                    result = finished(plain, where, lambda: sources, (), workers)
+                    result = finished(plain, where, sources, workers)
             except InvalidExperiment as error:
                 raise InvalidPlan(sources.report(error.fault)) from None
         except InvalidConfiguration as error:

@@ -77,9 +77,8 @@ class Sharded:
     def _hold_to_report(self, report: Explained) -> None:
         """Compare an explanation with its golden; fail the test where they differ."""
         from runner.app import explaining
-        from runner.base.words import of_system
+        from runner.base.words import of_system, shown
         from runner.compiled.explanation.modules import UnreadableModule
-        from runner.experiment.config.sources import shown
         from runner.reports.record import golden as goldens
 
         self._held += 1
@@ -113,8 +112,7 @@ class Sharded:
 
     def _hold(self, record: Record) -> None:
         """Compare each program of a record with its golden; fail the test where they differ."""
-        from runner.base.words import of_system
-        from runner.experiment.config.sources import shown
+        from runner.base.words import of_system, shown
         from runner.reports.record import differences
         from runner.reports.record import golden as goldens
         from runner.reports.record.readable import lines_of, names_of

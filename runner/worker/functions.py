@@ -866,9 +866,9 @@ class _FunctionReader:
         """What to write where JAX's types refuse a line; `plain` reads the function without types."""
         if self.around:
             return None
-        if (hint := remedies.of_in_specs(error, typed)) is not None:
-            return hint
         place = remedies.refused_at(error)
+        if (hint := remedies.of_in_specs(error, typed) or remedies.of_loop(error, place)) is not None:
+            return hint
         try:
             lines = plain()
         except Exception:
@@ -903,8 +903,9 @@ class _FunctionReader:
             frame = lines.frames.get(own)
             if frame is None or (frame.file, frame.line) != (place.filename, place.lineno):
                 continue
-            texts = [text for repair in repairs.values() if (text := remedies.written(repair, place)) is not None]
-            return f"write {texts[0]}, which JAX's types accept" if len(texts) == 1 else None
+            # Of several calls in a line JAX refuses the first.
+            text = remedies.written(next(iter(repairs.values())), place)
+            return None if text is None else f"write {text}, which JAX's types accept"
         return None
 
     def _write(

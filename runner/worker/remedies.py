@@ -10,6 +10,8 @@ import linecache
 import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType, ModuleType
 from typing import Any
 
 import jax
@@ -26,7 +28,16 @@ from runner.worker.versions import is_own
 _IN_SPECS = re.compile(
     r"in_specs passed to shard_map: (P\(.*?\)) does not match the specs of the input: (P\(.*?\)) for arg: (\S+?)\. "
 )
-_TAKE_OUT_SHARDING = re.compile(r"(?:^|\.)(?:matmul|dot|einsum|tensordot|dot_general|get|zeros|ones|full|reshape)$")
+_TAKE_OUT_SHARDING = re.compile(
+    r"(?:^|\.)(?:matmul|dot|einsum|tensordot|dot_general|get|zeros|ones|full|reshape)$"
+    r"|\.at\[.*\]\.\w+$",
+    re.DOTALL,
+)
+_CARRIED = re.compile(
+    r"input carry (?:component )?(\S+) has type (\w+)\[(\S*?)\] but the corresponding output carry component has type "
+    r"(\w+)\[(\S*?)\](?=[.,\s]|$)"
+)
+_SCANNED = re.compile(r"0th dimension of all xs should be replicated. Got P\((.*)\)")
 
 
 _AXIS = re.compile(r"\baxis=(\d+)\b")
@@ -68,10 +79,40 @@ def _described_array(name: str, array: Any) -> str:
     return f"{name} ({array.dtype}{list(array.shape)}, {array.sharding.spec})"
 
 
-def refused_at(error: BaseException) -> traceback.FrameSummary | None:
+@dataclass(frozen=True)
+class Place:
+    """A place in the user's own files at which JAX refused a call.
+
+    - `part`: the call's source; None where it cannot be read.
+    - `receiver`: what a method is called on, as `x` in `x.reshape(8)`; None where a function is called.
+    """
+
+    filename: str
+    lineno: int | None
+    part: PythonPart | None
+    receiver: PythonPart | None
+
+
+def refused_at(error: BaseException) -> Place | None:
     """The innermost place in the user's own files at which an error was raised."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
-    return frames[-1] if frames else None
+    tb = error.__traceback__
+    calls = zip(traceback.walk_tb(tb), traceback.extract_tb(tb), strict=True)
+    own = [(frame, place) for (frame, _), place in calls if is_own(place.filename)]
+    if not own:
+        return None
+    frame, place = own[-1]
+    part = _source(place)
+    return Place(place.filename, place.lineno, part, part and _receiver(part, frame))
+
+
+def _receiver(part: PythonPart, frame: FrameType) -> PythonPart | None:
+    """What the method of a call is called on; None where a function of a module is called."""
+    owner = part.words[0].rpartition(".")[0] if part.kind == "call" else ""
+    root = re.match(r"\w*", owner)
+    name = root[0] if root else ""
+    if not owner or isinstance(frame.f_locals.get(name, frame.f_globals.get(name)), ModuleType):
+        return None
+    return python_source.expression(owner)
 
 
 def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
@@ -88,6 +129,35 @@ def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
     return f"reshard it before the call: jax.reshard({argument}, {wanted}), or give in_specs that are its layout"
 
 
+def of_loop(error: BaseException, place: Place | None) -> str | None:
+    """What to write where a `scan` slices a sharded dimension, or a loop's carry begins in another layout."""
+    text = text_of(error)
+    if (carried := _CARRIED.search(text)) is not None:
+        name, dtype, shape, dtype_after, after = carried.groups()
+        if dtype == dtype_after and shape != after and _sizes(shape) == _sizes(after):
+            return f"let {name} begin in the layout that a step gives it: jax.reshard(…, {_laid_out(after)})"
+        return None
+    refused = _SCANNED.search(text)
+    if refused is None or place is None or place.part is None or not place.part.words[0].endswith("scan"):
+        return None
+    scanned = place.part.inside[2:3]
+    if not scanned or scanned[0].kind == "sequence":
+        return "reshard what is scanned before the scan: its dimension 0 has to be whole on every device"
+    rest = refused[1].partition(", ")[2]
+    return f"reshard what is scanned: jax.reshard({scanned[0].text}, P(None{f', {rest}' if rest else ''}))"
+
+
+def _sizes(shape: str) -> list[str]:
+    """The sizes in a type's dimensions: 4 and 16 of `4@expert,16`."""
+    return re.findall(r"(\d+)(?:@\([^)]*\)|@\w+)?", shape)
+
+
+def _laid_out(shape: str) -> str:
+    """The layout in a type's dimensions: `P('expert', None)` of `4@expert,16`."""
+    dimensions = re.findall(r"\d+(?:@(?:\(([^)]*)\)|(\w+)))?", shape)
+    return _spec(Spec(tuple(filter(None, (*several.split(","), single))) for several, single in dimensions))
+
+
 def _described(struct: Any) -> str:
     """A type as JAX writes it: `float32[4@expert,16]`."""
     spec = [*(struct.sharding.spec if struct.sharding is not None else ())]
@@ -99,14 +169,13 @@ def _described(struct: Any) -> str:
     return f"{struct.dtype}[{','.join(sizes)}]"
 
 
-def written(repair: Repair, place: traceback.FrameSummary) -> str | None:
+def written(repair: Repair, place: Place) -> str | None:
     """A repair of a call, as it may be written in place of the source at a place; None if that is no single call."""
-    part = _source(place)
-    if part is None:
+    if place.part is None:
         return None
     if repair.out_sharding is not None:
-        return _with_out_sharding(part, repair.out_sharding)
-    operands = _operands(part)
+        return _with_out_sharding(place.part, place.receiver, repair.out_sharding)
+    operands = _operands(place.part, place.receiver)
     if operands is None or any(at >= len(operands) for at in repair.operands):
         return None
     moved = [f"jax.reshard({operands[at].text}, {_spec(spec)})" for at, spec in sorted(repair.operands.items())]
@@ -127,8 +196,8 @@ def _source(place: traceback.FrameSummary) -> PythonPart | None:
         return None
 
 
-def _with_out_sharding(part: PythonPart, spec: Spec) -> str | None:
-    """A call with an `out_sharding`."""
+def _with_out_sharding(part: PythonPart, receiver: PythonPart | None, spec: Spec) -> str | None:
+    """A call with an `out_sharding`, which most methods of arrays do not take."""
     out = f"out_sharding={_spec(spec)}"
     match part:
         case PythonPart(kind="arithmetic", words=("MatMult",), inside=(left, right)):
@@ -139,6 +208,8 @@ def _with_out_sharding(part: PythonPart, spec: Spec) -> str | None:
         case PythonPart(kind="call", words=(function, *_), inside=(value, index, *_)) if function.endswith("take"):
             axis = _AXIS.search(part.text)
             return None if axis is None else f"{value.text}.at[{':, ' * int(axis[1])}{index.text}].get({out})"
+        case PythonPart(kind="call", words=(function, *_), inside=(value,)) if receiver and function.endswith(".dot"):
+            return f"jnp.dot({receiver.text}, {value.text}, {out})"
         case PythonPart(kind="call", words=(function, *_)) if _TAKE_OUT_SHARDING.search(function):
             inside = part.text[len(function) + 1 : -1]
             return f"{function}({f'{inside}, ' if inside else ''}{out})"
@@ -146,11 +217,12 @@ def _with_out_sharding(part: PythonPart, spec: Spec) -> str | None:
             return None
 
 
-def _operands(part: PythonPart) -> Sequence[PythonPart] | None:
+def _operands(part: PythonPart, receiver: PythonPart | None) -> Sequence[PythonPart] | None:
     """The operands of an expression, with those of a list or of several indices one by one."""
     if part.kind not in ("arithmetic", "call", "comparison", "item"):
         return None
-    return [each for operand in part.inside for each in (operand.inside if operand.kind == "sequence" else (operand,))]
+    given = part.inside if receiver is None else (receiver, *part.inside)
+    return [each for operand in given for each in (operand.inside if operand.kind == "sequence" else (operand,))]
 
 
 def _spec(spec: Spec) -> str:

@@ -48,6 +48,26 @@ def looked_up(x: Any) -> Any:
     return x.at[jnp.arange(4)].get(out_sharding=P(None, None))
 
 
+def dotted(x: Any) -> Any:
+    return x.reshape(-1, 4).T.dot(x.reshape(-1, 4))
+
+
+def patches(x: Any) -> Any:
+    return x.reshape(2, 4, 4, 2).swapaxes(1, 2).reshape(2, 16, 2)
+
+
+def updated(x: Any) -> Any:
+    return x.at[jnp.array([1, 2])].set(0.0)
+
+
+def scanned(x: Any) -> Any:
+    return jax.lax.scan(lambda c, row: (c + row, c), jnp.zeros(8), x * 2)
+
+
+def carried(x: Any) -> Any:
+    return jax.lax.fori_loop(0, 3, lambda i, c: c + x, jax.reshard(x, P(None, None)))
+
+
 def added(x: Any) -> Any:
     return x + x.T
 

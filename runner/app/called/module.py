@@ -28,6 +28,7 @@ import gc
 import importlib.util
 import io
 import itertools
+import linecache
 import os
 import pickle
 import sys
@@ -146,6 +147,9 @@ def _begin():
         for name in settings.keys() & jax.config.values.keys():
             if jax.config.values[name] != settings[name]:
                 jax.config.update(name, settings[name])
+        # Without their lines a notebook's cells, which are no files, would have nothing to show.
+        for cell, lines in pickle.load(file).items():
+            linecache.cache[cell] = len("".join(lines)), None, lines, cell
         _arrays = pickle.load(file)
         # What a script makes a pytree is none where the script has not run.
         for kind, *how in _Unpickler(file).load():
@@ -343,8 +347,8 @@ def write(
 
     Raises what the pickling of an object raises.
     """
-    objects, arrays = pickling.pickled(pickling.nodes(), specs, call)
-    content = [pickle.dumps(settings), pickle.dumps(arrays, pickle.HIGHEST_PROTOCOL), objects]
+    objects, arrays, cells = pickling.pickled(pickling.nodes(), specs, call)
+    content = [*map(pickle.dumps, (settings, cells)), pickle.dumps(arrays, pickle.HIGHEST_PROTOCOL), objects]
     # Whoever can read it sees what the function refers to, and whoever can write it runs code in the programs.
     with open(folder / f"{MODULE}.pkl", "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         file.write(b"".join(content))

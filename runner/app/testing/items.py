@@ -13,12 +13,12 @@ import pytest
 from runner.app.flow import verification
 from runner.app.testing.session import UPDATES, Collected, Run, Session
 from runner.base.faults import InvalidExperiment
+from runner.base.words import shown
 from runner.checks import registry
 from runner.experiment import expect, topology
 from runner.experiment.config import files
 from runner.experiment.config.compose import Configuration, InvalidConfiguration, compose
 from runner.experiment.config.folders import conf_folder
-from runner.experiment.config.sources import shown
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program

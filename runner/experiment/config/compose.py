@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.experiment.config import direct
-from runner.experiment.config.configuration import Configuration, InvalidConfiguration, Provenance, checked, named
+from runner.experiment.config.configuration import Configuration, InvalidConfiguration, checked, named
 from runner.experiment.config.folders import conf_folder, folder_name
+from runner.experiment.config.sources import Sources
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -40,10 +41,10 @@ def by_hydra(overrides: Sequence[str], folder: Path | None = None) -> Configurat
     from omegaconf import open_dict
 
     with composed(overrides, folder) as config:
-        provenance = provenance_of(config.hydra)
+        sources = sources_of(config.hydra)
         with open_dict(config):
             del config["hydra"]
-        return resolved(config, provenance)
+        return resolved(config, sources)
 
 
 def with_specs(overrides: Iterable[str]) -> list[str]:
@@ -144,17 +145,17 @@ def register() -> None:
     OmegaConf.register_new_resolver("named", named, replace=True)
 
 
-def provenance_of(settings: HydraConf) -> Provenance:
-    """Read the inputs of a configuration from its Hydra settings."""
+def sources_of(settings: HydraConf) -> Sources:
+    """Read what a configuration is made of from its Hydra settings."""
     from omegaconf import OmegaConf
 
     folders = tuple(Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path)
     # Unresolved: interpolations in overrides refer to the configuration, not to Hydra's settings.
     overrides = cast("list[str]", OmegaConf.to_container(cast("ListConfig", settings.overrides.task), resolve=False))
-    return Provenance(folders, dict(settings.runtime.choices), tuple(overrides))
+    return Sources((), tuple(overrides), folders, dict(settings.runtime.choices))
 
 
-def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
+def resolved(config: DictConfig, sources: Sources) -> Configuration:
     """Resolve the interpolations of a configuration from which Hydra's settings were removed.
 
     Raises `InvalidConfiguration` for an interpolation of a missing key, a malformed PartitionSpec, an unknown key that
@@ -168,8 +169,8 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
     try:
         given: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise InvalidConfiguration(composition.of_config(error, provenance.sources)) from None
-    return checked(given, provenance)
+        raise InvalidConfiguration(composition.of_config(error, sources)) from None
+    return checked(given, sources)
 
 
 def _quoted(text: str) -> str:

@@ -6,11 +6,11 @@ merge order, and finds the last one that sets the key.
 
 from __future__ import annotations
 
-import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,8 @@ import yaml
 
 from runner.base.faults import Fault, Key, key_text
 from runner.base.lazy import dataclass
-from runner.base.words import shortened
+from runner.base.words import shortened, shown
+from runner.experiment.config.files import Layer, layers
 from runner.experiment.config.folders import experiments, is_there
 
 
@@ -38,32 +39,25 @@ OF_MAPPINGS: set[Path] = set()
 """The temporary files of experiments that the caller of `runner.sweep` gave as a mapping, and that no message names."""
 
 
-def shown(path: Path) -> str:
-    """The path relative to the current folder where it lies below it, else unchanged."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One file of the configuration and the key (`package`) under which its content is merged."""
-
-    file: Path
-    package: tuple[str, ...] = ()
-    group: str = ""
-    """The config group that the file is an option of."""
-
-
 @dataclass(frozen=True)
 class Sources:
-    """The files of one configuration, in merge order, and the overrides of the command line."""
+    """What one configuration is made of: files, and the overrides of the command line.
 
-    layers: tuple[Layer, ...] = ()
+    - `made_of`: the files in merge order; empty: those of the chosen options.
+    - `folders`: the config folders that were searched; `choices`: the chosen option of each config group.
+    - `arguments`: what the caller of `runner.check` wrote for a key and those below it; no file of theirs has it.
+    """
+
+    made_of: tuple[Layer, ...] = ()
     overrides: tuple[str, ...] = field(default=())
     folders: tuple[Path, ...] = ()
-    """The config folders that were searched."""
+    choices: Mapping[str, Any] = field(default_factory=dict[str, Any])
     arguments: Mapping[Key, str] = field(default_factory=dict[Key, str])
-    """What the caller of `runner.check` wrote for a key and those below it; no file of theirs has it."""
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The files in merge order, which are read only when there is something to report."""
+        return self.made_of or layers(self.folders, self.choices)
 
     def place(self, key: Key) -> Location | None:
         """The place in a file of the value of `key`, or of its longest prefix that a file has."""

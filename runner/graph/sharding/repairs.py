@@ -11,6 +11,7 @@ from typing import Any
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations.arguments import AT
 from runner.graph.model import INDEX, Equation
 
 
@@ -115,12 +116,17 @@ def specs(operands: Sequence[Any]) -> dict[int, Spec]:
 
 
 def of_result(equation: Equation, operands: Sequence[Any]) -> Spec | None:
-    """The spec of the result of a subscript or a contraction; of two dimensions with one mesh axis, the first keeps it.
+    """The spec of the result of a subscript, an update by index, a reshape or a contraction.
 
-    None for any other call, and where the result's layout cannot be named.
+    Of two dimensions with one mesh axis, the first keeps it. None for any other call, and where the result's layout
+    cannot be named.
     """
     if equation.operation == INDEX:
         return _gathered(operands)
+    if equation.operation == "reshape":
+        return _reshaped(operands)
+    if equation.operation.startswith(AT) and equation.operation != f"{AT}get":
+        return operands[0].spec if isinstance(operands[0], OperandLayout) else None
     return _contracted(equation, operands)
 
 
@@ -171,6 +177,22 @@ def _gathered(operands: Sequence[Any]) -> Spec | None:
         candidates = [spec[dimension] for spec in arrays.values() if len(spec) >= -dimension]
         block.append(free(next((axes for axes in candidates if axes), ())))
     return Spec((*before, *block, *after))
+
+
+def _reshaped(operands: Sequence[Any]) -> Spec | None:
+    """The spec of a reshape's result: where dimensions split or merge, the slowest one keeps its mesh axes."""
+    array, sizes = operands[0], [size for size in operands[1:] if isinstance(size, int)]
+    if not isinstance(array, OperandLayout) or not sizes:
+        return None
+    inferred = math.prod(array.shape) // max(1, math.prod(size for size in sizes if size >= 0))
+    ends = [math.prod(array.shape[: d + 1]) for d in range(len(array.shape))]
+    before, spec = 1, list[tuple[str, ...]]()
+    for size in (inferred if size < 0 else size for size in sizes):
+        # The dimension of the operand that begins where this one does.
+        start = next((d for d, n in enumerate(array.shape) if ends[d] == before * n and n > 1), None)
+        spec.append(() if start is None or size == 1 else array.spec[start])
+        before *= size
+    return Spec(spec)
 
 
 def _contracted(equation: Equation, operands: Sequence[Any]) -> Spec | None:

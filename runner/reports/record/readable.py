@@ -6,7 +6,7 @@ For readers. Code that looks up lines, such as the drawing of the graph, takes t
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -195,7 +195,15 @@ def _value(verdict: Any, names: Names) -> Any:
             places = [replace(place, line=names.get(place.line, place.line)) for place in output.undecided.places]
             output = replace(output, undecided=replace(output.undecided, places=places))
         outputs[names.get(name, name)] = output
-    return replace(verdict, outputs=outputs)
+    return replace(verdict, outputs=outputs, note=_with_outputs(verdict.note, verdict.outputs, names))
+
+
+def _with_outputs(note: str | None, outputs: Iterable[str], names: Names) -> str | None:
+    """Return a note with readers' names for the outputs in it."""
+    renamed = sorted((name for name in outputs if name in names), key=len, reverse=True)
+    if note is None or not renamed:
+        return note
+    return re.sub(rf"\b(?:{'|'.join(map(re.escape, renamed))})\b", lambda name: names[name[0]], note)
 
 
 def _pictures(pictures: Pictures, names: Names) -> Pictures:

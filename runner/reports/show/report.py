@@ -11,9 +11,8 @@ from textwrap import shorten
 
 from runner.base.invocation import invocation
 from runner.base.printable import Page
-from runner.base.words import accuracy_text, bytes_text, listed, time_text
+from runner.base.words import accuracy_text, bytes_text, listed, shown, time_text
 from runner.experiment.config.sources import listing as experiments
-from runner.experiment.config.sources import shown
 from runner.experiment.expect import CHECKED
 from runner.experiment.program import Program
 from runner.experiment.showing import Show, names
@@ -31,7 +30,7 @@ from runner.reports.record.verdicts import (
     ValueVerdict,
     Verdict,
 )
-from runner.reports.show import refused, summary, values
+from runner.reports.show import summary, values
 from runner.reports.show.console import PLAIN, print_report, print_table, room, say, show_lines, within
 from runner.reports.show.status import FAULTS, LOOKS, WARNING, look
 from runner.reports.show.table import StatusCell, Table, status_cell
@@ -69,7 +68,7 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         return
     if record.experiment and record.mesh and record.target:
         _head(record, record.mesh, record.target)
-    print(refused.plain(record), end="")
+    _refusal(record)
     # Imported below, where a run needs it: invalid input is reported sooner.
     if record.logical:
         from runner.reports.show import logical
@@ -111,6 +110,16 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         sys.stdout.flush()
         print(record.error, file=sys.stderr)
     _verdict(record, folder)
+
+
+def _refusal(record: Record) -> None:
+    """Print the message with which an experiment was refused, if a refusal was expected."""
+    if (text := record.refused) is not None:
+        # Without a mesh the report has not named the experiment yet.
+        title = [] if record.mesh else [": ".join(filter(None, (record.experiment, record.summary))), ""]
+        print(
+            "\n".join([*title, "refused, as expect.invalid has it:", *(f"  {line}" for line in text.splitlines()), ""])
+        )
 
 
 def _with_paths(text: str, paths: Mapping[str, str]) -> str:
@@ -459,10 +468,7 @@ def _estimates(record: Record, *, complete: bool) -> None:
 
     for line in estimates.head(estimated):
         say(line)
-    rows = estimates.rows(estimated)
-    # What takes longest is a text: under its row it leaves the figures together.
-    longest = [f"{estimates.HEAD[-1]}: {row[-1]}" for row in rows]
-    print_report(Table(estimates.HEAD[:-1], [row[:-1] for row in rows], beneath=longest))
+    print_report(estimates.compared(estimated))
     for line in estimates.beneath(estimated, complete=complete):
         say(line)
     say()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from runner.base import executions
+from runner.base.grouping import by_key
 from runner.base.words import listed, time_text
 from runner.compiled.estimate.model import Estimate
 from runner.reports.record.model import Record
@@ -28,14 +29,19 @@ def part(record: Record) -> Part | None:
     merged = _merged(estimate_of)
     inside: list[Inside] = [tag("p", *estimates.head(estimate_of), ".", class_="lead"), _bars(merged)]
     inside += list(_timelines(record))
-    inside.append(table("The quickest first", Table(estimates.HEAD, estimates.rows(merged)), kind="estimates"))
-    for programs, estimate in merged.items():
-        rows = list(_rows(estimate))
-        if rows:
-            head = ("what", "does", "bound by", "takes", "hidden")
-            content = table(f"{programs}, the longest first", Table(head, rows), kind="small")
-            inside.append(tag("details", tag("summary", f"Where the time of {programs} goes"), content))
+    inside.append(table("The quickest first", estimates.compared(merged), kind="estimates"))
+    inside += [times(estimate, f" of {programs}") for programs, estimate in merged.items()]
     return Part("estimates", "Estimates", inside)
+
+
+def times(estimate: Estimate, whose: str = "") -> Markup | None:
+    """Return the folded table of what takes how long; None if nothing is known to."""
+    rows = list(_rows(estimate))
+    if not rows:
+        return None
+    head = ("what", "does", "bound by", "takes", "hidden")
+    content = table("The longest first", Table(head, rows), kind="small")
+    return tag("details", tag("summary", f"Where the time{whose} goes"), content)
 
 
 def _merged(estimate_of: Mapping[str, Estimate]) -> dict[str, Estimate]:
@@ -79,11 +85,8 @@ _TIMELINE = (
 
 def unknown(record: Record) -> dict[str, list[str]]:
     """Return what the estimates omit, each with its programs."""
-    programs_of: dict[str, list[str]] = {}
-    for program, result in record.compiled.items():
-        for sentence in result.estimate.unknown if result.estimate else ():
-            programs_of.setdefault(f"estimate: {sentence}", []).append(program)
-    return programs_of
+    estimate_of = {program: result.estimate for program, result in record.compiled.items() if result.estimate}
+    return by_key((f"estimate: {text}", program) for program, of in estimate_of.items() for text in of.unknown)
 
 
 def _bars(estimate_of: Mapping[str, Estimate]) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from runner.base import codec
 from runner.base.layout import spec_text
@@ -10,7 +11,7 @@ from runner.base.words import bytes_text
 from runner.compiled.evidence.model import Profile
 from runner.compiled.explanation.model import Explanation
 from runner.reports.show import estimates, explained, measured
-from runner.reports.show.page import annotated, frame
+from runner.reports.show.page import annotated, estimated, frame
 from runner.reports.show.page.frame import Part
 from runner.reports.show.page.markup import Inside, Markup, grid, joined, table, tag
 from runner.reports.show.table import Table
@@ -50,9 +51,11 @@ def _parts(explanation: Explanation) -> Iterator[Part]:
     yield Part("memory", "Memory", _memory(explanation))
     if explanation.estimate is not None:
         estimate = {"": explanation.estimate}
-        (row,) = estimates.rows(estimate)
-        shown: list[Inside] = [table(estimates.head(estimate)[0], Table(estimates.HEAD[1:], [row[1:]]))]
-        shown += [tag("p", line) for line in estimates.beneath(estimate, complete=True)]
+        compared = estimates.compared(estimate)
+        of_step = replace(compared, head=compared.head[1:], rows=[row[1:] for row in compared.rows])
+        shown: list[Inside] = [table(estimates.head(estimate)[0], of_step)]
+        shown += [tag("p", line) for line in estimates.beneath(estimate, complete=False)]
+        shown.append(estimated.times(explanation.estimate))
         yield Part("estimate", "Estimate", shown)
     sentences = explained.notes(explanation)
     if sentences:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
@@ -137,8 +138,8 @@ def _plain(inside: Inside) -> str:
 
 
 def breakable(path: str) -> Markup:
-    """Return a path that may be wrapped after a slash."""
-    return Markup(escape(path).replace("/", "/<wbr>"))
+    """Return a path that may be wrapped after a slash or a dot."""
+    return Markup(re.sub(r"(?<=[^\d\s])([/.])", r"\1<wbr>", escape(path)))
 
 
 def code(text: str) -> Markup:

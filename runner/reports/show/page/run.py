@@ -25,6 +25,9 @@ from runner.reports.show.table import Table
 _LARGEST = 2_000_000
 """The most characters of a record that is embedded in the page."""
 
+_FEW_LINES = 40
+"""The most lines of values that are shown unfolded."""
+
 
 def write(record: Record, folder: Path, file: Path | None = None) -> Path:
     """Write the page of a run, by default beside its record; return its path. Raises `OSError`."""
@@ -100,8 +103,10 @@ def _outputs(record: Record) -> Part | None:
     lines = values.lines(outputs, lambda _: True, PLAIN)
     if not lines:
         return None
-    text = "\n".join(lines).rstrip("\n")
-    return Part("values", "Values", scrolling(tag("pre", text), "values of the outputs"))
+    shown = scrolling(tag("pre", "\n".join(lines).rstrip("\n")), "values of the outputs")
+    if len(lines) > _FEW_LINES:
+        shown = tag("details", tag("summary", f"{len(lines):,} lines of numbers"), shown)
+    return Part("values", "Values", shown)
 
 
 def _unknown(record: Record) -> Part | None:

@@ -11,7 +11,7 @@ from runner.reports.record.measures import Row
 from runner.reports.show.page import answers, chart, drawing, heat, plots
 from runner.reports.show.page.chart import Axis, Dot, Series
 from runner.reports.show.page.frame import Part, document
-from runner.reports.show.page.markup import Inside, Markup, Number, badge, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Number, badge, breakable, table, tag
 from runner.reports.show.page.measured import MeasuredSweep, flat, moved, text, title
 from runner.reports.show.page.plots import Growth
 from runner.reports.show.page.scale import Scale, scale
@@ -78,7 +78,7 @@ def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command], kind: st
         [
             [
                 tag("pre", tag("code", command.start), class_="command"),
-                tag("p", "Points that did not pass run again with ", tag("code", command.resume), class_="told"),
+                tag("p", "To run missing points and those that failed: ", tag("code", command.resume), class_="told"),
             ]
             for command in commands
         ],
@@ -249,7 +249,8 @@ def _failures(sweep: MeasuredSweep) -> Part | None:
 
 def _table(sweep: MeasuredSweep) -> Part:
     experiments = len({row.experiment for row in sweep.rows}) > 1
-    head = ["point", *(["experiment"] if experiments else []), *sweep.keys, "program", "status", "collectives"]
+    head: list[str] = ["point", *(["experiment"] if experiments else []), *map(breakable, sweep.keys)]
+    head += ["program", "status", "collectives"]
     head += [_heading(sweep, name) for name in sweep.measures]
     numbers = len(head) - len(sweep.measures)
     rows = [_row(sweep, row, experiments=experiments) for row in sweep.rows]

@@ -9,7 +9,7 @@ from runner.reports.record.model import Record
 from runner.reports.record.verdicts import OutputVerdict, SectionsVerdict, ValueOutput, ValueVerdict
 from runner.reports.show import report
 from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, badge, table, tag
+from runner.reports.show.page.markup import Inside, Markup, badge, breakable, table, tag
 from runner.reports.show.status import LOOKS, look
 from runner.reports.show.table import StatusCell, Table
 
@@ -70,7 +70,7 @@ _ELSEWHERE = ("notices", "compile", "run")
 def _sign(cell: StatusCell, column: str) -> StatusCell | Markup:
     """Return a status as a sign, for a narrow column in which failures stand out; the word is its title."""
     if cell.status not in LOOKS:
-        return cell
+        return cell if cell.status else breakable(cell.text)
     mark = tag("span", look(cell.status).mark, aria_hidden="true")
     words = tag("span", cell.status, class_="aloud")
     return tag("span", mark, words, class_=f"sign {cell.status.replace(' ', '-')}", title=f"{column}: {cell.status}")

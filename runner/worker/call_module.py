@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import io
 import itertools
+import linecache
 import os
 import pickle
 import sys
@@ -157,6 +158,9 @@ def _begin() -> tuple[Any, bytes]:
         for name in settings.keys() & _jax.config.values.keys():
             if _jax.config.values[name] != settings[name]:
                 _jax.config.update(name, settings[name])
+        # Without their lines a notebook's cells, which are no files, would have nothing to show.
+        for cell, lines in pickle.load(file).items():
+            linecache.cache[cell] = len("".join(lines)), None, lines, cell
         _arrays[:] = pickle.load(file)
         # What a script makes a pytree is none where the script has not run.
         for kind, *how in _Unpickler(file).load():

@@ -67,8 +67,8 @@ def write(
 
     Raises what the pickling of an object raises.
     """
-    objects, arrays = pickling.pickled(pickling.nodes(), specs, call)
-    content = [pickle.dumps(settings), pickle.dumps(arrays, pickle.HIGHEST_PROTOCOL), objects]
+    objects, arrays, cells = pickling.pickled(pickling.nodes(), specs, call)
+    content = [*map(pickle.dumps, (settings, cells)), pickle.dumps(arrays, pickle.HIGHEST_PROTOCOL), objects]
     # Whoever can read it sees what the function refers to, and whoever can write it runs code in the programs.
     with open(folder / f"{MODULE}.pkl", "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         file.write(b"".join(content))

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.base.executions import ends, text
+from runner.base.grouping import by_key
 from runner.compiled.evidence import planes, timeline
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import STARTED, Instruction, Module
@@ -80,11 +81,7 @@ class _PlaneReader:
         self._module = module
         self._origins = origins
         self._collectives = collectives
-        self._instructions = {
-            name: instruction
-            for computation in module.computations.values()
-            for name, instruction in computation.instructions.items()
-        }
+        self._instructions = module.instructions
         self._executed = sorted({(event.device, event.run) for event in self._events})
         self._runs_numbered = all(run >= 0 for _, run in self._executed)
         self._unknown = list(recorded.unknown)
@@ -264,9 +261,7 @@ def own_times(events: Sequence[Event], inside: Mapping[str, frozenset[str]]) -> 
 
 
 def _nested(events: Sequence[Event], within: list[list[tuple[int, int]]]) -> None:
-    by_line: dict[int, list[int]] = defaultdict(list)
-    for number, event in enumerate(events):
-        by_line[event.line].append(number)
+    by_line = by_key((event.line, number) for number, event in enumerate(events))
     for numbers in by_line.values():
         around: list[int] = []
         for number in sorted(numbers, key=lambda number: (events[number].start, -events[number].end)):

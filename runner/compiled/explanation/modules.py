@@ -6,7 +6,7 @@ import contextlib
 import gc
 import re
 import traceback
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import field, replace
 
 from runner.base.faults import BadInput
@@ -26,7 +26,6 @@ from runner.compiled.explanation.model import (
     PlacedCollective,
 )
 from runner.compiled.explanation.places import Places
-from runner.compiled.explanation.texts import sources
 from runner.link.events import Memory
 
 HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
@@ -73,16 +72,6 @@ class ReadModule:
     communication: Collectives
     work: work.ModuleWork | None
     text: str
-
-    def instructions(self, names: Iterable[str]) -> dict[str, Instruction]:
-        """Instructions of any computation, by their names."""
-        wanted = set(names)
-        return {
-            name: instruction
-            for computation in self.module.computations.values()
-            for name, instruction in computation.instructions.items()
-            if name in wanted
-        }
 
 
 @contextlib.contextmanager
@@ -171,7 +160,7 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
         computed=None if computed is None else _computed(computed),
         notes=_notes(module, mesh),
         lines=lines.lines,
-        sources=sources(lines.lines.values()),
+        sources=places.sources(lines.lines.values()),
     )
     return ReadModule(explanation, module, lines, communication, computed, text)
 
@@ -199,16 +188,9 @@ def _is_compiled(module: Module) -> bool:
 
 
 def _placed(module: Module, lines: Places, communication: Collectives) -> list[PlacedCollective]:
-    names = {entry.instruction for entry in communication.entries}
-    instructions = {
-        name: instruction
-        for computation in module.computations.values()
-        for name, instruction in computation.instructions.items()
-        if name in names
-    }
     placed: list[PlacedCollective] = []
     for entry in communication.entries:
-        metadata = instructions[entry.instruction].metadata
+        metadata = module.instructions[entry.instruction].metadata
         why = None if entry.inserted else written.reason(entry, metadata.op_name)
         callers = lines.callers(metadata, entry.node)
         placed.append(PlacedCollective(**vars(replace(entry, why=why)), callers=callers))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -14,7 +13,7 @@ from runner.base.faults import BadInput
 from runner.base.invocation import invocation
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
-from runner.base.untyped import is_mapping, is_sequence
+from runner.base.untyped import is_mapping
 from runner.reports.record import consistent
 from runner.reports.record.folders import PLAN
 from runner.reports.record.model import Status
@@ -195,9 +194,7 @@ def read(path: Path) -> dict[str, Any]:
 def _require(file: PlanFile, whole: dict[str, Any]) -> None:
     """Raise `Misfit` for the first inconsistency of a plan, built from the data `whole`, that types do not express."""
     consistent.require_integers(whole)
-    for at, number in _numbers(file, ""):
-        if not math.isfinite(number):
-            raise Misfit(f"{at} is {number}, not a finite number")
+    consistent.require_finite(file)
     plan = file.plan
     if plan.memory is not None and plan.best.needed is None:
         raise Misfit("plan.best has no 'needed'")
@@ -210,18 +207,3 @@ def _require(file: PlanFile, whole: dict[str, Any]) -> None:
     for number, tried in enumerate(file.tried):
         if not tried.programs:
             raise Misfit(f"tried[{number}] has no program")
-
-
-def _numbers(value: object, at: str) -> Iterator[tuple[str, float]]:
-    """Yield the floats of a plan, each with its path."""
-    if isinstance(value, float):
-        yield at, value
-    elif is_dataclass(value):
-        for each in fields(value):
-            yield from _numbers(getattr(value, each.name), f"{at}.{each.name}" if at else each.name)
-    elif is_mapping(value):
-        for key, part in value.items():
-            yield from _numbers(part, f"{at}.{key}")
-    elif is_sequence(value):
-        for number, part in enumerate(value):
-            yield from _numbers(part, f"{at}[{number}]")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from runner.base import dtypes
+from runner.base.grouping import by_key
 from runner.base.layout import Layout
 from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, devices_text
@@ -244,17 +245,12 @@ def merge(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
 
 def alike(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
     """Return each distinct layout once, with the names of all its arrays and outputs, in order."""
-    groups: dict[ArrayPicture, list[ArrayPicture]] = {}
-    for picture in merge(arrays):
-        groups.setdefault(replace(picture, name="", role="array", programs=()), []).append(picture)
+    groups = by_key((replace(picture, name="", role="array", programs=()), picture) for picture in merge(arrays))
     return tuple(group[0] if len(group) == 1 else _joined(group) for group in groups.values())
 
 
 def _joined(group: Sequence[ArrayPicture]) -> ArrayPicture:
-    outputs: dict[str, list[str]] = {}
-    for picture in group:
-        if picture.role == "output":
-            outputs.setdefault(picture.lines()[-1], []).append(picture.name)
+    outputs = by_key((picture.lines()[-1], picture.name) for picture in group if picture.role == "output")
     names = ", ".join(folded(picture.name for picture in group))
     mine = {", ".join(folded(of)): f"{'outputs' if of[1:] else 'output'}{line[6:]}" for line, of in outputs.items()}
     lines = [line if of == names else f"{of}: {line}" for of, line in mine.items()]

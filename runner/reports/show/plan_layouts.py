@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runner.base.grouping import by_key
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.printable import printable
@@ -146,9 +147,7 @@ def show_layouts(path: Path) -> None:
 
 def grouped(layouts: Mapping[str, str], labels: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Return each layout once, with the names of the arrays, lines and outputs that have it."""
-    names: dict[str, list[str]] = {}
-    for key, spec in layouts.items():
-        names.setdefault(spec, []).append(short(key, labels))
+    names = by_key((spec, short(key, labels)) for key, spec in layouts.items())
     return list(names.items())
 
 

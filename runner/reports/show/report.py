@@ -30,7 +30,7 @@ from runner.reports.record.verdicts import (
     ValueVerdict,
     Verdict,
 )
-from runner.reports.show import refused, summary, values
+from runner.reports.show import summary, values
 from runner.reports.show.console import PLAIN, print_report, print_table, room, say, show_lines, within
 from runner.reports.show.status import FAULTS, LOOKS, WARNING, look
 from runner.reports.show.table import StatusCell, Table, status_cell
@@ -68,7 +68,7 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         return
     if record.experiment and record.mesh and record.target:
         _head(record, record.mesh, record.target)
-    print(refused.plain(record), end="")
+    _refusal(record)
     # Imported below, where a run needs it: invalid input is reported sooner.
     if record.logical:
         from runner.reports.show import logical
@@ -110,6 +110,16 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         sys.stdout.flush()
         print(record.error, file=sys.stderr)
     _verdict(record, folder)
+
+
+def _refusal(record: Record) -> None:
+    """Print the message with which an experiment was refused, if a refusal was expected."""
+    if (text := record.refused) is not None:
+        # Without a mesh the report has not named the experiment yet.
+        title = [] if record.mesh else [": ".join(filter(None, (record.experiment, record.summary))), ""]
+        print(
+            "\n".join([*title, "refused, as expect.invalid has it:", *(f"  {line}" for line in text.splitlines()), ""])
+        )
 
 
 def _with_paths(text: str, paths: Mapping[str, str]) -> str:

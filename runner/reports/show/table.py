@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.base.printable import printable
 from runner.reports.show.status import look
@@ -112,9 +113,7 @@ def _without_constant(head: list[str], rows: list[list[_Styled]]) -> tuple[list[
 def _grouped(head: list[str], rows: list[list[_Styled]], by: Sequence[int], room: int) -> list[Line] | None:
     """Return the table with the values of some columns above their rows; None if it does not fit either."""
     others = [k for k in range(len(head)) if k not in by]
-    groups: dict[str, list[list[_Styled]]] = {}
-    for row in rows:
-        groups.setdefault(": ".join(row[k][0] for k in by), []).append([row[k] for k in others])
+    groups = by_key((": ".join(row[k][0] for k in by), [row[k] for k in others]) for row in rows)
     rest, every = [head[k] for k in others], [row for group in groups.values() for row in group]
     least = _least(rest, every)
     if _total(least) > room:

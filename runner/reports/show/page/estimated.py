@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from runner.base import executions
+from runner.base.grouping import by_key
 from runner.base.words import listed, time_text
 from runner.compiled.estimate.model import Estimate
 from runner.reports.record.model import Record
@@ -84,11 +85,8 @@ _TIMELINE = (
 
 def unknown(record: Record) -> dict[str, list[str]]:
     """Return what the estimates omit, each with its programs."""
-    programs_of: dict[str, list[str]] = {}
-    for program, result in record.compiled.items():
-        for sentence in result.estimate.unknown if result.estimate else ():
-            programs_of.setdefault(f"estimate: {sentence}", []).append(program)
-    return programs_of
+    estimate_of = {program: result.estimate for program, result in record.compiled.items() if result.estimate}
+    return by_key((f"estimate: {text}", program) for program, of in estimate_of.items() for text in of.unknown)
 
 
 def _bars(estimate_of: Mapping[str, Estimate]) -> Markup:

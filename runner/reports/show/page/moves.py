@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
+from runner.base.grouping import by_key
 from runner.base.words import bytes_text, listed
 from runner.compiled.evidence.model import Collective
 from runner.experiment.program import Program
@@ -159,9 +160,7 @@ _TOGETHER = 12
 
 def _by_way(rows: Sequence[collectives.ExplainedRow], several: bool) -> Iterator[Inside]:
     """Yield a folded table for each kind of collective over the same axes, the one that sends most first."""
-    ways: dict[str, list[collectives.ExplainedRow]] = {}
-    for row in rows:
-        ways.setdefault(row.way, []).append(row)
+    ways = by_key((row.way, row) for row in rows)
     for way, group in sorted(ways.items(), key=lambda item: -collectives.sent(item[1])):
         each = f"{len(group)} line{'s' if len(group) > 1 else ''}"
         summary = tag("summary", tag("b", way), f" · {each} · a device sends {collectives.together(group)}")

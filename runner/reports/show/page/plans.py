@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from runner.reports.show.page import fronts
 from runner.reports.show.page.chart import swatch
 from runner.reports.show.page.frame import Part, document
 from runner.reports.show.page.headline import item
 from runner.reports.show.page.markup import Inside, Markup, table, tag
+from runner.reports.show.page.plan_section import fronts
 from runner.reports.show.plan_layouts import SavedPlan, amount, costs_apart, dearer, layouts_apart, short
 from runner.reports.show.shapes import number
 from runner.reports.show.table import Table
@@ -151,7 +151,7 @@ def _front(a: SavedPlan, b: SavedPlan) -> Part | None:
     """Return the chart of both fronts, if both plans have one of the same quantities."""
     if not (a.front and b.front) or list(a.front[0]) != list(b.front[0]):
         return None
-    figure = fronts.figure("fronts", dict(zip(_NAMES, (a.front, b.front), strict=True)))
+    figure = fronts("fronts", dict(zip(_NAMES, (a.front, b.front), strict=True)))
     if figure is None:
         return None
     lead = "The line connects the plans that no other plan beats in both measures."

@@ -259,10 +259,10 @@ def lion(params, m, g):
 
 
 def lion_reference(params, m, g):
-    def one(p, m, g):
+    def updated(p, m, g):
         return p - 0.01 * (jnp.sign(m * 0.9 + g * 0.1) + 0.1 * p), m * 0.99 + g * 0.01
 
-    both = {k: one(params[k], m[k], g[k]) for k in params}
+    both = {k: updated(params[k], m[k], g[k]) for k in params}
     return {k: v[0] for k, v in both.items()}, {k: v[1] for k, v in both.items()}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from runner.base import dtypes
 from runner.base.grouping import by_key
 from runner.base.layout import Layout
 from runner.base.lazy import dataclass
@@ -207,11 +208,9 @@ def read(drawn: Pictures) -> tuple[MeshPicture, list[ArrayPicture]]:
 
 def from_layout(
     layout: Layout,
-    *,
     name: str,
     role: Literal["array", "output"],
     dtype: str,
-    itemsize: int,
     dims: Sequence[str | None],
     device_ids: Sequence[int],
     platform: str,
@@ -222,7 +221,7 @@ def from_layout(
     for _, positions in layout.holders():  # blocks of an array without elements have the same ranges
         held.setdefault(layout.ranges(positions[0]), []).extend(device_ids[p] for p in positions)
     shards = tuple(Shard(ranges, tuple(sorted(ids))) for ranges, ids in held.items())
-    spec = str(layout.spec)
+    spec, itemsize = str(layout.spec), dtypes.dtype(dtype).itemsize
     return ArrayPicture(
         name, role, layout.shape, dtype, tuple(dims), spec, shards, itemsize, platform, programs=tuple(programs)
     )

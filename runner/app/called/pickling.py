@@ -165,7 +165,7 @@ def _of_library(function: FunctionType) -> Iterator[tuple[Any, tuple[str, str]]]
     module = sys.modules.get(function.__globals__.get("__name__", ""))
     if module is None or module.__name__ == "__main__" or _made_here(module):
         return
-    for name in _names(function.__code__):
+    for name in names_of(function.__code__):
         value = function.__globals__.get(name)
         if value is not None and not isinstance(value, _PLAIN) and vars(module).get(name) is value:
             yield value, (module.__name__, name)
@@ -176,16 +176,17 @@ def _captured(function: FunctionType) -> Iterator[tuple[Any, str]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell != CellType():
             yield cell.cell_contents, name
-    for name in _names(function.__code__):
+    for name in names_of(function.__code__):
         if name in function.__globals__:
             yield function.__globals__[name], name
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_of(code: CodeType) -> Iterator[str]:
+    """The names that a function and those inside of it read."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_of(constant)
 
 
 def nodes() -> list[tuple[type, Any, Any]]:

@@ -144,7 +144,8 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
     explanation = Explanation(
         source=source,
         module=module.name,
-        stage="compiled" if _is_compiled(module) else "lowered",
+        # The backends schedule a module last: what has a schedule is what devices run.
+        stage="compiled" if module.scheduled else "lowered",
         platform=known.platform or ("tpu" if module.tiled else None),
         device=known.device,
         partitions=devices,
@@ -180,11 +181,6 @@ def _module(text: str, source: str) -> Module:
         why = module.unread[0] if module.unread else "no computation is marked ENTRY"
         raise UnreadableModule(f"{source}: the module has no entry computation that could be read: {why[:200]}")
     return module
-
-
-def _is_compiled(module: Module) -> bool:
-    """Whether a module is what devices run: the backends schedule it last."""
-    return module.scheduled
 
 
 def _placed(module: Module, lines: Places, communication: Collectives) -> list[PlacedCollective]:
@@ -260,7 +256,7 @@ def _temporary(module: Module, lines: Places, instruction: Instruction, size: in
 
 def _notes(module: Module, mesh: ExplainedMesh | None) -> list[str]:
     notes: list[str] = []
-    if not _is_compiled(module):
+    if not module.scheduled:
         notes.append(
             "the module has no schedule: it is not what devices run, and the compiler may insert, merge and move "
             "collectives after it"

@@ -150,12 +150,10 @@ def _values(record: Record, wanted: Show) -> None:
 def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
     say(f"{record.experiment}: {record.summary}" if record.summary else f"{record.experiment}", "bold")
     axes = " × ".join(f"{a}={n}" for a, n in zip(mesh.axes, mesh.shape, strict=True))
-    simulated = "simulated " if target.platform == "cpu" else ""
-    count = target.devices
     jax = f", jax {record.environment.jax}" if record.environment.jax else ""
-    devices = f"{count} {simulated}{target.kind or target.platform} device{'s' if count != 1 else ''}"
+    devices = summary.devices(target)
     if target.topology:
-        absent = "which is not here" if count == 1 else "which are not here"
+        absent = "which is not here" if target.devices == 1 else "which are not here"
         # Topology.compiler_options
         quickly = ", without autotuning its products" if target.platform == "gpu" else ""
         say(f"mesh {axes}, compiled for {devices} ({target.topology}), {absent}{quickly}{jax}\n")

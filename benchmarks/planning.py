@@ -38,7 +38,8 @@ from runner.programs.planning.solving import SECONDS
 from runner.programs.planning.spaces import plain_layouts
 from runner.programs.writers import WRITERS
 from runner.worker import functions
-from runner.worker.compilation import compile_program
+from runner.worker.compilation import CompiledModule, compile_program
+from runner.worker.cost import of as cost_of
 from runner.worker.derive import value_types
 from runner.worker.job import _load
 from runner.worker.specs import structs
@@ -192,6 +193,15 @@ def compiled(experiment: Experiment, folder: Path) -> tuple[int, float]:
     `auto` leaves the layouts of outputs and gradients to the compiler, so it may send less than the step that is asked
     for: it need not lay out a gradient as its weight.
     """
+    program = program_of(experiment, folder)
+    evidence = gather(experiment, Program.CONSTRAINT, folder, None, program.unreadable).evidence
+    sent = sum(each.bytes_sent or 0 for each in evidence.collectives or [])
+    cost = cost_of(program.executable, program.text)
+    return sent, float((cost and cost.flops) or 0.0)
+
+
+def program_of(experiment: Experiment, folder: Path) -> CompiledModule:
+    """Compile the program `constraint` of an experiment; its module is left in the folder."""
     path = folder / "program_constraint.py"
     with configurable():
         path.write_text(WRITERS[Program.CONSTRAINT](experiment, folder, infer(experiment)), encoding="utf-8")
@@ -200,10 +210,7 @@ def compiled(experiment: Experiment, folder: Path) -> tuple[int, float]:
         operands = structs(experiment, mesh)[: len(experiment.arrays)]
         program = compile_program(Program.CONSTRAINT, module.program(mesh), operands)
         program.leave(Program.CONSTRAINT, folder)
-    evidence = gather(experiment, Program.CONSTRAINT, folder, None, program.unreadable).evidence
-    sent = sum(each.bytes_sent or 0 for each in evidence.collectives or [])
-    cost = program.cost()
-    return sent, float((cost and cost.flops) or 0.0)
+    return program
 
 
 def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SECONDS) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def run(text: Text, folder: Path, **changes: Any) -> Outcome:
     """Run every program that an experiment supports; none may end early."""
     given = config(text, **changes)
     worker = Telling()
-    record, findings = flow.examine(given, folder, Sources, workers=Workers(worker))
+    record, findings = flow.examine(given, folder, Sources(), workers=Workers(worker))
     errors = [record.error, *(f"{name}: {program.error}" for name, program in record.programs.items() if program.error)]
     assert not any(errors), "\n".join(filter(None, errors))
     assert findings is not None

@@ -119,8 +119,12 @@ def test_a_bare_spec_is_of_the_mesh_that_is_given(tmp_path: Path) -> None:
         (calls.patches, "write x.reshape(2, 4, 4, 2, out_sharding=P('a', None, 'b', None)), which JAX's types accept"),
         (calls.updated, "write x.at[jnp.array([1, 2])].set(0.0, out_sharding=P('a', 'b')), which JAX's types accept"),
         (calls.scanned, "reshard what is scanned: jax.reshard(x * 2, P(None, 'b'))"),
+        (
+            calls.carried,
+            "let loop_carry[1] begin in the layout that a step gives it: jax.reshard(…, P('a', 'b'))",
+        ),
     ],
-    ids=["gram", "added", "joined", "indexed", "taken", "dotted", "patches", "updated", "scanned"],
+    ids=["gram", "added", "joined", "indexed", "taken", "dotted", "patches", "updated", "scanned", "carried"],
 )
 def test_a_refusal_has_the_line_and_what_to_write(function: Any, written: str, tmp_path: Path) -> None:
     record = check(tmp_path, function, X, mesh=mesh_of(AxisType.Explicit), in_specs=P("a", "b"))
@@ -128,7 +132,7 @@ def test_a_refusal_has_the_line_and_what_to_write(function: Any, written: str, t
     place, message, remedy = record.error.splitlines()
     assert place == f"runner.check({function.__name__}, …)"
     assert message.startswith(f"  tracing {function.__name__} at calls.py:")
-    assert re.search(r"(ShardingType|Value)Error: ", message)
+    assert re.search(r"(ShardingType|Value|Type)Error: ", message)
     assert remedy == f"  {written}"
 
 

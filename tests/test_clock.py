@@ -85,7 +85,7 @@ outputs: {C: [x]}
 def test_an_endless_reference_ends_the_run_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The worker's start takes time.
     monkeypatch.setattr(clock, "limit", lambda seconds, work: limit(0.5 if work == "the reference" else seconds, work))
-    outcome = run.run(config(SLOW), tmp_path, lambda: Sources((), ()))
+    outcome = run.run(config(SLOW), tmp_path, Sources())
     assert outcome.status == "error"
     assert outcome.error == "the reference took longer than the timeout of 0.5 s"
     assert record.read(tmp_path).error == outcome.error

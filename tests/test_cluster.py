@@ -224,7 +224,7 @@ def test_a_sweep_does_not_run_over_a_cluster(tmp_path: Path) -> None:
     plain = compose("case3_allreduce", conf_folder()).plain
     workers = Workers()
     try:
-        flow.run({**plain, "target": {**plain["target"], "cluster": True}}, tmp_path, Sources, workers=workers)
+        flow.run({**plain, "target": {**plain["target"], "cluster": True}}, tmp_path, Sources(), workers=workers)
     finally:
         workers.close()
     record = recorded(tmp_path)

@@ -34,7 +34,7 @@ from runner.programs.derivation import indexing, lookups, matrices, reductions, 
 from runner.programs.derivation.calls import Argument, Call
 from runner.programs.derivation.derive import Hints, Typing, derive
 from runner.programs.derivation.registry import Way
-from runner.programs.derivation.rules import Rule, followed
+from runner.programs.derivation.rules import Around, Question, Rule, followed
 from runner.programs.derivation.ruling import WAYS, Rulings
 from runner.programs.derivation.terms import Part, built, constant
 from runner.worker.derive import planned
@@ -266,13 +266,12 @@ EXPRESSIONS = {
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "bernoulli", "bits", "block_diag", "choice", 
-    "convolve", "correlate", "cross", "diag_indices", "empty", "fft2", "fftfreq",
-    "fftn", "fold_in", "gumbel", "hsplit", "ifft2", "ifftn", "irfft2", "irfftn",
-    "key", "key_data", "kron", "laplace", "linspace", "lu", "lu_pivots_to_permutation", "meshgrid",
-    "normal", "permutation", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
-    "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform", "unravel_index",
-    "vander", "vsplit", "wrap_key_data",
+    "PRNGKey", "array_equal", "bernoulli", "bincount", "bits", "block_diag", "categorical", "choice", "convolve",
+    "correlate", "cross", "diag_indices", "empty", "fft2", "fftfreq", "fftn", "fliplr", "flipud", "fold_in", "gumbel",
+    "hsplit", "ifft2", "ifftn", "irfft2", "irfftn", "key", "key_data", "kron", "laplace", "linspace", "lu",
+    "lu_pivots_to_permutation", "meshgrid", "normal", "permutation", "polyval", "rademacher", "randint", "rfft2",
+    "rfftfreq", "rfftn", "rot90", "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform",
+    "unravel_index", "vander", "vsplit", "wrap_key_data",
 ]  # fmt: skip
 """The operations without a rule."""
 
@@ -391,7 +390,7 @@ def test_a_rule_is_data_and_has_costs_without_a_program() -> None:
     rule = way.rule(Call("softmax", {"x": x}, x.typed))
     assert rule is not None
     assert pickle.loads(pickle.dumps(rule)) == rule
-    choice = followed(mesh, rule, {0: ("x",), 1: ("y",)}, (8, 16), 4, None)
+    choice = followed(Question(Around(mesh), rule, (8, 16), 4), {0: ("x",), 1: ("y",)})
     assert choice is not None
     assert choice.operands == (Spec((("x",), ("y",))),)
     # The largest and the sum of four rows, in float32, reduced over four devices.
@@ -443,7 +442,6 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "blocks that are not combined": (
         "associative_scan('mul', a)", sliding, "_combined", lambda fn, left, right, **_: right,
     ),
-    "noise of another distribution": ("categorical(key(0), A)", reductions, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
 """Wrong rules: an expression that needs the rule, and the replaced and replacing ways or functions."""
 

@@ -39,7 +39,7 @@ def test_the_record_equals_that_of_a_separate_worker(tmp_path: Path, monkeypatch
     given, records = harness.config(TEXT), []
     for name, worker in (("here", Here()), ("there", None)):
         (tmp_path / name).mkdir()
-        fields = codec.plain(flow.run(given, tmp_path / name, Sources, workers=worker and Workers(worker)))
+        fields = codec.plain(flow.run(given, tmp_path / name, Sources(), workers=worker and Workers(worker)))
         del fields["time"]
         fields["environment"].pop("worker", None)
         fields["environment"].pop("worker_reason", None)

@@ -43,7 +43,7 @@ def chosen(configuration: Configuration) -> tuple[Any, ...]:
 def test_a_name_chooses_the_option_and_is_located_in_its_file(mine: Path) -> None:
     configuration = runner.compose(mine)
     assert chosen(configuration) == (["x", "y"], [2, 2], "TPU v5p", "cpu")
-    assert configuration.provenance.choices["mesh"] == "x2_y2"
+    assert configuration.sources.choices["mesh"] == "x2_y2"
     place = configuration.sources.place(("mesh", "shape"))
     assert place is not None
     assert place.file == ROOT / "conf" / "mesh" / "x2_y2.yaml"

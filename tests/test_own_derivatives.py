@@ -100,7 +100,7 @@ def run(tmp_path: Path) -> Any:
             "imports": {"own": str(tmp_path / "own.py")},
             **keys,
         }
-        return flow.run(harness.config(config), tmp_path / "run", Sources, workers=Workers(harness.Telling()))
+        return flow.run(harness.config(config), tmp_path / "run", Sources(), workers=Workers(harness.Telling()))
 
     return run
 

@@ -37,7 +37,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Any:
     file = ROOT / "experiments" / "wrong_answers" / "experiment" / "max_pool_gradient.yaml"
     given = yaml.safe_load(file.read_text(encoding="utf-8"))
     folder = tmp_path_factory.mktemp("pool")
-    return run.run({**given, "program": ["auto", "vmap"], "expect": {}}, folder, Sources, workers=WORKERS)
+    return run.run({**given, "program": ["auto", "vmap"], "expect": {}}, folder, Sources(), workers=WORKERS)
 
 
 def test_the_line_is_named_at_which_the_compiler_is_wrong_in_float32_alone(pool: Any) -> None:

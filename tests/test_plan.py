@@ -1249,7 +1249,7 @@ def test_the_limit_of_the_model_moves_by_what_the_compiler_needs(
 
     monkeypatch.setattr("runner.app.flow.planning._tried", compiled)
     none: Any = None
-    answer = ranked(planning, tmp_path, none, (), none)
+    answer = ranked(planning, tmp_path, none, none)
     (program,) = answer.tried[0].programs
     assert program.memory_bytes is not None
     assert program.memory_bytes <= limit
@@ -1277,7 +1277,7 @@ def test_a_plan_that_does_not_compile_is_made_again_only_if_it_needs_too_much_me
 
     monkeypatch.setattr("runner.app.flow.planning._tried", compiled)
     none: Any = None
-    answer = ranked(planning, tmp_path, none, (), none)
+    answer = ranked(planning, tmp_path, none, none)
     assert (len(answer.rounds) > 1) == again
     assert (answer.tried[0].programs[0].status == "passed") == again
 
@@ -1301,7 +1301,7 @@ def _ranked(
 
     monkeypatch.setattr("runner.app.flow.planning._tried", compiled)
     none: Any = None
-    return ranked(planning, folder, none, (), none)
+    return ranked(planning, folder, none, none)
 
 
 MLP_BYTES = 144

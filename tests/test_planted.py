@@ -52,7 +52,7 @@ def test_a_bug_in_the_interpreter_is_caught_and_blamed(
     row = dataclasses.replace(operations.OPERATIONS[operation], counterpart=wrong)
     monkeypatch.setitem(operations.OPERATIONS, operation, row)
     case3 = config("case3_allreduce", {"axes": ["x", "y"], "shape": [2, 2]})
-    record: Any = run.run(case3, tmp_path, Sources, workers=WORKERS)
+    record: Any = run.run(case3, tmp_path, Sources(), workers=WORKERS)
     assert record.status == "failed"
     assert record.programs["auto"].status == "passed"
     for program in ("shard_map", "vmap"):
@@ -65,7 +65,7 @@ def test_a_bug_in_the_interpreter_is_caught_and_blamed(
 def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = dataclasses.replace(operations.OPERATIONS["sigmoid"], counterpart=lambda x: x / (1 + abs(x)))
     monkeypatch.setitem(operations.OPERATIONS, "sigmoid", row)
-    record: Any = run.run(config("layer", {"axes": ["x"], "shape": [8]}), tmp_path, Sources, workers=WORKERS)
+    record: Any = run.run(config("layer", {"axes": ["x"], "shape": [8]}), tmp_path, Sources(), workers=WORKERS)
     assert {result.checks.value.status for result in record.programs.values()} == {"failed"}
     assert {result.checks.values.status for result in record.programs.values()} == {"passed"}
     assert record.checks.sections.status == "passed"
@@ -79,11 +79,13 @@ def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeyp
 def test_rounding_amplified_by_a_quotient_is_distinguished_from_a_mistake(tmp_path: Path) -> None:
     mesh = {"axes": ["i", "j"], "shape": [4, 2]}
     # (x - mean) / std of two nearly equal values: NumPy's own float32 loses 6e-5 of it.
-    right: Any = run.run(config("distributed_normalize", mesh, program="shard_map"), tmp_path, Sources, workers=WORKERS)
+    right: Any = run.run(
+        config("distributed_normalize", mesh, program="shard_map"), tmp_path, Sources(), workers=WORKERS
+    )
     assert right.programs["shard_map"].checks.value.status == "passed"
     line = {"out": "(x - mean) / std * (1 + 1e-7)"}
     wrong = config("distributed_normalize", mesh, program="shard_map", per_device=line)
-    record: Any = run.run(wrong, tmp_path, Sources, workers=WORKERS)
+    record: Any = run.run(wrong, tmp_path, Sources(), workers=WORKERS)
     assert record.programs["shard_map"].checks.value.status == "passed"
     assert record.checks.sections.status == "failed"
 

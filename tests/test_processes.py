@@ -63,7 +63,7 @@ def given(name: str, processes: int) -> dict[str, Any]:
 def ran(name: str, folder: Path, workers: Workers, processes: int, **changes: Any) -> Any:
     """Return the record of an experiment without the times."""
     folder.mkdir(parents=True, exist_ok=True)
-    flow.run({**given(name, processes), **changes}, folder, Sources, workers=workers)
+    flow.run({**given(name, processes), **changes}, folder, Sources(), workers=workers)
     return without_times(recorded(folder))
 
 

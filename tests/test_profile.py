@@ -433,7 +433,7 @@ def test_the_events_reach_the_parent_as_they_are(tmp_path: Path) -> None:
 def ran(text: str, folder: Path, **changes: Any) -> Any:
     """Return the record of a run that takes profiles."""
     changes = {"program": "all", "trace": False, "profile": True, **changes}
-    return run.run(configured(text, **changes), folder, Sources, workers=harness.WORKERS)
+    return run.run(configured(text, **changes), folder, Sources(), workers=harness.WORKERS)
 
 
 def test_the_profile_of_every_program_adds_up_and_its_trace_can_be_opened(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def traced(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 def ran(folder: Path, config: dict[str, Any], into: Path) -> Record:
     config = config | {"imports": {"mine": str(folder / "python_model.py")}}
-    record = flow.run(harness.config(config), into, Sources, workers=Workers(harness.Telling()))
+    record = flow.run(harness.config(config), into, Sources(), workers=Workers(harness.Telling()))
     assert record.status == "passed", (record.error, record.programs)
     return record
 

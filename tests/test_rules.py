@@ -247,7 +247,7 @@ def test_the_record_and_the_terminal_show_the_resolved_specs(
     at = folder(tmp_path)
     composition = compose("mine", at, ["program=auto"])
     (tmp_path / "out").mkdir()
-    record = flow.run(composition.plain, tmp_path / "out", lambda: composition.sources)
+    record = flow.run(composition.plain, tmp_path / "out", composition.sources)
     assert record.status == "passed"
     written = json.loads((tmp_path / "out" / "result.json").read_text())["logical"]["arrays.w.spec"]
     place = f"{at}/rules/ours.yaml:3:5"

@@ -126,7 +126,7 @@ def test_a_diagnosis_names_the_users_line(name: str, sentence: str, tmp_path: Pa
 
 def test_a_run_reports_the_users_line(tmp_path: Path) -> None:
     wrong = seed("mean_of_devices")
-    record = flow.run(harness.config(wrong.definition), tmp_path, Sources, workers=Workers(harness.Telling()))
+    record = flow.run(harness.config(wrong.definition), tmp_path, Sources(), workers=Workers(harness.Telling()))
     assert record.status == "failed"
     text = report.story(record, tmp_path)
     assert f'{wrong.place}return lax.pmean(y, "model")' in text

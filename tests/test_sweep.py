@@ -383,7 +383,7 @@ class _Composer:
     def point(self, overrides: Sequence[str], number: int = 0) -> Composed:
         self.asked += 1
         configuration = compose("case3_allreduce", conf_folder(), ["program=vmap"])
-        return Composed(configuration.provenance, configuration, None, configuration.plain, {})
+        return Composed(configuration.sources, configuration, None, configuration.plain, {})
 
 
 def test_a_point_is_composed_once_where_a_sweep_is_resumed_too(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def configured(text: str, **changes: Any) -> dict[str, Any]:
 
 def ran(text: str, folder: Path, **changes: Any) -> Any:
     """Return the record of a run that takes a trace."""
-    return run.run(configured(text, **changes), folder, Sources, workers=harness.WORKERS)
+    return run.run(configured(text, **changes), folder, Sources(), workers=harness.WORKERS)
 
 
 def ours(name: str) -> str:

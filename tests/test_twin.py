@@ -36,7 +36,7 @@ def layer(tmp_path: Path, **changes: Any) -> Any:
     """The value check of a program of the shipped layer."""
     tmp_path.mkdir(exist_ok=True)
     chosen = {"program": "shard_map", **changes}
-    record: Any = run.run(config("layer", MESH, **chosen), tmp_path, Sources, workers=WORKERS)
+    record: Any = run.run(config("layer", MESH, **chosen), tmp_path, Sources(), workers=WORKERS)
     return record.programs[chosen["program"]].checks.value
 
 
@@ -114,7 +114,9 @@ def test_a_mistake_beyond_the_tolerance_is_not_taken_for_rounded_constants(
     row = dataclasses.replace(operations.OPERATIONS["square"], counterpart=lambda x: x * x + 2.5e-6)
     monkeypatch.setitem(operations.OPERATIONS, "square", row)
     changes = {"graph": {}, "per_device": {"out": "square(x)"}, "outputs": {"out": ["x"]}, "expect": {}}
-    record: Any = run.run({**config("layer", MESH, program="shard_map"), **changes}, tmp_path, Sources, workers=WORKERS)
+    record: Any = run.run(
+        {**config("layer", MESH, program="shard_map"), **changes}, tmp_path, Sources(), workers=WORKERS
+    )
     (output,) = record.programs["shard_map"].checks.value.outputs.values()
     assert (output.status, output.wrong > 0, output.twin.status) == ("failed", True, "failed")
 
@@ -138,10 +140,10 @@ def test_what_is_mostly_undecided_is_proved_by_its_twin(tmp_path: Path) -> None:
     experiment = {**config("layer", MESH, program="shard_map"), **changes}
     for folder in ("rounding", "auto"):
         (tmp_path / folder).mkdir()
-    record: Any = run.run({**experiment, "verify": "rounding"}, tmp_path / "rounding", Sources, workers=WORKERS)
+    record: Any = run.run({**experiment, "verify": "rounding"}, tmp_path / "rounding", Sources(), workers=WORKERS)
     assert record.error is None
     assert record.programs["shard_map"].checks.value.status == "weak"
-    record = run.run(experiment, tmp_path / "auto", Sources, workers=WORKERS)
+    record = run.run(experiment, tmp_path / "auto", Sources(), workers=WORKERS)
     (output,) = record.programs["shard_map"].checks.value.outputs.values()
     assert (output.undecided.count > output.of / 2, output.twin.status) == (True, "passed")
     assert output.status == "passed"
@@ -161,7 +163,7 @@ program: derived
 def test_what_is_mostly_undecided_in_float64_too_is_not_proved(tmp_path: Path, dtype: str) -> None:
     # Six sixths are 1 or a little less, by the order in which they are added.
     tied = TIED.replace("bfloat16", dtype)
-    record: Any = run.run(harness.config(tied), tmp_path, Sources, workers=WORKERS)
+    record: Any = run.run(harness.config(tied), tmp_path, Sources(), workers=WORKERS)
     checks = record.programs["derived"].checks
     (output,) = checks.value.outputs.values()
     assert (output.twin.status, output.twin.ties, checks.derivation.status) == ("passed", output.of, "passed")
@@ -317,7 +319,7 @@ def test_what_has_no_meaning_in_float64_is_refused(function: Any, what: str) -> 
 @pytest.mark.parametrize(("limit", "status"), [(1e-6, "failed"), (4, "passed")])
 def test_the_accuracy_of_an_output_is_measured_and_can_be_expected(tmp_path: Path, limit: float, status: str) -> None:
     changes = {"program": "vmap", "expect": {"accuracy": limit}}
-    record: Any = run.run(config("layer", MESH, **changes), tmp_path, Sources, workers=WORKERS)
+    record: Any = run.run(config("layer", MESH, **changes), tmp_path, Sources(), workers=WORKERS)
     assert record.programs["vmap"].checks.accuracy.status == status
     (row,) = measures.rows(0, record, [])
     assert 0 < row.value("accuracy") < 4
@@ -369,7 +371,7 @@ def test_a_sweep_killed_between_a_program_and_its_twin_is_resumed(tmp_path: Path
 
 
 def test_where_all_twins_are_asked_for_a_note_says_what_they_show(tmp_path: Path) -> None:
-    record: Any = run.run(harness.config(SWEPT, program=["auto", "derived"]), tmp_path, Sources, workers=WORKERS)
+    record: Any = run.run(harness.config(SWEPT, program=["auto", "derived"]), tmp_path, Sources(), workers=WORKERS)
     auto, derived = (record.programs[name].checks.value.note for name in ("auto", "derived"))
     assert auto == derived
     (largest,) = re.findall(r"^in float64 the programs equal the oracle to (\S+)$", auto)
@@ -378,7 +380,7 @@ def test_where_all_twins_are_asked_for_a_note_says_what_they_show(tmp_path: Path
 
 def test_a_twin_that_cannot_run_is_said_where_all_are_asked_for(tmp_path: Path) -> None:
     changes = {"graph": {"h": "nextafter(x, x + 1)"}, "outputs": {"h": ["x"]}}
-    record: Any = run.run(harness.config({**yaml.safe_load(SWEPT), **changes}), tmp_path, Sources, workers=WORKERS)
+    record: Any = run.run(harness.config({**yaml.safe_load(SWEPT), **changes}), tmp_path, Sources(), workers=WORKERS)
     assert (record.error, record.status) == (None, "passed")
     expected = (
         "auto has no twin in float64, and the measured rounding decides: it has nextafter, which is about one dtype"
@@ -392,7 +394,7 @@ def test_what_was_accepted_as_weak_is_proved_where_a_twin_runs(tmp_path: Path) -
     experiment = {**config("layer", MESH, program="shard_map"), **changes, "expect": {"weak": ["out"]}}
     for verify, accepted in (("auto", True), ("twin", False)):
         (tmp_path / verify).mkdir()
-        record: Any = run.run({**experiment, "verify": verify}, tmp_path / verify, Sources, workers=WORKERS)
+        record: Any = run.run({**experiment, "verify": verify}, tmp_path / verify, Sources(), workers=WORKERS)
         assert record.error is None
         (output,) = record.programs["shard_map"].checks.value.outputs.values()
         assert (output.status, output.accepted) == ("passed", accepted)

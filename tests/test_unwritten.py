@@ -43,7 +43,7 @@ def _bug(doing: str) -> str:
 
 
 def _judged(folder: Path, **changes: Any) -> Record:
-    return run.run(harness.config(PRODUCT, **changes), folder, Sources, workers=Workers(Here()))
+    return run.run(harness.config(PRODUCT, **changes), folder, Sources(), workers=Workers(Here()))
 
 
 def _assert_costs(record: Record, program: str, doing: str) -> None:

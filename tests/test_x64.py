@@ -75,7 +75,7 @@ def ran(folder: Path, **keys: Any) -> Record:
     }
     (folder / "run").mkdir(exist_ok=True)
     config["program"] = ["auto", "derived"]
-    return flow.run(config, folder / "run", Sources, workers=Workers(harness.Telling()))
+    return flow.run(config, folder / "run", Sources(), workers=Workers(harness.Telling()))
 
 
 @pytest.mark.in_turn

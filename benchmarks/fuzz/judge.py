@@ -92,7 +92,7 @@ def judge(
         folder = Path(scratch)
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                record = run.run(config, folder, lambda: Sources(), workers=Workers(worker))
+                record = run.run(config, folder, Sources(), workers=Workers(worker))
         except Exception:
             return {"status": "bug", "found": [["bug", "", traceback.format_exc()]]}
         sources = {

@@ -30,6 +30,10 @@ class Fault:
     """Related keys, each with a label such as `the rule`."""
 
 
+class BadInput(Exception):
+    """Something that its user has to write otherwise; the message says where, what, and what instead."""
+
+
 class InvalidExperiment(Exception):
     """The experiment is invalid; `fault` says why."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,6 +101,12 @@ _KEPT = 60
 """The characters of a long path that stand at its beginning, and at its end."""
 
 _LONG_PATH = re.compile(r"[^\s,;]{201,}")
+
+
+def shown(path: Path) -> str:
+    """The path relative to the current folder where it lies below it, else unchanged."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
 
 
 def of_system(error: OSError, where: Path | None) -> str:

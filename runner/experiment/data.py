@@ -143,13 +143,13 @@ def loading(experiment: Experiment) -> tuple[str, ...] | None:
     return None
 
 
-def folder(experiment: Experiment, sources: Callable[[], Sources]) -> Path:
+def folder(experiment: Experiment, sources: Sources) -> Path:
     """The folder in which `load` looks; `sources` is read only if something is loaded.
 
     Raises `InvalidExperiment` for an invalid `init` anywhere.
     """
     loads = loading(experiment)
-    folder_of_file = sources().folder(loads) if loads else Path.cwd()
+    folder_of_file = sources.folder(loads) if loads else Path.cwd()
     check(experiment, folder_of_file)
     return folder_of_file
 

@@ -73,10 +73,6 @@ _OF_NO_LINE = tuple(name for name, subject in SUBJECTS.items() if not subject.li
 """The keys of `expect` that name neither lines nor outputs."""
 
 
-class UnreadFunctions(Exception):
-    """The functions were not read, since the worker ended; the text says how."""
-
-
 @dataclass(frozen=True)
 class Imported:
     """A function of the experiment whose lines were traced from a Python function.

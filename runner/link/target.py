@@ -36,7 +36,7 @@ from runner.link.events import (
 )
 from runner.link.order import job, kind
 from runner.link.together import folder as folder_of
-from runner.link.workers import Workers
+from runner.link.workers import WorkerEnded, Workers
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,6 @@ class ProgramRun:
 _Awaited = TypeVar("_Awaited")
 
 
-class WorkerEnded(RuntimeError):
-    """The worker ended before it sent what it was asked for; the message says how."""
-
-
 GradientArrays: TypeAlias = tuple[Arrays, list[Arrays], str | None, list[Arrays]]
 """JAX's gradients of the unsharded graph and draws of their rounding errors, or why there are none; then the same by
 the rules of the user's functions: the gradient, and its draws."""
@@ -158,7 +154,7 @@ def types_and_gradients_of(
         request = {**job(experiment, folder, data_folder, left_here), "gradient": gradient}
         processes = experiment.target.processes
         events = workers.submit(request, kind(experiment), experiment.timeout, processes, at_once=at_once)
-        types = _awaited(events, Types, "the types")
+        types = awaited(events, Types, "the types")
         gradients = types.gradient
         return types, None if gradients is None else read_gradients(experiment, gradients, Path(left_here))
 
@@ -170,14 +166,14 @@ def value_types_of(workers: Workers, experiment: Experiment, folder: Path, data_
     """
     request = {**job(experiment, folder, data_folder, str(folder)), "values": True}
     events = workers.submit(request, kind(experiment), experiment.timeout)
-    typed = _awaited(events, ValuesTyped, "the types of the values")
+    typed = awaited(events, ValuesTyped, "the types of the values")
     tuples = frozenset(typed.tuples)
     return {
         at: None if types is None else tuple(types) if at in tuples else types[0] for at, types in typed.values.items()
     }
 
 
-def _awaited(events: Iterable[Event], awaited: type[_Awaited], what: str) -> _Awaited:
+def awaited(events: Iterable[Event], kind: type[_Awaited], what: str) -> _Awaited:
     """Return the event of a kind. Raises what `types_of` raises if the worker reports another end, or none."""
     outcome: _Awaited | InvalidExperiment | WorkerEnded = WorkerEnded(f"the worker ended before it reported {what}")
     # All events are read: a worker whose job is left early is ended, and the next job would have to start another.
@@ -187,7 +183,7 @@ def _awaited(events: Iterable[Event], awaited: type[_Awaited], what: str) -> _Aw
                 outcome = InvalidExperiment(event.fault)
             case Died():
                 outcome = WorkerEnded(event.error)
-            case _ if isinstance(event, awaited):
+            case _ if isinstance(event, kind):
                 outcome = event
             case _:
                 continue

@@ -34,6 +34,10 @@ _STARTING = "JAX was starting"
 """The phase of a process before its first event."""
 
 
+class WorkerEnded(RuntimeError):
+    """The worker ended before it sent what it was asked for; the message says how."""
+
+
 @dataclass
 class _Ticket:
     """A job and its remaining steps; `sent` is whether the process that serves it has it."""

@@ -5,9 +5,7 @@ Arrays are shapes with shardings, and nothing runs.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -20,9 +18,9 @@ from runner.base.faults import invalid
 from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.link.events import Compilation, Devices, OutputTold, Ran, Ranges, Timing
-from runner.worker import calls
-from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
+from runner.link.events import Devices, OutputTold, Ran, Ranges
+from runner.worker import calls, ready
+from runner.worker.compilation import compile_program, ranges, reshards
 from runner.worker.specs import spec_of
 
 _SPLIT = "topology-aware, physical axes split"
@@ -72,27 +70,21 @@ class AbsentDevices:
 
         Returns the same as `execute`, as far as it is known without running.
         """
-        mesh: Any = None
         coordinates = None
         wanted = experiment.target.topology
         assert wanted is not None
-        if not program.on_mesh:
-            function, operands = module.program(), module.abstract_inputs(self.devices[0])
-            device_ids = list(range(experiment.mesh.size))
-        else:
-            mesh = module.make_mesh(self.devices)
-            function, operands = module.program(mesh), module.abstract_inputs(mesh)
-            device_ids = [device.id for device in mesh.devices.flat]
-            if wanted.platform == "tpu":
-                coordinates = [_place(device, len(wanted.shape)) for device in mesh.devices.flat]
-        with self._without_arguments(experiment, mesh):
-            of_user = bool(experiment.imports.functions)
-            compiled = compile_program(program, function, operands, of_user=of_user, options=wanted.compiler_options)
+        prepared = ready.abstract(experiment, program, module, self.devices)
+        mesh, operands = prepared.mesh, prepared.operands
+        if program.on_mesh and wanted.platform == "tpu":
+            coordinates = [_place(device, len(wanted.shape)) for device in mesh.devices.flat]
+        with prepared.within():
+            of_user, options = bool(experiment.imports.functions), wanted.compiler_options
+            compiled = compile_program(program, prepared.function, operands, of_user=of_user, options=options)
         compiled.leave(program, folder)
         outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
         return Ran(
             only_compiled=True,
-            device_ids=device_ids,
+            device_ids=ready.device_ids(experiment, mesh),
             coordinates=coordinates,
             outputs={
                 name: OutputTold(
@@ -109,20 +101,8 @@ class AbsentDevices:
             reshards=reshards(experiment, program, compiled, mesh, run=False),
             stderr=compiled.stderr,
             unreadable=compiled.unreadable,
-            compilation=Compilation(
-                memory=compiled.memory(),
-                cost=compiled.cost(),
-                timing=Timing(place_s=None, compile_s=compiled.seconds, run_s=None),
-                plan=planned(experiment, program, compiled, folder),
-                lowered=asked(experiment, program, compiled),
-            ),
+            compilation=compiled.reported(experiment, program, folder, None, None),
         )  # fmt: skip
-
-    def _without_arguments(self, experiment: Experiment, mesh: Any) -> AbstractContextManager[Any]:
-        """The context that tells JAX the devices of a program without arguments, instead of the local ones."""
-        if experiment.arrays:
-            return contextlib.nullcontext()
-        return calls.set_mesh(mesh) if mesh is not None else calls.default_device(self.devices[0])
 
 
 def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str | None]:

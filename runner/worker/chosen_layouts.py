@@ -6,7 +6,6 @@ layout comes from the same propagation.
 
 from __future__ import annotations
 
-import contextlib
 from types import ModuleType
 from typing import Any
 
@@ -16,9 +15,9 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.sharding.propagation import whole_axes
 from runner.link.events import ValueLayout
-from runner.worker import calls, shardy
+from runner.worker import calls, ready, shardy
 from runner.worker.modules import Walk
-from runner.worker.specs import operands, partition, spec_of
+from runner.worker.specs import partition, spec_of
 from runner.worker.versions import PROPAGATED, propagated
 
 
@@ -31,10 +30,9 @@ def layouts(
     """
     probing = experiment.probing(program)
     assert probing is not None
-    mesh, arrays = operands(experiment, module, devices)
-    # Without arguments nothing else tells JAX that the devices are not the local ones.
-    with calls.set_mesh(mesh) if devices is not None and not arrays else contextlib.nullcontext():
-        lowered = module.program(mesh).lower(*arrays)
+    prepared = ready.abstract(experiment, program, module, devices)
+    with prepared.within():
+        lowered = prepared.function.lower(*prepared.operands)
         shardings = lowered.compile().output_shardings
     by_name: dict[str, ValueLayout] = {}
     for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):

@@ -15,10 +15,9 @@ from runner.compiled.evidence.nodes import Origins, backward
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.sharding.propagation import AskedCollective, Planned, Reshard
-from runner.link.events import Cost, Keeping, Memory, Ranges
+from runner.link.events import Compilation, Keeping, Memory, Ranges, RunTimes, Timing
 from runner.reports.record.writing import write_text
-from runner.worker import calls, deadlocks, lowered, phases, processes, propagation, specs
-from runner.worker.cost import with_loops
+from runner.worker import calls, cost, deadlocks, lowered, phases, propagation, ready
 from runner.worker.stderr import CapturedStderr
 from runner.worker.walk import REFUSALS, refusal
 
@@ -54,14 +53,20 @@ class CompiledModule:
         """Bytes per device; None if the backend does not report them."""
         return _memory(self.executable)
 
-    def cost(self) -> Cost | None:
-        """The compiler's estimate per device: operations, bytes accessed, seconds, as far as it is reported."""
-        return _cost(self.executable, self.text)
+    def reported(
+        self, experiment: Experiment, program: Program, folder: Path, place_s: float | None, run_s: RunTimes | None
+    ) -> Compilation:
+        """What the compilation reported, beside the times to place the operands and to run the program.
 
-
-def costs(executable: Any) -> tuple[Memory | None, Cost | None]:
-    """An executable's memory and cost, as in `CompiledModule`."""
-    return _memory(executable), _cost(executable, _text(executable)[0])
+        Shardy's whole plan is written to `folder`.
+        """
+        return Compilation(
+            memory=self.memory(),
+            cost=cost.of(self.executable, self.text),
+            timing=Timing(place_s=place_s, compile_s=self.seconds, run_s=run_s, shared=self.shared),
+            plan=planned(experiment, program, self, folder),
+            lowered=asked(experiment, program, self),
+        )
 
 
 def keeping(experiment: Experiment, program: Program, module: ModuleType, devices: list[Any] | None = None) -> Keeping:
@@ -69,50 +74,14 @@ def keeping(experiment: Experiment, program: Program, module: ModuleType, device
 
     `devices` are those of an absent topology.
     """
-    if program.on_mesh:
-        mesh, operands = specs.operands(experiment, module, devices)
-        function = module.program(mesh)
-    else:
-        function = module.program()
-        operands = module.abstract_inputs(devices[0]) if devices is not None else _on_one_device(experiment, module)
-    memory, cost = costs(function.lower(*operands).compile())
-    return Keeping(memory=memory, cost=cost)
-
-
-def _on_one_device(experiment: Experiment, module: ModuleType) -> Any:
-    device = processes.on_one_device(experiment.target.platform)
-    return calls.device_put(module.split(*module.inputs()), device)
+    prepared = ready.abstract(experiment, program, module, devices)
+    executable = prepared.function.lower(*prepared.operands).compile()
+    return Keeping(memory=_memory(executable), cost=cost.of(executable, _text(executable)[0]))
 
 
 def _memory(executable: Any) -> Memory | None:
-    stats = executable.memory_analysis()
-    if stats is None:
-        return None
-    (platform,) = {device.platform for out in executable.output_shardings for device in out.device_set}
-    return Memory.of(
-        stats.argument_size_in_bytes,
-        stats.output_size_in_bytes,
-        stats.temp_size_in_bytes,
-        stats.alias_size_in_bytes,
-        stats.peak_memory_in_bytes if platform in _TELLING_PEAKS else None,
-    )
-
-
-_TELLING_PEAKS = ("tpu",)
-"""The platforms whose compiler reports a peak; XLA's figure for CPUs omits temporaries."""
-
-
-def _cost(executable: Any, text: str) -> Cost | None:
-    cost = executable.cost_analysis()
-    if not cost:
-        return None
-
-    def known(name: str) -> float | None:
-        value = cost.get(name)
-        return None if value is None or value < 0 else float(value)
-
-    total = Cost(flops=known("flops"), bytes_accessed=known("bytes accessed"), optimal_seconds=known("optimal_seconds"))
-    return None if total == Cost() else with_loops(total, text)
+    (platform,) = {device.platform for out in executable.output_shardings for device in out.device_set} or {""}
+    return cost.memory(executable, platform)
 
 
 def compile_program(

@@ -1,4 +1,4 @@
-"""Corrects XLA's cost analysis of a module: loops are counted step by step.
+"""Reads XLA's analyses of a compiled module, its memory and its cost, in which loops are counted step by step.
 
 XLA counts the body of a loop once, however often it runs.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from runner.compiled.evidence import hlo
 from runner.compiled.evidence.counts import BRANCHES
 from runner.compiled.evidence.hlo import Computation, Module
-from runner.link.events import Cost
+from runner.link.events import Cost, Memory
 from runner.worker.versions import module_cost
 
 _FIELDS = {"flops": "flops", "bytes_accessed": "bytes accessed"}
@@ -25,6 +26,35 @@ XLA's parser aborts the process if the order of a scheduled module is invalid, a
 
 class _UnknownCost(Exception):
     """The trip counts of loops are unknown; the message says why."""
+
+
+_TELLING_PEAKS = ("tpu",)
+"""The platforms whose compiler reports a peak; XLA's figure for CPUs omits temporaries."""
+
+
+def memory(executable: Any, platform: str) -> Memory | None:
+    """Bytes per device; None if the backend does not report them."""
+    stats = executable.memory_analysis()
+    if stats is None:
+        return None
+    return Memory.of(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.temp_size_in_bytes,
+        stats.alias_size_in_bytes,
+        stats.peak_memory_in_bytes if platform in _TELLING_PEAKS else None,
+    )
+
+
+def of(executable: Any, text: str) -> Cost | None:
+    """The compiler's estimate per device: operations, bytes accessed, seconds, as far as it is reported."""
+    analysis: dict[str, float] = executable.cost_analysis() or {}
+
+    def known(name: str) -> float | None:
+        return float(analysis[name]) if analysis.get(name, -1.0) >= 0 else None
+
+    total = Cost(flops=known("flops"), bytes_accessed=known("bytes accessed"), optimal_seconds=known("optimal_seconds"))
+    return None if total == Cost() else with_loops(total, text)
 
 
 def with_loops(cost: Cost, text: str) -> Cost:

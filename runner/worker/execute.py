@@ -16,9 +16,9 @@ from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import handover
-from runner.link.events import Compilation, OutputTold, Ran, Ranges, RunTimes, ShardEntry, Timing
-from runner.worker import calls, phases, processes, shared
-from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
+from runner.link.events import OutputTold, Ran, Ranges, RunTimes, ShardEntry
+from runner.worker import calls, phases, processes, ready, shared
+from runner.worker.compilation import compile_program, ranges, reshards
 from runner.worker.specs import sole_holder, spec_of
 
 
@@ -38,16 +38,8 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     """
     phases.tell(f"the arrays of {program} were placed")
     start = time.perf_counter()
-    mesh: Any = None
-    if not program.on_mesh:
-        operands = calls.device_put(module.split(*module.inputs()), processes.on_one_device(experiment.target.platform))
-        function = module.program()
-        device_ids = list(range(experiment.mesh.size))
-    else:
-        mesh = module.make_mesh()
-        operands = processes.placed(module, mesh)
-        function = module.program(mesh)
-        device_ids = [processes.number_of(device) for device in mesh.devices.flat]
+    prepared = ready.placed(experiment, program, module)
+    function, operands = prepared.function, prepared.operands
     placed = time.perf_counter()
     of_user = bool(experiment.imports.functions)
     text = Path(str(module.__file__)).read_text(encoding="utf-8")
@@ -88,24 +80,13 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     # The runs that follow need the memory.
     del outputs
     result = Ran(
-        device_ids=device_ids,
+        device_ids=ready.device_ids(experiment, prepared.mesh),
         outputs=described,
         operands=held,
-        reshards=reshards(experiment, program, compiled, mesh, run=True),
+        reshards=reshards(experiment, program, compiled, prepared.mesh, run=True),
         stderr=compiled.stderr,
         unreadable=compiled.unreadable,
-        compilation=Compilation(
-            memory=compiled.memory(),
-            cost=compiled.cost(),
-            timing=Timing(
-                place_s=placed - start,
-                compile_s=compiled.seconds,
-                shared=compiled.shared,
-                run_s=_repeat(call, given, first_run),
-            ),
-            plan=planned(experiment, program, compiled, folder),
-            lowered=asked(experiment, program, compiled),
-        ),
+        compilation=compiled.reported(experiment, program, folder, placed - start, _repeat(call, given, first_run)),
     )
     return Execution(result, lambda: call(given.fresh()))
 

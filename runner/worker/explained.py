@@ -21,13 +21,12 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.compiled.evidence.hlo import Metadata
-from runner.compiled.explanation import estimating, laid, meshes, modules, profiles, reasons
-from runner.compiled.explanation.model import Argument, Explanation
+from runner.compiled.explanation import estimating, meshes, modules, profiles, reasons
+from runner.compiled.explanation.model import Argument, Explanation, layouts_of
 from runner.compiled.explanation.modules import Known, ReadModule, UnreadableModule
 from runner.compiled.explanation.profiles import Recording
 from runner.graph.sharding.propagation import LayoutKeys
-from runner.link.events import Memory
-from runner.worker import propagation
+from runner.worker import cost, propagation
 
 stages, trees, util = cast("Any", jax.stages), cast("Any", jax.tree), cast("Any", jax.tree_util)
 
@@ -143,7 +142,7 @@ def read(step: Staged, mesh: Mapping[str, int] | None) -> ReadModule:
     device: Any = next((next(iter(sharding.device_set)) for sharding in shardings), None)
     known = Known(
         mesh=mesh or _axes(shardings),
-        memory=_memory(compiled, device),
+        memory=cost.memory(compiled, device.platform if device else ""),
         platform=device.platform if device else None,
         device=device.device_kind if device else None,
         versions={"jax": jax.__version__, "jaxlib": metadata.version("jaxlib")},
@@ -161,21 +160,6 @@ def _axes(shardings: Sequence[Any]) -> dict[str, int] | None:
     sizes = [dict(sharding.mesh.shape) for sharding in shardings if isinstance(sharding, NamedSharding)]
     sizes = [axes for axes in sizes if math.prod(axes.values()) == devices > 1]
     return max(sizes, key=len, default=None)
-
-
-def _memory(compiled: Any, device: Any) -> Memory | None:
-    stats = compiled.memory_analysis()
-    if stats is None:
-        return None
-    # XLA's figure for CPUs omits temporaries.
-    peak = stats.peak_memory_in_bytes if device is not None and device.platform == "tpu" else None
-    return Memory.of(
-        stats.argument_size_in_bytes,
-        stats.output_size_in_bytes,
-        stats.temp_size_in_bytes,
-        stats.alias_size_in_bytes,
-        peak,
-    )
 
 
 def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) -> Explanation:
@@ -202,16 +186,13 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
     )
 
     def where(metadata: Metadata) -> propagation.Place:
-        lines = module.places.of(metadata)
-        if not lines:
-            return propagation.NOWHERE
-        return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
+        return propagation.place(module.places.of(metadata))
 
     def array(name: str) -> str | None:
         return name if name in arrays else None
 
     planned = propagation.read(step.lowered, keys, propagation.ModuleNames(where, array, tuple(outputs)))
-    explanation = replace(explanation, layouts=laid.layouts(planned.operations))
+    explanation = replace(explanation, layouts=layouts_of(planned.operations))
     return reasons.explained(explanation, planned.summary(), arrays)
 
 

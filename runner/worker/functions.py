@@ -880,7 +880,7 @@ class _FunctionReader:
         if self.around:
             return None
         place = remedies.refused_at(error)
-        if (hint := remedies.of_in_specs(error, typed) or remedies.of_scanned(error, place)) is not None:
+        if (hint := remedies.of_in_specs(error, typed) or remedies.of_loop(error, place)) is not None:
             return hint
         try:
             lines = plain()

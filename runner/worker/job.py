@@ -49,7 +49,7 @@ from runner.link.steps import Step, StepWork
 from runner.programs.types import Floats, InferredTypes
 from runner.programs.writers import WRITERS
 from runner.reports.record.writing import write_text
-from runner.worker import calls, gradient, own_files, phases, processes, warm
+from runner.worker import calls, gradient, own_files, phases, processes, ready, warm
 from runner.worker.chosen_layouts import layouts
 from runner.worker.compilation import NotLowered, keeping
 from runner.worker.deadlocks import Deadlock
@@ -336,21 +336,18 @@ class _Doing:
             if program in self.profiled:
                 self.executions[program] = execution
             del execution
-        if _probe(program) in self.modules:
-            phases.tell(
-                f"{program} was compiled once more, for the layouts of its values", "XLA is compiling once more"
-            )
-            devices = self.absent.devices if self.absent else None
-            ran.compilation = replace(
-                ran.compilation,
-                layouts=layouts(self._written(program), program, self.modules[_probe(program)], devices),
-            )
-        if _keeping(program) in self.modules:
-            phases.tell(f"{program} was compiled once more, without rematerialization", "XLA is compiling once more")
-            devices = self.absent.devices if self.absent else None
-            kept = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
-            ran.compilation = replace(ran.compilation, keeping_all=kept)
+        devices, more = self.absent.devices if self.absent else None, dict[str, Any]()
+        if (module := self.modules.get(_probe(program))) is not None:
+            self._tell_of_another(program, "for the layouts of its values")
+            more["layouts"] = layouts(self._written(program), program, module, devices)
+        if (module := self.modules.get(_keeping(program))) is not None:
+            self._tell_of_another(program, "without rematerialization")
+            more["keeping_all"] = keeping(self.experiment, program, module, devices)
+        ran.compilation = replace(ran.compilation, **more)
         return ran
+
+    def _tell_of_another(self, program: Program, why: str) -> None:
+        phases.tell(f"{program} was compiled once more, {why}", "XLA is compiling once more")
 
     def _written(self, program: Program) -> Experiment:
         """The experiment that a program was written from: for `derived` that with the derived lines."""
@@ -375,14 +372,13 @@ class _Doing:
 
     def _measure(self, step: Step) -> Finished:
         """Measure the equations of a program beside float64."""
-        from runner.worker import parting, twin
+        from runner.worker import parting
 
         phases.tell(f"the equations of {step.program} were measured in float64")
+        module = self.modules[_twin(step.program)]
         try:
-            function, operands, _ = twin.placed(
-                self._written(step.program), step.program, self.modules[_twin(step.program)]
-            )
-            return Finished(step=step, result=parting.measured(function, operands))
+            program = ready.placed(self._written(step.program), step.program, module)
+            return Finished(step=step, result=parting.measured(program.function, program.operands))
         except parting.TooLarge as refused:
             return Finished(step=step, unsupported=str(refused))
 

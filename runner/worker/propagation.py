@@ -17,7 +17,7 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_list
 from runner.compiled.evidence.hlo import Metadata
-from runner.compiled.evidence.nodes import Origins, backward
+from runner.compiled.evidence.nodes import OperationOrigin, Origins, backward
 from runner.compiled.evidence.source_lines import frame, source_line
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -49,6 +49,14 @@ Where = Callable[[Metadata], Place]
 """Gives the place of an operation by its name stack (`jit(f)/hidden/dot_general`) and the user's frames."""
 
 NOWHERE: Place = (None, None, False)
+
+
+def place(lines: Sequence[OperationOrigin]) -> Place:
+    """The place of an operation of these lines, the innermost first."""
+    if not lines:
+        return NOWHERE
+    # An operand of a loop that is sliced in each step is attributed to the whole value.
+    return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
 
 
 @dataclass(frozen=True)
@@ -111,11 +119,7 @@ def of_program(experiment: Experiment, program: Program, lowered: Any, folder: P
     origins = Origins(experiment, program.lines)
 
     def where(metadata: Metadata) -> Place:
-        lines = origins.of(metadata)
-        if not lines:
-            return NOWHERE
-        # An operand of a loop that is sliced in each step is attributed to the whole value.
-        return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
+        return place(origins.of(metadata))
 
     whole = plan(lowered, experiment, ModuleNames(where, origins.array, tuple(experiment.outputs)))
     write_text(folder / f"plan_{program}.json", _text(whole))

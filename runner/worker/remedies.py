@@ -33,6 +33,10 @@ _TAKE_OUT_SHARDING = re.compile(
     r"|\.at\[.*\]\.\w+$",
     re.DOTALL,
 )
+_CARRIED = re.compile(
+    r"input carry (?:component )?(\S+) has type (\w+)\[(\S*?)\] but the corresponding output carry component has type "
+    r"(\w+)\[(\S*?)\](?=[.,\s]|$)"
+)
 _SCANNED = re.compile(r"0th dimension of all xs should be replicated. Got P\((.*)\)")
 
 
@@ -125,9 +129,15 @@ def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
     return f"reshard it before the call: jax.reshard({argument}, {wanted}), or give in_specs that are its layout"
 
 
-def of_scanned(error: BaseException, place: Place | None) -> str | None:
-    """What to write where a `scan` takes slices along a sharded dimension."""
-    refused = _SCANNED.search(text_of(error))
+def of_loop(error: BaseException, place: Place | None) -> str | None:
+    """What to write where a `scan` slices a sharded dimension, or a loop's carry begins in another layout."""
+    text = text_of(error)
+    if (carried := _CARRIED.search(text)) is not None:
+        name, dtype, shape, dtype_after, after = carried.groups()
+        if dtype == dtype_after and shape != after and _sizes(shape) == _sizes(after):
+            return f"let {name} begin in the layout that a step gives it: jax.reshard(…, {_laid_out(after)})"
+        return None
+    refused = _SCANNED.search(text)
     if refused is None or place is None or place.part is None or not place.part.words[0].endswith("scan"):
         return None
     scanned = place.part.inside[2:3]
@@ -135,6 +145,17 @@ def of_scanned(error: BaseException, place: Place | None) -> str | None:
         return "reshard what is scanned before the scan: its dimension 0 has to be whole on every device"
     rest = refused[1].partition(", ")[2]
     return f"reshard what is scanned: jax.reshard({scanned[0].text}, P(None{f', {rest}' if rest else ''}))"
+
+
+def _sizes(shape: str) -> list[str]:
+    """The sizes in a type's dimensions: 4 and 16 of `4@expert,16`."""
+    return re.findall(r"(\d+)(?:@\([^)]*\)|@\w+)?", shape)
+
+
+def _laid_out(shape: str) -> str:
+    """The layout in a type's dimensions: `P('expert', None)` of `4@expert,16`."""
+    dimensions = re.findall(r"\d+(?:@(?:\(([^)]*)\)|(\w+)))?", shape)
+    return _spec(Spec(tuple(filter(None, (*several.split(","), single))) for several, single in dimensions))
 
 
 def _described(struct: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -28,18 +27,6 @@ def structs(experiment: Experiment, mesh: AbstractMesh) -> list[jax.ShapeDtypeSt
             sharding=NamedSharding(mesh, partition(array.layout.spec)),
         )
         for array in experiment.given
-    ]
-
-
-def operands(experiment: Experiment, module: ModuleType, devices: list[Any] | None) -> tuple[Any, list[Any]]:
-    """The mesh of a program that is compiled and not run, and its arrays there; `devices` of an absent topology."""
-    if devices is not None:
-        mesh = module.make_mesh(devices)
-        return mesh, module.abstract_inputs(mesh)
-    mesh = module.make_mesh()
-    return mesh, [
-        jax.ShapeDtypeStruct(array.shape, dtypes.dtype(array.dtype).numpy, sharding=sharding)
-        for array, sharding in zip(experiment.arrays, module.shardings(mesh), strict=True)
     ]
 
 

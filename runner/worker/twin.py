@@ -6,7 +6,6 @@ import re
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jax
 
@@ -15,7 +14,7 @@ from runner.experiment.program import Program
 from runner.graph.language.lines import expressions
 from runner.graph.source import SECTIONS
 from runner.link.events import Compilation, Ran, Timing
-from runner.worker import calls, phases, processes, shared
+from runner.worker import calls, phases, ready, shared
 from runner.worker.execute import leave
 
 _WIDENING = Path(__file__).with_name("widening.py")
@@ -93,28 +92,20 @@ def _numbers(text: str) -> set[float]:
     return {float(number) for number in _NUMBER.findall(text)}
 
 
-def placed(experiment: Experiment, program: Program, module: ModuleType) -> tuple[Any, tuple[Any, ...], list[int]]:
-    """A program's function, its operands where they lie, and the devices in the order of the mesh."""
-    if not program.on_mesh:
-        operands = calls.device_put(module.split(*module.inputs()), processes.on_one_device("cpu"))
-        return module.program(), operands, list(range(experiment.mesh.size))
-    mesh = module.make_mesh()
-    device_ids = [processes.number_of(device) for device in mesh.devices.flat]
-    return module.program(mesh), processes.placed(module, mesh), device_ids
-
-
 def take(experiment: Experiment, program: Program, module: ModuleType, arrays: Path) -> Ran:
     """Run the twin of a program; leave what it computes in `arrays`."""
     phases.tell(f"the twin of {program} in float64 was compiled and run", "XLA is compiling the twin in float64")
     start = time.perf_counter()
-    function, operands, device_ids = placed(experiment, program, module)
-    in_float64, wide = module.widened(function, operands, module.EXACT, as_read=module.AS_READ)
+    prepared = ready.placed(experiment, program, module)
+    device_ids = ready.device_ids(experiment, prepared.mesh)
+    exact = {"exact": module.EXACT, "as_read": module.AS_READ}
+    in_float64, wide = module.widened(prepared.function, prepared.operands, **exact)
     compiled, kept = shared.of_lowered(in_float64.lowered(*wide), device_ids)
-    ready = time.perf_counter()
+    compiled_at = time.perf_counter()
     with jax.enable_x64(True):
         outputs = calls.block_until_ready(compiled(*wide))
     described = leave(experiment, program, outputs, arrays)
-    timing = Timing(place_s=None, compile_s=ready - start, run_s=None, shared=kept)
+    timing = Timing(place_s=None, compile_s=compiled_at - start, run_s=None, shared=kept)
     return Ran(
         device_ids=device_ids,
         outputs=described,

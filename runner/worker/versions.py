@@ -50,6 +50,28 @@ def bodies(equation: Any) -> Iterator[tuple[str, Any]]:
                 yield name, body
 
 
+def evaluated(
+    jaxpr: Any,
+    operands: Sequence[Any],
+    results: Callable[[Any, list[Any]], Sequence[Any]],
+    literal: Callable[[Any], Any],
+    constants: Sequence[Any],
+) -> list[Any]:
+    """What a jaxpr gives of `operands`: `results` of an equation and what its operands have; `literal` of a literal.
+
+    `constants`: what the arrays have that it captures.
+    """
+    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *operands), strict=True))
+
+    def read(operand: Any) -> Any:
+        return literal(operand) if isinstance(operand, Literal) else values[operand]
+
+    for equation in jaxpr.eqns:
+        of_equation = results(equation, [*map(read, equation.invars)])
+        values.update(zip(equation.outvars, of_equation, strict=True))
+    return [*map(read, jaxpr.outvars)]
+
+
 clear_backends: Callable[[], None] = api.clear_backends
 
 

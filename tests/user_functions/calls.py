@@ -64,6 +64,10 @@ def scanned(x: Any) -> Any:
     return jax.lax.scan(lambda c, row: (c + row, c), jnp.zeros(8), x * 2)
 
 
+def carried(x: Any) -> Any:
+    return jax.lax.fori_loop(0, 3, lambda i, c: c + x, jax.reshard(x, P(None, None)))
+
+
 def added(x: Any) -> Any:
     return x + x.T
 

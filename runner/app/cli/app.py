@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.app.cli.answers import answered
 from runner.app.cli.arguments import asks_for_listing, folders, parsed
 from runner.app.cli.experiment_names import with_experiment, with_specs
 from runner.experiment.config.folders import InvalidName
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runner.app.cli.jobs import Task
 
 
+@answered
 def main(arguments: Sequence[str], task: Task | None = None) -> int:
     """Compose the configuration of the command line and pass it to `task`, which by default runs it.
 
@@ -25,15 +26,11 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     """
     # A log that cannot be written needs no traceback: the files beside it cannot be written either and are reported.
     logging.raiseExceptions = False
-    try:
-        arguments = with_specs(arguments)
-        known, overrides = parsed(arguments)
-        if known.config_dir and not Path(known.config_dir).is_dir():
-            raise InvalidName(f"command line: --config-dir {known.config_dir}\n  there is no such folder")
-        arguments, overrides = with_experiment(arguments, known, overrides)
-    except InvalidName as error:
-        print(error, file=sys.stderr)
-        return 2
+    arguments = with_specs(arguments)
+    known, overrides = parsed(arguments)
+    if known.config_dir and not Path(known.config_dir).is_dir():
+        raise InvalidName(f"command line: --config-dir {known.config_dir}\n  there is no such folder")
+    arguments, overrides = with_experiment(arguments, known, overrides)
     if known.version:
         print(f"shardproof {__version__}")
         return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.faults import Fault, InvalidExperiment
 from runner.experiment import data
-from runner.experiment.config.compose import InvalidConfiguration, provenance_of, resolved
+from runner.experiment.config.compose import InvalidConfiguration, resolved, sources_of
 from runner.experiment.reader import read
 from runner.link import cluster
 from runner.link.workers import Workers
@@ -76,7 +76,7 @@ def _lend(member: cluster.Member, configuration: Configuration, timeout: float, 
     from runner.link import lending
 
     def data_folder(definition: Mapping[str, Any]) -> Path:
-        return data.folder(read(definition), lambda: configuration.sources)
+        return data.folder(read(definition), configuration.sources)
 
     return lending.lend(member, configuration.plain, timeout, folder, data_folder)
 
@@ -88,7 +88,7 @@ def _of_task(config: DictConfig) -> Configuration:
     task = config.copy()
     with open_dict(task):
         del task["hydra"]
-    return resolved(task, provenance_of(config.hydra))
+    return resolved(task, sources_of(config.hydra))
 
 
 def _own(

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from runner.app.cli import subcommands
+from runner.app.cli.answers import answered
 from runner.base import plain
+from runner.base.faults import BadInput
 from runner.base.layout import spec_text
 from runner.base.lazy import dataclass
+from runner.base.words import shown
 from runner.compiled.explanation import differences as explanations
 from runner.compiled.explanation import files
-from runner.compiled.explanation.modules import UnreadableModule
-from runner.experiment.config.sources import shown
 from runner.link.events import Devices
 from runner.reports.record import differences, folders, golden
 from runner.reports.record import record as records
@@ -28,10 +29,6 @@ from runner.reports.record.golden import Pinned
 from runner.reports.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record
 from runner.reports.record.readable import lines_of, names_of
 from runner.reports.record.verdicts import ValueVerdict, Verdict
-
-
-class InvalidComparison(Exception):
-    """The arguments cannot be compared; the message says which, why, and which can."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,7 @@ class Side:
     unread: int = 0
 
 
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 if nothing differs, 1 if something does, 2 for bad input."""
     parser = subcommands.parser("compare")
@@ -68,13 +66,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     if len(options.b) == 1 and all(map(files.is_module, (options.a, *options.b))):
         return _modules(options.a, options.b[0])
-    try:
-        # Unreadable records of A are reported once.
-        loaded = {path: _load(path) for path in dict.fromkeys([options.a, *options.b])}
-        pairs = {b: _sides(options.a, b, options.series or [], loaded) for b in dict.fromkeys(options.b or [None])}
-    except (InvalidComparison, golden.InvalidGolden) as error:
-        print(error, file=sys.stderr)
-        return 2
+    # Unreadable records of A are reported once.
+    loaded = {path: _load(path) for path in dict.fromkeys([options.a, *options.b])}
+    pairs = {b: _sides(options.a, b, options.series or [], loaded) for b in dict.fromkeys(options.b or [None])}
     differing = 0
     for b, sides in pairs.items():
         if b is not None and len(pairs) > 1:
@@ -89,11 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _modules(a: Path, b: Path) -> int:
     """Report what differs between two compiled modules, or between those of two folders of dumps."""
-    try:
-        old, new = files.by_name(a), files.by_name(b)
-    except UnreadableModule as error:
-        print(error, file=sys.stderr)
-        return 2
+    old, new = files.by_name(a), files.by_name(b)
     if len(old) == len(new) == 1:
         # Two single modules are compared whatever their names.
         old = dict(zip(new, old.values(), strict=True))
@@ -113,17 +103,17 @@ def _modules(a: Path, b: Path) -> int:
 
 
 def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path, Side]) -> tuple[Side, Side]:
-    """Return both sides. Raises `InvalidComparison`, `golden.InvalidGolden`."""
+    """Return both sides. Raises `BadInput`."""
     if len(series) > 2:
-        raise InvalidComparison(f"--series: it takes one series or two, not {len(series)}")
+        raise BadInput(f"--series: it takes one series or two, not {len(series)}")
     sides = loaded[a], loaded[b or a]
     before, after = ([*side.points.values()] for side in sides)
     goldens = [all(point.record is None for point in points) for points in (before, after)]
     if series:
         if not any(goldens):
-            raise InvalidComparison(f"--series: {shown(a)} and {shown(b or a)} are not goldens")
+            raise BadInput(f"--series: {shown(a)} and {shown(b or a)} are not goldens")
         if b is None and len(series) == 1:
-            raise InvalidComparison("--series: with one golden, give two series to compare")
+            raise BadInput("--series: with one golden, give two series to compare")
         before = _of_series(a, before, series[0]) if goldens[0] else before
         after = _of_series(b or a, after, series[-1]) if goldens[1] else after
     elif b is None:
@@ -141,14 +131,14 @@ def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path,
     sides = Side({p.name: p for p in before}, sides[0].unread), Side({p.name: p for p in after}, sides[1].unread)
     if not set(sides[0].points) & set(sides[1].points):
         there = [", ".join(sorted(side.points)[:4]) + (", …" if len(side.points) > 4 else "") for side in sides]
-        raise InvalidComparison(f"{shown(a)} and {shown(b or a)} have nothing in common: {there[0]}; {there[1]}")
+        raise BadInput(f"{shown(a)} and {shown(b or a)} have nothing in common: {there[0]}; {there[1]}")
     return sides
 
 
 def _load(path: Path) -> Side:
     """Read the points of an argument; report unreadable records of a sweep. Raises as `_sides` does."""
     if not path.exists():
-        raise InvalidComparison(f"{path}: there is no such file or folder")
+        raise BadInput(f"{path}: there is no such file or folder")
     if path.is_file():
         return _side([_of_record(path)] if path.name == "result.json" else _of_golden(path, path.stem))
     if (path / "result.json").is_file():
@@ -157,13 +147,13 @@ def _load(path: Path) -> Side:
         points, unread = _of_sweep(files)
         names = [point.name for point in points]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidComparison(f"{shown(path)}: more than one run of {twice[0]}; name one of its folders")
+            raise BadInput(f"{shown(path)}: more than one run of {twice[0]}; name one of its folders")
         return _side(points, unread)
     pinned: list[ComparedPoint] = []
     for file in _documents(path):
         pinned += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
     if not pinned:
-        raise InvalidComparison(f"{shown(path)}: this is neither a run folder, nor a sweep, nor a golden")
+        raise BadInput(f"{shown(path)}: this is neither a run folder, nor a sweep, nor a golden")
     return _side(pinned)
 
 
@@ -172,11 +162,11 @@ _LOOKED_AT = 20_000
 
 
 def _documents(folder: Path) -> list[Path]:
-    """The JSON files at any depth of a folder. Raises `InvalidComparison` for a folder that is none of goldens."""
+    """The JSON files at any depth of a folder. Raises `BadInput` for a folder that is none of goldens."""
     files = list(itertools.islice(plain.below(folder), _LOOKED_AT))
     if len(files) == _LOOKED_AT:
         what = "it has neither a record nor a sweep, and too many files for a folder of goldens"
-        raise InvalidComparison(f"{shown(folder)}: {what}")
+        raise BadInput(f"{shown(folder)}: {what}")
     return sorted(file for file in files if file.suffix == ".json")
 
 
@@ -188,17 +178,17 @@ def _side(points: Iterable[ComparedPoint], unread: int = 0) -> Side:
 def _of_sweep(files: Sequence[Path]) -> tuple[list[ComparedPoint], int]:
     """Return the readable points of a sweep, and the number of unreadable ones, which are reported.
 
-    Raises `InvalidComparison` if none is readable.
+    Raises `BadInput` if none is readable.
     """
     points: list[ComparedPoint] = []
     unread: list[str] = []
     for file in files:
         try:
             points.append(_of_record(file))
-        except InvalidComparison as error:
+        except BadInput as error:
             unread.append(str(error))
     if not points:
-        raise InvalidComparison("\n".join(unread))
+        raise BadInput("\n".join(unread))
     for message in unread:
         print(f"{message}\n  the point is left out", file=sys.stderr)
     return points, len(unread)
@@ -212,7 +202,7 @@ def _of_record(file: Path) -> ComparedPoint:
     try:
         record = records.read(file.parent)
     except records.UnreadableRecord as error:
-        raise InvalidComparison(str(error)) from None
+        raise BadInput(str(error)) from None
     overrides = [text.lstrip("+") for text in record.overrides]
     words = sorted(text for text in overrides if text.partition("=")[0] not in _NO_POINT)
     names = names_of(record)
@@ -236,7 +226,7 @@ def _of_golden(file: Path, name: str) -> list[ComparedPoint]:
 def _of_series(path: Path, points: Iterable[ComparedPoint], series: str) -> list[ComparedPoint]:
     pinned = [point for point in points if point.series == series]
     if not pinned:
-        raise InvalidComparison(f"{shown(path)}: it pins nothing for {series or 'a run without JAX'}; {_there(points)}")
+        raise BadInput(f"{shown(path)}: it pins nothing for {series or 'a run without JAX'}; {_there(points)}")
     return pinned
 
 
@@ -252,10 +242,10 @@ def _series(points: Iterable[ComparedPoint]) -> list[str]:
 
 def _two_series(path: Path, points: Sequence[ComparedPoint], is_golden: bool) -> tuple[str, str]:
     if not is_golden:
-        raise InvalidComparison(f"{shown(path)}: name a second run, sweep or golden to compare it with")
+        raise BadInput(f"{shown(path)}: name a second run, sweep or golden to compare it with")
     series = _series(points)
     if len(series) != 2:
-        raise InvalidComparison(f"{shown(path)}: name the two series to compare with --series; {_there(points)}")
+        raise BadInput(f"{shown(path)}: name the two series to compare with --series; {_there(points)}")
     return series[0], series[1]
 
 
@@ -304,21 +294,14 @@ def compared(old: ComparedPoint, new: ComparedPoint) -> tuple[list[str], list[st
 
 def _of_runs(old: Record, new: Record) -> list[str]:
     """Return the differences between two records besides the pinned values."""
-    lines: list[str] = []
-    for what, was, now in (
-        ("experiment", old.experiment, new.experiment),
-        ("status", old.status, new.status),
-        ("error", old.error, new.error),
-    ):
-        if was != now:
-            lines.append(f"{what}: {_first_line(was)} → {_first_line(now)}")
     # A run whose configuration could not be composed has neither mesh nor target.
-    for what, was, now in (
+    lines = _changes(
+        ("experiment", _first_line(old.experiment), _first_line(new.experiment)),
+        ("status", old.status, new.status),
+        ("error", _first_line(old.error), _first_line(new.error)),
         ("mesh", _mesh(old.mesh), _mesh(new.mesh)),
         ("target", _target(old.target), _target(new.target)),
-    ):
-        if was != now:
-            lines.append(f"{what}: {was} → {now}")
+    )
     lines += _named("array", old.arrays, new.arrays, _array)
     lines += _named("check", dict(old.checks.named()), dict(new.checks.named()), _status)
     for program in old.programs:
@@ -328,11 +311,10 @@ def _of_runs(old: Record, new: Record) -> list[str]:
 
 
 def _of_programs(program: str, old: ProgramRecord, new: ProgramRecord) -> list[str]:
-    lines = [
-        f"{what} of {program}: {_first_line(was)} → {_first_line(now)}"
-        for what, was, now in (("status", old.status, new.status), ("error", old.error, new.error))
-        if was != now
-    ]
+    lines = _changes(
+        (f"status of {program}", old.status, new.status),
+        (f"error of {program}", _first_line(old.error), _first_line(new.error)),
+    )
     lines += _named(f"{program}: check", dict(old.checks.named()), dict(new.checks.named()), _status)
     was, now = (side.memory if isinstance(side, CompiledProgram) else None for side in (old, new))
     for what, before, after in (
@@ -342,6 +324,11 @@ def _of_programs(program: str, old: ProgramRecord, new: ProgramRecord) -> list[s
         if before != after:
             lines.append(f"{what} memory of {program}: {differences.bytes_change(before, after)} per device")
     return lines
+
+
+def _changes(*values: tuple[str, str, str]) -> list[str]:
+    """Return a line for each name whose values before and after differ."""
+    return [f"{what}: {was} → {now}" for what, was, now in values if was != now]
 
 
 T = TypeVar("T")

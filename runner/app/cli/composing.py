@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.app.cli import resume
+from runner.app.cli.answers import answered
 from runner.app.cli.arguments import folders, parsed
 from runner.app.cli.jobs import CommandLine, Job, Task, require_plain, run_one
 from runner.app.cli.point import logged
@@ -35,7 +36,7 @@ def run(arguments: Sequence[str], task: Task | None, worker: Worker | None) -> i
     command = CommandLine(task or run_one, worker)
     status: int | None = None
     try:
-        status = _resumed(command, list(arguments))
+        status = answered(_resumed)(command, list(arguments))
         return status
     finally:
         command.close(status)
@@ -44,11 +45,7 @@ def run(arguments: Sequence[str], task: Task | None, worker: Worker | None) -> i
 def _resumed(command: CommandLine, arguments: list[str]) -> int:
     """Return the exit status of a command line that may resume a sweep."""
     options, overrides = parsed(arguments)
-    try:
-        resumed = resume.read(overrides)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return 2
+    resumed = resume.read(overrides)
     if resumed is not None:
         arguments, command.resume = resumed.arguments, resumed.folder
         command.distrust = None if resumed.trusted else resume.distrusted(resumed.folder)
@@ -61,15 +58,9 @@ def _run(command: CommandLine, arguments: list[str], options: argparse.Namespace
     try:
         if options.asks or options.others or not _run_once(command, options, overrides):
             _run_by_hydra(command, arguments, options, overrides)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return 2
-    except manifest.Occupied as occupied:
-        print(occupied, file=sys.stderr)
-        return 2
     except RecursionError:
-        print(f"{_chosen(overrides)}\n  its defaults list includes the experiment itself", file=sys.stderr)
-        return 2
+        message = f"{_chosen(overrides)}\n  its defaults list includes the experiment itself"
+        raise InvalidConfiguration(message) from None
     if command.lent is not None:
         return command.lent
     if command.raised is not None:
@@ -121,7 +112,7 @@ def _run_directly(command: CommandLine, whole: direct.Composition) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with logged(folder):
         whole.leave(folder / ".hydra")
-        command.run(Job(whole.checked, whole.provenance, folder, many=False))
+        command.run(Job(whole.checked, whole.sources, folder, many=False))
 
 
 def _done(command: CommandLine, config: DictConfig) -> bool:

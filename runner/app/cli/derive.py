@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.app.cli import single
+from runner.app.cli.answers import answered
 from runner.app.cli.jobs import Job
 from runner.app.flow import functions
 from runner.base.faults import invalid
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from runner.reports.record.model import Status
 
 
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 if there are lines, 2 for bad input or an underivable graph, 3 for a bug."""
     return single.main("derive", arguments, _derive, "the lines are those of")
@@ -31,8 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
     # Read as written first, so that its own `program` is valid too; `at` then reads it again for `derived`.
-    sources, trees = configuration.sources, job.folder / TREES
-    config = functions.traced(configuration.plain, trees, lambda: sources, workers, values=False)
+    config = functions.traced(configuration.plain, job.folder / TREES, configuration.sources, workers, values=False)
     experiment = read(config).at(program=Program.DERIVED.value)
     types = types_of(workers, experiment, job.folder, job.folder)
     if types.derivation is None:

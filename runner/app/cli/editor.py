@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.app.cli import subcommands
+from runner.app.cli.answers import answered
+from runner.base.faults import BadInput
 from runner.experiment.config import files, schema, shape
 from runner.experiment.config.files import PACKAGE
 from runner.experiment.config.folders import conf_folder, experiments, options_of
@@ -207,6 +209,7 @@ def named(file: Path, folder: Path) -> str:
     return f"{first}{newline}{line}{rest}" if first.strip() == PACKAGE else f"{line}{content}"
 
 
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Write the schema into a config folder, and refer to it in its experiments. Returns the exit status."""
     parser = subcommands.parser("editor")
@@ -214,8 +217,7 @@ def main(arguments: Sequence[str]) -> int:
     folder: Path = parser.parse_args(list(arguments)).folder or conf_folder()
     if not (folder / "experiment").is_dir():
         what = "it has no folder 'experiment'" if folder.is_dir() else "there is no such folder"
-        print(f"{folder}\n  {what}", file=sys.stderr)
-        return 2
+        raise BadInput(f"{folder}\n  {what}")
     (folder / FILE).write_text(text(folder), encoding="utf-8")
     status = 0
     for file in experiments(folder):

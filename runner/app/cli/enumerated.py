@@ -24,10 +24,10 @@ from runner.experiment.config.compose import Configuration, InvalidConfiguration
 from runner.experiment.config.points import REFUSALS, Composer
 from runner.experiment.config.quoting import WORD
 from runner.experiment.config.sweep_size import too_many
-from runner.experiment.imported import UnreadFunctions, read_imported
+from runner.experiment.imported import read_imported
 from runner.experiment.plain import read_dims, read_size
 from runner.experiment.written import spread
-from runner.link.workers import Workers
+from runner.link.workers import WorkerEnded, Workers
 
 _FEW = 12
 """The largest number of leaf paths that a message names."""
@@ -116,7 +116,7 @@ def _specs(overrides: list[str], reader: _PointReader) -> _Layouts:
             override: _shape_of_leaf(override, leaves) if _is(override, "leaf") else _shape(override, config, dims)
             for override in words
         }
-    except UnreadFunctions as error:
+    except WorkerEnded as error:
         raise _refused(words[0], str(error)) from None
     except InvalidExperiment as error:
         raise _refused(words[0], f"{'.'.join(map(str, error.fault.key))}: {error.fault.message}") from None
@@ -153,7 +153,7 @@ def _leaves(configuration: Configuration, reader: _PointReader) -> dict[str, lis
     """Trace the trees of a configuration; return the shapes of their leaves by path."""
     with TemporaryDirectory(prefix="shardproof-") as scratch:
         into, workers = Path(scratch), reader.workers()
-        config = functions.traced(configuration.plain, into, lambda: configuration.sources, workers, values=False)
+        config = functions.traced(configuration.plain, into, configuration.sources, workers, values=False)
     paths = read_imported(config).paths
     return {paths[name]: array["shape"] for name, array in config["arrays"].items() if name in paths}
 

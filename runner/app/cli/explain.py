@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.app.cli import subcommands
-from runner.base.words import of_system
+from runner.app.cli.answers import answered
+from runner.base.words import of_system, shown
 from runner.compiled.explanation import files, meshes
-from runner.compiled.explanation.estimating import InvalidHardware
 from runner.compiled.explanation.files import SeveralModules, Wanted
 from runner.compiled.explanation.meshes import InvalidMesh
 from runner.compiled.explanation.model import Explanation
-from runner.compiled.explanation.modules import Known, UnreadableModule
-from runner.experiment.config.sources import shown
+from runner.compiled.explanation.modules import Known
 from runner.reports.record.writing import write_text
 from runner.reports.show import annotated, console, explained
 from runner.reports.show.page import explanation as page
 
 
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0; 2 for bad input; 3 if a file cannot be written."""
     parser = subcommands.parser("explain")
@@ -52,9 +52,6 @@ def main(arguments: Sequence[str]) -> int:
     except SeveralModules as several:
         explained.modules(several.modules)
         return 0
-    except (UnreadableModule, InvalidMesh, InvalidHardware) as error:
-        print(error, file=sys.stderr)
-        return 2
     if options.annotate:
         width = console.room() or console.PLAIN
         console.show_lines([[(line, "")] for line in annotated.text_of(explanation, min(width, console.PLAIN))])

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.app.cli.point import Point
 from runner.base.lazy import dataclass
-from runner.experiment.config.compose import Configuration, InvalidConfiguration, Provenance, provenance_of, resolved
+from runner.experiment.config.compose import Configuration, InvalidConfiguration, resolved, sources_of
+from runner.experiment.config.sources import Sources
 from runner.link.process import Worker
 from runner.link.workers import Workers
 from runner.reports.record import manifest
@@ -35,7 +36,7 @@ class Job:
     """
 
     resolved: Callable[[], Configuration]
-    provenance: Provenance
+    sources: Sources
     folder: Path
     many: bool
 
@@ -83,8 +84,8 @@ class CommandLine:
         from hydra.types import RunMode
 
         settings = HydraConfig.get()
-        many, provenance = settings.mode == RunMode.MULTIRUN, provenance_of(settings)
-        job = Job(lambda: resolved(config, provenance), provenance, Path(settings.runtime.output_dir), many)
+        many, sources = settings.mode == RunMode.MULTIRUN, sources_of(settings)
+        job = Job(lambda: resolved(config, sources), sources, Path(settings.runtime.output_dir), many)
         status = self.run(job)
         if many and config.get("objective") is not None:
             from runner.app.cli.sweeping import objective_of
@@ -156,7 +157,7 @@ def require_plain(settings: str | None) -> None:
 
 def run_one(job: Job, workers: Workers) -> Status:
     """Run one experiment and show the result. Returns the run's status; never raises."""
-    point = Point(job.folder, job.provenance.overrides, job.resolved, job.provenance.folders, last=not job.many)
+    point = Point(job.folder, job.sources, job.resolved, last=not job.many)
     point.begin(workers)
     # While the worker is busy, import what the result needs.
     from runner.reports.show import report

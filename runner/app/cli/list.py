@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
 
 from runner.app.cli import subcommands
+from runner.app.cli.answers import answered
 from runner.base import plain
-from runner.base.faults import nearest
+from runner.base.faults import BadInput, nearest
+from runner.base.words import shown
 from runner.experiment.config import composition, shape
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.config.slices import slices
-from runner.experiment.config.sources import shown
 from runner.reports.show import report
 from runner.reports.show.console import print_table, room, say
 from runner.reports.show.table import Table
 
 
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0, or 2 if there is no such group or folder."""
     parser = subcommands.parser("list")
@@ -28,8 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(list(arguments))
     if options.config_dir is not None and not options.config_dir.is_dir():
-        print(f"--config-dir {options.config_dir}\n  there is no such folder", file=sys.stderr)
-        return 2
+        raise BadInput(f"--config-dir {options.config_dir}\n  there is no such folder")
     folders = [*([options.config_dir] if options.config_dir else []), conf_folder()]
     if options.group == "experiment":
         report.listing(folders)
@@ -38,8 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     if not names:
         groups = sorted(composition.config_groups(folders) - {"hydra"})
         meant = nearest(options.group, groups) or shape.listed(groups)
-        print(f"there is no config group '{options.group}'{meant}", file=sys.stderr)
-        return 2
+        raise BadInput(f"there is no config group '{options.group}'{meant}")
     left = (room() or 10_000) - max(map(len, (options.group, *names))) - 2
     rows = [(name, shorten(text, max(left, 20), placeholder=" …")) for name, text in names.items()]
     print_table(Table((options.group, "says"), rows))

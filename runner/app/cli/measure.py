@@ -11,9 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 from runner.app.cli import subcommands
-from runner.base.words import bytes_text, time_text
+from runner.base.words import bytes_text, shown, time_text
 from runner.compiled.estimate import fit
-from runner.experiment.config.sources import shown
 from runner.experiment.forms import PLATFORMS
 from runner.link.measures import MeasuredRun, MeasuringRequest, NotMeasured, measure
 from runner.reports.record import writing

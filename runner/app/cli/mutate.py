@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.app.cli import single
+from runner.app.cli.answers import answered
 from runner.app.cli.jobs import Job
 from runner.app.flow import functions, verification
 from runner.base import codec
@@ -36,6 +37,7 @@ FILE = "mutants.json"
 """The file in the run folder with the mutants, for other programs to read."""
 
 
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 if every mutant is noticed, refused or equivalent, 1 if one survives.
 
@@ -48,9 +50,9 @@ def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
     from runner.checks.mutants import broken, mutants
 
     folder = job.folder
-    config = functions.traced(configuration.plain, folder / TREES, lambda: configuration.sources, workers)
+    config = functions.traced(configuration.plain, folder / TREES, configuration.sources, workers)
     experiment = read(config)
-    overrides = list(job.provenance.overrides)
+    overrides = list(job.sources.overrides)
     if experiment.target.topology is not None:
         topology.require(experiment.target.topology)
         smaller = verification.smaller(experiment)
@@ -58,7 +60,7 @@ def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
             raise invalid(("target",), f"NumPy cannot interpret it at these sizes: {smaller}")
         overrides += verification.overrides(experiment.verify_dims)
         experiment = smaller
-    context = consulted(experiment, folder, lambda: configuration.sources, workers, overrides)
+    context = consulted(experiment, folder, configuration.sources, workers, overrides)
     tried = mutants(context)
     _report(tried, broken(context.experiment), experiment.name)
     writing.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in tried], indent=1) + "\n")
@@ -67,11 +69,7 @@ def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
 
 
 def consulted(
-    experiment: Experiment,
-    folder: Path,
-    sources: Callable[[], Sources],
-    workers: Workers,
-    overrides: Sequence[str],
+    experiment: Experiment, folder: Path, sources: Sources, workers: Workers, overrides: Sequence[str]
 ) -> Context:
     """Return the oracles of an experiment, without running its programs. Raises `InvalidExperiment`."""
     from runner.checks import oracles

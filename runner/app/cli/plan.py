@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.app.cli import single
+from runner.app.cli.answers import answered
 from runner.app.cli.jobs import Job
 from runner.app.flow import candidates
 from runner.base import codec
+from runner.base.faults import BadInput
 from runner.base.invocation import invocation
-from runner.base.words import bytes_text, of_system
+from runner.base.words import bytes_text, of_system, shown
 from runner.experiment.config.compose import Configuration
-from runner.experiment.config.sources import shown
 from runner.link.workers import Workers
+from runner.reports.record import plan_file
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
-from runner.reports.record.plan_file import UnreadablePlan
 from runner.reports.show import plan_table as showing
 from runner.reports.show.plan_layouts import CHOICES, ROUNDS, amount, choice_cells, round_cells
 from runner.reports.show.table import Table
@@ -36,6 +37,7 @@ COMPARE = "--compare"
 """The flag to compare two plans instead of making one."""
 
 
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 if the plan passes, 1 if one of its checks failed, 2 for bad input.
 
@@ -61,15 +63,13 @@ def _compare(arguments: Sequence[str]) -> int:
     parser.add_argument(COMPARE, action="store_true", help="compare two plans instead of making one")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="also write a page that draws the difference")
     options = parser.parse_intermixed_args(list(arguments))
-    if len(options.plans) != 2:
-        print(f"command line: {COMPARE}\n  it takes two run folders, or two plan.json files", file=sys.stderr)
-        return 2
     try:
-        a, b = map(saved.read, options.plans)
+        if len(options.plans) != 2:
+            raise BadInput("it takes two run folders, or two plan.json files")
+        a, b = map(plan_file.read, options.plans)
         page = report.named(options.output) if options.output else None
-    except (UnreadablePlan, report.InvalidReport) as error:
-        print(f"command line: {COMPARE}\n  {error}", file=sys.stderr)
-        return 2
+    except BadInput as error:
+        raise BadInput(f"command line: {COMPARE}\n  {error}") from None
     saved.show_difference(a, b)
     if page is not None:
         try:
@@ -84,10 +84,8 @@ def _compare(arguments: Sequence[str]) -> int:
 def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     from runner.app.flow import plan_run
 
-    folder, overrides = job.folder, list(job.provenance.overrides)
-    plan = plan_run.finished(
-        configuration.plain, folder, lambda: configuration.sources, overrides, workers, tell=_show_first
-    )
+    folder = job.folder
+    plan = plan_run.finished(configuration.plain, folder, configuration.sources, workers, tell=_show_first)
     planning, ranked = plan.planning, plan.ranked
     if (sentence := ranked.without_gain) is not None:
         print(f"{sentence}\n")
@@ -117,7 +115,8 @@ def _show_first(planning: Planning, refused: str | None) -> None:
 def _show_rounds(planning: Planning, rounds: Sequence[Round]) -> None:
     """Print the plans within the memory limit, in the order in which they were made."""
     if rounds:
-        showing.show_table(Table(ROUNDS, [round_cells(codec.plain(each), planning.request.memory) for each in rounds]))
+        recorded = [codec.build(plan_file.Round, codec.plain(each)) for each in rounds]
+        showing.show_table(Table(ROUNDS, [round_cells(each, planning.request.memory) for each in recorded]))
         print()
 
 
@@ -140,7 +139,8 @@ def _of_limit(memory: float, ranked: Ranked) -> str | None:
 def _show_plan(planning: Planning) -> None:
     showing.show(planning.plan, planning.labels, planning.request)
     if len(planning.choices) > 1:
-        rows = [choice_cells(codec.plain(choice), planning.plan.least) for choice in planning.choices]
+        recorded = [codec.build(plan_file.Choice, codec.plain(choice)) for choice in planning.choices]
+        rows = [choice_cells(choice, planning.plan.least) for choice in recorded]
         showing.show_table(Table(CHOICES, rows))
         print()
     if not planning.shapes:

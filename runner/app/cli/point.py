@@ -9,7 +9,7 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from runner.base.printable import Formatter
 from runner.base.words import of_system
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
 from runner.experiment.config.folders import added
+from runner.experiment.config.sources import Sources
 from runner.experiment.showing import Show
 from runner.link.workers import Workers
 from runner.reports.show.progress import Progress
@@ -52,18 +53,11 @@ class Point:
     """A run of the configuration that `configure` returns, in a folder. Neither half raises if the run fails."""
 
     def __init__(
-        self,
-        folder: Path,
-        overrides: Sequence[str],
-        configure: Callable[[], Configuration],
-        config_folders: Sequence[Path] = (),
-        *,
-        last: bool = False,
+        self, folder: Path, sources: Sources, configure: Callable[[], Configuration], *, last: bool = False
     ) -> None:
         """`last` means that the workers get no further job after this one."""
         self.folder = folder
-        self._config_folders = added(config_folders)
-        self.overrides = overrides
+        self._sources = sources
         self._last = last
         self.show: Show = "auto"
         self._configure = configure
@@ -105,9 +99,7 @@ class Point:
         from runner.app.flow.run import Running
 
         progress = progress or Progress(str(config.plain.get("name")))
-        self._running = Running(
-            config.plain, self.folder, lambda: config.sources, self.overrides, workers, progress, git, self._last
-        )
+        self._running = Running(config.plain, self.folder, config.sources, workers, progress, git, self._last)
         self._running.begin()
 
     def _finish(self) -> None:
@@ -145,4 +137,4 @@ class Point:
         from runner.reports.record import record as records
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._ended = records.ended(self.folder, status, message, self.overrides, self._config_folders)
+        self._ended = records.ended(self.folder, status, message, self._sources.overrides, added(self._sources.folders))

@@ -16,23 +16,20 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.app.cli import subcommands
+from runner.app.cli.answers import answered
 from runner.base import plain
+from runner.base.faults import BadInput
 from runner.base.untyped import is_dict
-from runner.base.words import of_system
-from runner.experiment.config.sources import shown
+from runner.base.words import of_system, shown
 from runner.reports.record import folders, manifest, measures
 from runner.reports.record import record as records
 from runner.reports.record.folders import PAGE
 from runner.reports.record.model import Record
-from runner.reports.record.plan_file import UnreadablePlan
 from runner.reports.record.writing import write_text
 from runner.reports.show.page import frame, measured, plan_section, run, sweep
 
 
-class InvalidReport(Exception):
-    """There is no record to make a page of; the message says where, and what is expected there."""
-
-
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0; 2 for bad input, when nothing is written; 3 if writing fails."""
     parser = subcommands.parser("report")
@@ -42,9 +39,6 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     try:
         page = _report([path.parent if path.name == folders.RECORD else path for path in options.folders], options)
-    except InvalidReport as error:
-        print(error, file=sys.stderr)
-        return 2
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise
@@ -55,14 +49,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _report(paths: list[Path], options: argparse.Namespace) -> Path:
-    """Write the pages; return the path of the common one. Raises `InvalidReport`."""
+    """Write the pages; return the path of the common one. Raises `BadInput`."""
     if len(paths) == 1 and (paths[0] / folders.PLAN).is_file() and not folders.runs(paths[0]):
         page = named(options.output) if options.output else _replaced(paths[0] / PAGE)
-        try:
-            text = plan_section.page(paths[0])
-        except UnreadablePlan as error:
-            raise InvalidReport(str(error)) from None
-        write_text(page, text)
+        write_text(page, plan_section.page(paths[0]))
         manifest.add([] if options.output else [page])
         return options.output or page
     by_folder, unreadable = _read(paths)
@@ -82,17 +72,17 @@ def _report(paths: list[Path], options: argparse.Namespace) -> Path:
 
 
 def named(page: Path) -> Path:
-    """Return the file of a page that the user named, with links resolved. Raises `InvalidReport`."""
+    """Return the file of a page that the user named, with links resolved. Raises `BadInput`."""
     file = page.resolve()
     if file.exists() and not file.is_file():
-        raise InvalidReport(f"-o {page}: this is not a regular file")
+        raise BadInput(f"-o {page}: this is not a regular file")
     return file
 
 
 def _replaced(file: Path) -> Path:
-    """Return a default file, if it is absent or was written by this command. Raises `InvalidReport`."""
+    """Return a default file, if it is absent or was written by this command. Raises `BadInput`."""
     if os.path.lexists(file) and not (file.is_file() and not file.is_symlink() and _is_ours(file)):
-        raise InvalidReport(f"{shown(file)}\n  this command did not write it: -o names another file")
+        raise BadInput(f"{shown(file)}\n  this command did not write it: -o names another file")
     return file
 
 
@@ -105,25 +95,25 @@ def _is_ours(file: Path) -> bool:
 def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
     """Read the records of all run folders below `paths`; return a message for each unreadable one.
 
-    Raises `InvalidReport`.
+    Raises `BadInput`.
     """
     by_folder: dict[Path, Record] = {}
     unreadable: list[str] = []
     for path in paths:
         if not path.is_dir():
             what = "it is not the folder of a run or sweep" if path.exists() else "there is no such folder"
-            raise InvalidReport(f"{path}: {what}")
+            raise BadInput(f"{path}: {what}")
         inside = folders.runs(path, unreadable)
         if not inside:
             none = f"{shown(path)}: no run folder, and none in it: there is no {folders.RECORD}"
-            raise InvalidReport("\n".join([*unreadable, none]))
+            raise BadInput("\n".join([*unreadable, none]))
         for folder in inside:
             try:
                 by_folder[folder] = records.read(folder)
             except records.UnreadableRecord as error:
                 unreadable.append(str(error))
     if not by_folder:
-        raise InvalidReport("\n".join(unreadable))
+        raise BadInput("\n".join(unreadable))
     for message in unreadable:
         print(message, file=sys.stderr)
     return by_folder, unreadable

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from runner.app.cli import subcommands
+from runner.app.cli.answers import answered
+from runner.base.faults import BadInput
 from runner.base.printable import json_text
-from runner.base.words import bytes_text, of_system
-from runner.experiment.config.sources import shown
+from runner.base.words import bytes_text, of_system, shown
 from runner.reports.record import manifest, shelf
 from runner.reports.record.model import STATUSES
 from runner.reports.record.shelf import ShelfEntry
@@ -29,10 +30,7 @@ _ORDER: tuple[str, ...] = tuple(STATUSES)
 """The statuses of a run, from the best to the worst."""
 
 
-class InvalidQuestion(Exception):
-    """The command line asks for something that does not exist; the message says what, and what does."""
-
-
+@answered
 def main(arguments: Sequence[str]) -> int:
     """Run the command line.
 
@@ -54,11 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one line of JSON for each")
     options = parser.parse_args(list(arguments))
     unread: list[str] = []
-    try:
-        entries = _selected(options, unread)
-    except InvalidQuestion as error:
-        print(error, file=sys.stderr)
-        return 2
+    entries = _selected(options, unread)
     for message in unread:
         print(message, file=sys.stderr)
     if options.json:
@@ -69,17 +63,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _selected(options: argparse.Namespace, unread: list[str]) -> list[ShelfEntry]:
-    """Return the runs and sweeps that pass the filters; unreadable ones go to `unread`. Raises `InvalidQuestion`."""
+    """Return the runs and sweeps that pass the filters; unreadable ones go to `unread`. Raises `BadInput`."""
     wanted = list(_filters(options, datetime.now(UTC)))
     if options.yes and not options.delete:
-        raise InvalidQuestion("--yes belongs to --delete, which is missing")
+        raise BadInput("--yes belongs to --delete, which is missing")
     if options.delete and not wanted and not options.folders:
-        raise InvalidQuestion("--delete: name the runs, by a folder, or by --experiment, --status, --with or --older")
+        raise BadInput("--delete: name the runs, by a folder, or by --experiment, --status, --with or --older")
     entries: dict[Path, ShelfEntry] = {}
     for folder in options.folders or [Path("outputs")]:
         if not folder.is_dir():
             what = "it is not a folder of runs" if folder.exists() else "there is no such folder"
-            raise InvalidQuestion(f"{folder}: {what}")
+            raise BadInput(f"{folder}: {what}")
         entries.update({entry.folder.resolve(): entry for entry in shelf.entries(folder, unread)})
     return [entry for entry in entries.values() if all(test(entry) for test in wanted)]
 
@@ -91,7 +85,7 @@ def _filters(options: argparse.Namespace, now: datetime) -> list[Callable[[Shelf
     if options.status is not None:
         statuses = set(options.status.split(","))
         if unknown := sorted(statuses - set(_ORDER)):
-            raise InvalidQuestion(f"--status: there is no status '{unknown[0]}'; there are {', '.join(_ORDER)}")
+            raise BadInput(f"--status: there is no status '{unknown[0]}'; there are {', '.join(_ORDER)}")
         tests.append(lambda entry: bool(statuses & entry.statuses.keys()))
     for text in options.overrides:
         tests.append(lambda entry, text=text: text in [override.lstrip("+") for override in entry.overrides])
@@ -107,11 +101,11 @@ def _filters(options: argparse.Namespace, now: datetime) -> list[Callable[[Shelf
 def _age(flag: str, text: str) -> timedelta:
     number, unit = text[:-1], text[-1:]
     if not number.isdecimal() or unit not in _UNITS:
-        raise InvalidQuestion(f"{flag}: '{text}' is not an age; 30m, 12h, 7d and 2w are")
+        raise BadInput(f"{flag}: '{text}' is not an age; 30m, 12h, 7d and 2w are")
     try:
         return timedelta(**{_UNITS[unit]: int(number)})
     except OverflowError:
-        raise InvalidQuestion(f"{flag}: '{text}' reaches back before the year 1") from None
+        raise BadInput(f"{flag}: '{text}' reaches back before the year 1") from None
 
 
 def _listing(entries: Sequence[ShelfEntry]) -> None:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from runner.app.cli import app, subcommands
 from runner.app.cli.arguments import parsed
 from runner.app.cli.jobs import Job
-from runner.base.faults import InvalidExperiment
+from runner.base.faults import BadInput, InvalidExperiment
 from runner.base.words import of_system
 from runner.experiment.config.compose import Configuration, InvalidConfiguration
-from runner.link.target import WorkerEnded
-from runner.link.workers import Workers
+from runner.link.workers import WorkerEnded, Workers
 
 if TYPE_CHECKING:
     from runner.reports.record.model import Status
@@ -30,8 +29,7 @@ def main(name: str, arguments: Sequence[str], work: Action, of_one: str) -> int:
         subcommands.parser(name).print_help()
         return 0
     if any(argument in ("-m", "--multirun") for argument in arguments):
-        print(f"command line: --multirun\n  {of_one} one experiment: name one point", file=sys.stderr)
-        return 2
+        raise BadInput(f"command line: --multirun\n  {of_one} one experiment: name one point")
     if not arguments:
         subcommands.parser(name).error("the following arguments are required: NAME")
     parsed(arguments, subcommands.parser(name))
@@ -45,7 +43,7 @@ def _task(work: Action, job: Job, workers: Workers) -> Status:
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
     except InvalidExperiment as error:
-        print(job.provenance.sources.report(error.fault), file=sys.stderr)
+        print(job.sources.report(error.fault), file=sys.stderr)
     except WorkerEnded as error:
         print(error, file=sys.stderr)
         return "error"

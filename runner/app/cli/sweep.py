@@ -190,7 +190,7 @@ class RunningSweep:
                 clear(folder)
             self.results.add(number, refused(folder, overrides, error, self._plan.folders), overrides)
             return None
-        point = Point(folder, overrides, composed.resolved, composed.provenance.folders)
+        point = Point(folder, composed.sources, composed.resolved)
         if self._plan.resume:
             before = passed(folder, overrides)
             if before is not None and same_files(before, composed):
@@ -297,7 +297,7 @@ def same_files(before: Record, now: Composed) -> bool:
     if now.configuration is None:
         return False
     configuration = now.configuration
-    beside = functions.beside(configuration.plain, lambda: configuration.sources)
+    beside = functions.beside(configuration.plain, configuration.sources)
     return before.config_hash == records.config_hash(configuration.plain, beside)
 
 
@@ -305,7 +305,7 @@ def leave_settings(point: Composed, number: int, folder: Path, subdir: str) -> N
     """Write the files that Hydra leaves for a job: the configuration, Hydra's settings, the overrides."""
     into = folder / subdir
     into.mkdir(parents=True, exist_ok=True)
-    overrides = list(point.provenance.overrides)
+    overrides = list(point.sources.overrides)
     settings = {
         **point.settings,
         "job": {**point.settings["job"], "id": number, "num": number},

@@ -11,11 +11,12 @@ from runner.app.cli.options import Options
 from runner.app.cli.point import LOG
 from runner.app.cli.sweep import Results
 from runner.base import plain
+from runner.base.faults import BadInput
 from runner.base.invocation import invocation
 from runner.base.printable import printable
 from runner.base.words import of_system
+from runner.base.words import shown as shortened
 from runner.experiment.config import quoting
-from runner.experiment.config.sources import shown as shortened
 from runner.reports.record import consistent, manifest, measures
 from runner.reports.record import record as records
 from runner.reports.record.writing import write_text
@@ -113,7 +114,7 @@ class Sweeping:
 
         try:
             say(shortened(report.of_sweep(self.folder)))
-        except report.InvalidReport as error:
+        except BadInput as error:
             say(f"there is no page: {error}")
         except OSError as error:
             say(f"there is no page: {of_system(error, self.folder)}")

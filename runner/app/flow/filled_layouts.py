@@ -118,7 +118,7 @@ class Planning(_Open):
         return replace(self, plan=replace(of, best=best, others=others, front=front))
 
 
-def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers) -> Planning:
+def planned(config: Mapping[str, Any], folder: Path, sources: Sources, workers: Workers) -> Planning:
     """Find the layouts of a configuration. Raises `InvalidExperiment` if it leaves none open or none can be found."""
     if not open_layouts.is_open(config):
         raise invalid((), "there is no layout to plan: write auto in place of a spec, such as arrays.A.spec=auto")
@@ -168,12 +168,7 @@ def _better(candidate: Candidate, best: Candidate) -> bool:
 
 
 def _planned(
-    config: Mapping[str, Any],
-    folder: Path,
-    sources: Callable[[], Sources],
-    workers: Workers,
-    request: PlanRequest,
-    seconds: float,
+    config: Mapping[str, Any], folder: Path, sources: Sources, workers: Workers, request: PlanRequest, seconds: float
 ) -> Planning:
     """Return the plan on one mesh."""
 
@@ -243,13 +238,7 @@ _CHOICES = 8
 """The share of the time for a plan that each choice of what is saved gets is one of so many."""
 
 
-def _read(
-    config: Mapping[str, Any],
-    folder: Path,
-    sources: Callable[[], Sources],
-    workers: Workers,
-    request: PlanRequest,
-) -> _Open:
+def _read(config: Mapping[str, Any], folder: Path, sources: Sources, workers: Workers, request: PlanRequest) -> _Open:
     """Read what is to be planned on one mesh."""
     definition = open_layouts.without(config)
     apart = open_layouts.apart(config)
@@ -285,9 +274,7 @@ def _solved(read: _Open, memory: float | None, seconds: float, graph: Layable | 
     return Planning(**vars(read), plan=solution)
 
 
-def typed(
-    experiment: Experiment, folder: Path, sources: Callable[[], Sources], workers: Workers
-) -> tuple[Experiment, Parts]:
+def typed(experiment: Experiment, folder: Path, sources: Sources, workers: Workers) -> tuple[Experiment, Parts]:
     """Return the experiment as its graph alone, and the types of its values, which do not depend on layouts."""
     graph = experiment.at(program=Program.AUTO.value)
     return graph, value_types_of(workers.aside(kind(graph)), graph, folder, data.folder(experiment, sources))
@@ -384,7 +371,7 @@ def _verified_sizes(planning: Planning, candidate: Candidate) -> dict[str, int]:
     return {name: math.ceil(size / parts[name]) * parts[name] for name, size in sizes.items()}
 
 
-def anywhere(definition: Mapping[str, Any], sources: Callable[[], Sources]) -> dict[str, Any]:
+def anywhere(definition: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
     """Return a definition that does not depend on the folder of its file: Python files by absolute paths."""
     folder = functions.beside(definition, sources)
 

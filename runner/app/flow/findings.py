@@ -63,7 +63,7 @@ class Findings:
     ) -> None:
         self._refused = refused
         self._reruns = reruns
-        self._unsharded: ProgramRun | str | None = None
+        self._unsharded: ProgramRun | None = None
         self._experiment = experiment
         self._arrays = arrays
         self._record = record
@@ -320,7 +320,7 @@ class Findings:
                 return None
             if self._unsharded is None:
                 self._unsharded = self._reruns.unsharded({name: shape for name, (shape, _) in context.outputs.items()})
-            if isinstance(self._unsharded, str) or self._unsharded.error is not None:
+            if self._unsharded.error is not None:
                 return None
             return blame.agrees(context, self._unsharded, names)
 

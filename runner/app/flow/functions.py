@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.base.faults import InvalidExperiment, invalid
+from runner.base.faults import invalid
 from runner.base.untyped import is_mapping
 from runner.experiment.config import schema
 from runner.experiment.forms import check
-from runner.experiment.imported import UnreadFunctions, imports, skeleton
+from runner.experiment.imported import imports, skeleton
 from runner.experiment.reader import read
 from runner.link.order import job, kind
 from runner.link.workers import Workers
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from runner.experiment.config.sources import Sources
 
 
-def beside(config: Mapping[str, Any], sources: Callable[[], Sources]) -> Path | None:
+def beside(config: Mapping[str, Any], sources: Sources) -> Path | None:
     """The folder that a configuration's imported files are relative to; None if it imports none."""
     imported = config.get("imports")
     if not imported or not is_mapping(imported):
         return None
-    return sources().folder(("imports", next(iter(imported))))
+    return sources.folder(("imports", next(iter(imported))))
 
 
 def traced(
     config: Mapping[str, Any],
     into: Path,
-    sources: Callable[[], Sources],
+    sources: Sources,
     workers: Workers,
     meanwhile: Callable[[], object] = lambda: None,
     *,
@@ -43,12 +43,10 @@ def traced(
     The other keys are validated before any of the user's code runs; `meanwhile` is called while it runs. `values`:
     whether the values of trees are needed, or only their shapes, which take no memory. `apart`: the patterns of
     `constraints` for which each value inside a call gets a key of its own. `tell` receives what takes time. Raises
-    `InvalidExperiment` for what cannot be imported or read, and `UnreadFunctions`.
+    `InvalidExperiment` for what cannot be imported or read, and `WorkerEnded`.
     """
     if not imports(config):
         return config
-    from runner.link.events import Died, FunctionsRead, Invalid
-
     whole = schema.whole(config)
     for section in ("imports", "references"):
         check(whole[section] or {}, (section,))
@@ -62,19 +60,8 @@ def traced(
     task |= {"trace": "values" if values else "shapes", "apart": sorted(apart)}
     events = workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout, tell=tell)
     meanwhile()
-    outcome: Mapping[str, Any] | InvalidExperiment | UnreadFunctions
-    outcome = UnreadFunctions("the worker reported nothing about the functions")
-    # All events are read: a worker whose job is left early is ended, and the next job would have to start another.
-    for event in events:
-        match event:
-            case FunctionsRead():
-                outcome = event.definition
-            case Invalid():
-                outcome = InvalidExperiment(event.fault)
-            case Died():
-                outcome = UnreadFunctions(event.error)
-            case _:
-                continue
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    # Most experiments import nothing.
+    from runner.link.events import FunctionsRead
+    from runner.link.target import awaited
+
+    return awaited(events, FunctionsRead, "the functions").definition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,8 +66,7 @@ class FinishedPlan:
 def finished(
     config: Mapping[str, Any],
     folder: Path,
-    sources: Callable[[], Sources],
-    overrides: Sequence[str],
+    sources: Sources,
     workers: Workers,
     tell: Callable[[Planning, str | None], None] = lambda _planning, _refused: None,
 ) -> FinishedPlan:
@@ -83,7 +82,7 @@ def finished(
     tell(planning, refused)
     if refused is not None:
         planning = replace(planning, request=replace(planning.request, candidates=0))
-    ranked = flow.ranked(planning, folder, sources, overrides, workers)
+    ranked = flow.ranked(planning, folder, sources, workers)
     plan = FinishedPlan(ranked.planning, planning, ranked, refused)
     more = {"without_gain": ranked.without_gain} if ranked.without_gain else {}
     tried, rounds = codec.plain(ranked.tried), codec.plain(ranked.rounds)

@@ -117,9 +117,7 @@ def too_large(planning: Planning) -> str | None:
     )
 
 
-def ranked(
-    planning: Planning, folder: Path, sources: Callable[[], Sources], overrides: Sequence[str], workers: Workers
-) -> Ranked:
+def ranked(planning: Planning, folder: Path, sources: Sources, workers: Workers) -> Ranked:
     """Compile, verify and rank the best candidates and the competitors by the compiled programs.
 
     With a memory limit, plan again with a limit in the model that is moved by what the compiler needs, as in
@@ -130,7 +128,7 @@ def ranked(
     plannings, tried, rounds = [planning], list[Tried](), list[Round]()
     for number, (file, candidate) in enumerate(rivals, start=1):
         own = folder / f"competitor_{number}"
-        each = _tried(planning, candidate, own, sources, overrides, workers)
+        each = _tried(planning, candidate, own, sources, workers)
         tried.append(replace(each, by_hand=file))
     while request.candidates:
         mine, again = list[Tried](), True
@@ -139,7 +137,7 @@ def ranked(
             attempt = next((each for each in known if _same_programs(planning, each.candidate, candidate)), None)
             if attempt is None:
                 own = folder / f"candidate_{len(known) + 1}"
-                attempt, again = _tried(planning, candidate, own, sources, overrides, workers), False
+                attempt, again = _tried(planning, candidate, own, sources, workers), False
                 tried.append(attempt)
             mine.append(attempt)
         if request.memory is None:
@@ -154,7 +152,7 @@ def ranked(
         plannings.append(planning)
     simplest = None
     if (best := _best(tried, request)) is not None and not _reached(best, request):
-        attempt = functools.partial(_tried, sources=sources, overrides=overrides, workers=workers)
+        attempt = functools.partial(_tried, sources=sources, workers=workers)
         tried += _written_otherwise(planning, best, tried, folder, attempt)
         best = _best(tried, request) or best
         if not _reached(best, request):
@@ -287,14 +285,13 @@ def _tried(
     planning: Planning,
     candidate: Candidate,
     own: Path,
-    sources: Callable[[], Sources],
-    overrides: Sequence[str],
+    sources: Sources,
     workers: Workers,
     programs: Sequence[str] = (),
 ) -> Tried:
     programs = list(programs) or [program.value for program in _programs(planning)]
     own.mkdir()
-    record = run({**filled(planning, candidate), "program": programs}, own, sources, overrides, workers)
+    record = run({**filled(planning, candidate), "program": programs}, own, sources, workers)
     return Tried(candidate=candidate, folder=own.name, programs=_came_to(record, planning.request))
 
 
@@ -345,13 +342,13 @@ def exceeds(compiled: Compiled, request: PlanRequest) -> bool:
 
 
 def competitors(
-    planning: Planning, folder: Path, sources: Callable[[], Sources], workers: Workers
+    planning: Planning, folder: Path, sources: Sources, workers: Workers
 ) -> Iterator[tuple[str, Candidate]]:
     """Yield the files that `plan.competitors` names, each with its layouts and their cost in the plan's model.
 
     Raises `InvalidExperiment` for a file that is not an experiment, or that lacks a layout.
     """
-    home = sources().folder(("plan", "competitors")) if planning.request.competitors else folder
+    home = sources.folder(("plan", "competitors")) if planning.request.competitors else folder
     for number, file in enumerate(planning.request.competitors):
         key = ("plan", "competitors", number)
         layouts, constraints = _by_hand(planning, home / file, file, key)

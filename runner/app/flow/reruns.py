@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import scratch
-from runner.link.events import Died, Event, Finished, GradientFile, Invalid, Parted, Ran, Ranges, Types
+from runner.link.events import Died, Finished, GradientFile, Invalid, Parted, Ran, Ranges, Types
 from runner.link.order import job, kind
 from runner.link.steps import Step, StepWork
-from runner.link.target import ProgramRun, program_run, read_gradients
+from runner.link.target import BlockRanges, ProgramRun, program_run, read_gradients
 from runner.link.workers import Workers
 
 HERE = {"platform": "cpu", "topology": None, "slices": 1, "processes": 1, "cluster": False}
@@ -42,100 +42,84 @@ class Reruns:
         """
         asked = self._asked(programs)
         shapes = {name: layout.shape for name, layout in layouts.items()}
-        runs: dict[Program, ProgramRun] = {}
-        gradients: Arrays = {}
-        ended = "the worker ended"
+        steps = [Step(program, StepWork.TWIN) for program in programs]
         with scratch.Folder() as own:
-            steps = [Step(program, StepWork.TWIN) for program in programs]
-            task = {**job(asked, self.folder, self.data_folder, str(own.path), steps), "wide_gradient": gradient}
-            for event in self._events(asked, task):
-                match event:
-                    case Types(gradient=GradientFile() as left):
-                        gradients = read_gradients(asked, left, own.path)[0]
-                    case Finished(result=Ran() as ran):
-                        program = event.step.program
-                        runs[program] = program_run(
-                            program, ran, shapes, lambda name, at: layouts[name].ranges(at), own.path
-                        )
-                    case Finished():
-                        runs[event.step.program] = ProgramRun(event.step.program, error=_why_not(event))
-                    case Invalid() | Died():
-                        ended = _ended(event)
-                    case _:
-                        continue
-        return {program: runs.get(program) or ProgramRun(program, error=ended) for program in programs}, gradients
+            finished, left = self._finished(asked, steps, self.folder, own.path, wide_gradient=gradient)
+            runs = {
+                program: _run(event, shapes, lambda name, at: layouts[name].ranges(at), own.path)
+                for program, event in finished.items()
+            }
+            return runs, {} if left is None else read_gradients(asked, left, own.path)[0]
 
     def parted(self, programs: Sequence[Program]) -> Mapping[Program, Parted | str]:
         """Measure the equations of some programs beside float64; a text says why that failed."""
-        asked = self._asked(programs)
-        parted: dict[Program, Parted | str] = {}
-        ended = "the worker ended"
+        steps = [Step(program, StepWork.PARTING) for program in programs]
         with scratch.Folder() as own:
-            steps = [Step(program, StepWork.PARTING) for program in programs]
-            for event in self._events(asked, job(asked, own.path, self.data_folder, str(own.path), steps)):
-                match event:
-                    case Finished(result=Parted() as result):
-                        parted[event.step.program] = result
-                    case Finished():
-                        parted[event.step.program] = _why_not(event)
-                    case Invalid() | Died():
-                        ended = _ended(event)
-                    case _:
-                        continue
-        return {program: parted.get(program, ended) for program in programs}
+            finished, _ = self._finished(self._asked(programs), steps, own.path, own.path)
+        return {
+            program: event.result if isinstance(event.result, Parted) else _why_not(event)
+            for program, event in finished.items()
+        }
 
-    def unsharded(self, shapes: Mapping[str, tuple[int, ...]]) -> ProgramRun | str:
-        """Run the graph in its own dtypes on one device, unsharded; a text says why that failed.
+    def unsharded(self, shapes: Mapping[str, tuple[int, ...]]) -> ProgramRun:
+        """Run the graph in its own dtypes on one device, unsharded; the run may have an `error`.
 
         `shapes` are those of the outputs.
         """
+        ones = dict.fromkeys(self.experiment.mesh.axes, 1)
         try:
-            ones = dict.fromkeys(self.experiment.mesh.axes, 1)
-            asked = self.experiment.at(
-                mesh=ones, target=self._target, program=[str(Program.AUTO)], per_device={}, expect={}, profile=False,
-                trace=False,
-            )  # fmt: skip
+            asked = self._asked([Program.AUTO], mesh=ones, per_device={})
         except InvalidExperiment as error:
-            return error.fault.message
+            return ProgramRun(Program.AUTO, error=error.fault.message)
         if (asked.written or asked).regions:
-            return "the functions have a shard_map of their own"
-        result: ProgramRun | str = "the worker ended"
+            return ProgramRun(Program.AUTO, error="the functions have a shard_map of their own")
         with scratch.Folder() as own:
-            task = job(asked, own.path, self.data_folder, str(own.path), [Step(Program.AUTO)])
-            for event in self._events(asked, task):
-                match event:
-                    case Finished(result=Ran() as ran):
-                        result = program_run(Program.AUTO, ran, shapes, lambda name, _: _whole(shapes[name]), own.path)
-                    case Finished():
-                        result = _why_not(event)
-                    case Invalid() | Died():
-                        result = _ended(event)
-                    case _:
-                        continue
-        return result
+            finished, _ = self._finished(asked, [Step(Program.AUTO)], own.path, own.path)
+            return _run(finished[Program.AUTO], shapes, lambda name, _: _whole(shapes[name]), own.path)
 
-    @property
-    def _target(self) -> dict[str, Any]:
-        return {**self.experiment.definition["target"], **HERE}
-
-    def _asked(self, programs: Sequence[Program]) -> Experiment:
+    def _asked(self, programs: Sequence[Program], **keys: Any) -> Experiment:
         return self.experiment.at(
-            target=self._target, program=[*map(str, programs)], expect={}, profile=False, trace=False
-        )
+            target={**self.experiment.definition["target"], **HERE}, program=[*map(str, programs)], expect={},
+            profile=False, trace=False, **keys,
+        )  # fmt: skip
 
-    def _events(self, asked: Experiment, task: Mapping[str, Any]) -> Generator[Event, None, None]:
+    def _finished(
+        self, asked: Experiment, steps: Sequence[Step], folder: Path, left_here: Path, **more: Any
+    ) -> tuple[Mapping[Program, Finished], GradientFile | None]:
+        """How each step ended, by its program, and the gradients, where the worker leaves some."""
         # The judgement that waits for them has a time limit of its own, which ends the run.
-        limit = asked.timeout / (1 + len(task["steps"]))
-        yield from self.workers.aside(kind(asked)).submit(dict(task), kind(asked), limit)
+        limit = asked.timeout / (1 + len(steps))
+        task = {**job(asked, folder, self.data_folder, str(left_here), steps), **more}
+        finished: dict[Program, Finished] = {}
+        gradient, ended = None, "the worker ended"
+        for event in self.workers.aside(kind(asked)).submit(task, kind(asked), limit):
+            match event:
+                case Types():
+                    gradient = event.gradient
+                case Finished():
+                    finished[event.step.program] = event
+                case Invalid():
+                    ended = event.fault.message
+                case Died():
+                    ended = event.error
+                case _:
+                    continue
+        finished |= {step.program: Finished(step=step, error=ended) for step in steps if step.program not in finished}
+        return finished, gradient
 
 
 def _whole(shape: Sequence[int]) -> Ranges:
     return tuple((0, size) for size in shape)
 
 
+def _run(
+    finished: Finished, shapes: Mapping[str, tuple[int, ...]], block_ranges: BlockRanges, left_here: Path
+) -> ProgramRun:
+    program = finished.step.program
+    if not isinstance(finished.result, Ran):
+        return ProgramRun(program, error=_why_not(finished))
+    return program_run(program, finished.result, shapes, block_ranges, left_here)
+
+
 def _why_not(finished: Finished) -> str:
     return finished.error or finished.unsupported or "it gave no result"
-
-
-def _ended(event: Invalid | Died) -> str:
-    return event.fault.message if isinstance(event, Invalid) else event.error

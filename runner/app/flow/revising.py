@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.app.flow.reruns import HERE
+from runner.base.faults import InvalidExperiment
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import scratch
-from runner.link.events import Died, Invalid, Types
-from runner.link.order import job, kind
-from runner.link.workers import Workers
+from runner.link.order import kind
+from runner.link.target import types_of
+from runner.link.workers import WorkerEnded, Workers
 
 if TYPE_CHECKING:
     from runner.checks.diagnosis import Refused
@@ -27,20 +28,14 @@ def refusals(experiment: Experiment, workers: Workers, data_folder: Path) -> Ref
     def reason_of(revised: Experiment) -> str | None:
         program = Program.SHARD_MAP if revised.per_device else Program.AUTO
         asked = revised.at(target={**revised.definition["target"], **HERE}, program=[str(program)], expect={})
-        with scratch.Folder() as own:
-            task = job(asked, own.path, data_folder, str(own.path))
-            reason: str | None = "the worker reported no types"
-            for event in workers.aside(kind(asked)).submit(task, kind(asked), asked.timeout):
-                match event:
-                    case Types():
-                        reason = event.unsupported.get(program)
-                    case Invalid():
-                        reason = event.fault.message
-                    case Died():
-                        reason = event.error
-                    case _:
-                        continue
-        return reason
+        try:
+            with scratch.Folder() as own:
+                types = types_of(workers.aside(kind(asked)), asked, own.path, data_folder)
+        except InvalidExperiment as error:
+            return error.fault.message
+        except WorkerEnded as error:
+            return str(error)
+        return types.unsupported.get(program)
 
     # What the unedited file cannot have here, such as a collective of other hardware, is not the edit's fault.
     before = functools.cache(lambda: reason_of(experiment))

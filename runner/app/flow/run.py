@@ -7,12 +7,11 @@ The experiment is read, a worker gets its job, and while it imports JAX and comp
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.app.flow import clock, functions
@@ -25,14 +24,14 @@ from runner.experiment import data, definition, expect, memory, open_layouts, to
 from runner.experiment.config import schema
 from runner.experiment.config.folders import added
 from runner.experiment.data import Arrays
-from runner.experiment.imported import SMALLER_TREES, TREES, UnreadFunctions, imports
+from runner.experiment.imported import SMALLER_TREES, TREES, imports
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.link import scratch
 from runner.link.order import job, kind
 from runner.link.process import Worker
 from runner.link.steps import Step, StepWork
-from runner.link.workers import Workers
+from runner.link.workers import WorkerEnded, Workers
 from runner.reports.show.progress import Progress
 
 if TYPE_CHECKING:
@@ -46,30 +45,18 @@ _log = logging.getLogger("runner")
 
 
 def run(
-    config: Mapping[str, Any],
-    folder: Path,
-    sources: Callable[[], Sources],
-    overrides: Sequence[str] = (),
-    workers: Workers | None = None,
-    *,
-    last: bool = False,
+    config: Mapping[str, Any], folder: Path, sources: Sources, workers: Workers | None = None, *, last: bool = False
 ) -> Record:
     """Run one experiment and write its run folder.
 
-    `sources` is read only to locate a fault in a file, `overrides` are those of the command line, `workers` are kept
-    for later runs unless this is their `last`. Mistakes of users and programs do not raise: they are in the record.
+    `sources` is read only to locate a fault in a file; `workers` are kept for later runs unless this is their `last`.
+    Mistakes of users and programs do not raise: they are in the record.
     """
-    return examine(config, folder, sources, overrides, workers, last=last)[0]
+    return examine(config, folder, sources, workers, last=last)[0]
 
 
 def examine(
-    config: Mapping[str, Any],
-    folder: Path,
-    sources: Callable[[], Sources],
-    overrides: Sequence[str] = (),
-    workers: Workers | None = None,
-    *,
-    last: bool = False,
+    config: Mapping[str, Any], folder: Path, sources: Sources, workers: Workers | None = None, *, last: bool = False
 ) -> tuple[Record, Findings | None]:
     """Like `run`, and also return the findings, which have every value whole.
 
@@ -78,7 +65,7 @@ def examine(
     used = workers or Workers(Worker())
     try:
         progress, last = Progress(str(config.get("name"))), last or workers is None
-        running = Running(config, folder, sources, overrides, used, progress, last=last)
+        running = Running(config, folder, sources, used, progress, last=last)
         running.begin()
         return running.finish()
     finally:
@@ -105,8 +92,8 @@ class _Job:
     open: ExitStack
 
 
-_Ending: TypeAlias = "InvalidExperiment | UnreadFunctions | clock.TimedOut | MemoryError"
-_ENDINGS = (InvalidExperiment, UnreadFunctions, clock.TimedOut, MemoryError)
+_Ending: TypeAlias = "InvalidExperiment | WorkerEnded | clock.TimedOut | MemoryError"
+_ENDINGS = (InvalidExperiment, WorkerEnded, clock.TimedOut, MemoryError)
 """The exceptions that end a run early, and are in its record."""
 
 
@@ -120,8 +107,7 @@ class Running:
 
     config: Mapping[str, Any]
     folder: Path
-    sources: Callable[[], Sources]
-    overrides: Sequence[str]
+    sources: Sources
     workers: Workers
     progress: Progress
     git: Callable[[], Git | None] | None = None
@@ -159,7 +145,7 @@ class Running:
         from runner.reports.record import readable
         from runner.reports.record import record as records
 
-        record = records.started(self.config.get("name"), self.overrides, self.config.get("summary") or "")
+        record = records.started(self.config.get("name"), self.sources.overrides, self.config.get("summary") or "")
         record.environment.git = (self.git or records.git)()
         findings = None
         # Its arrays are released before the record is written.
@@ -179,7 +165,7 @@ class Running:
         if (launch := self.workers.launch) is not None:
             record.environment.worker = "copy" if launch.copy else "new"
             record.environment.worker_reason = launch.reason
-        record.config_folders = added(self.sources().folders)
+        record.config_folders = added(self.sources.folders)
         record.config_hash = records.config_hash(self.config, functions.beside(self.config, self.sources))
         if self._refusal is not None:
             _hold_to_refusal(self._refusal, self._ending, record)
@@ -207,7 +193,7 @@ class Running:
         with self.progress:
             self.progress.tell("tracing the functions")
             tell = self.progress.tell_part
-            return functions.traced(config, self.folder / trees, self.sources, self.workers, _preload, tell=tell)
+            return functions.traced(config, self.folder / trees, self.sources, self.workers, _findings, tell=tell)
 
     def _elsewhere(self, *, dims: Mapping[str, int], **keys: Any) -> Experiment:
         """The experiment at other sizes, at which its functions are traced again."""
@@ -261,7 +247,6 @@ class Running:
     def _heard(self, job: _Job, record: Record) -> Findings:
         """Collect the results of a job into `record`."""
         from runner.app.flow import dimensions, recording, revising, untyped_output
-        from runner.app.flow.findings import Findings
         from runner.app.flow.recording import modes
         from runner.app.flow.reruns import Reruns
         from runner.link.events import Died, Finished, FunctionsRead, Invalid, Log, Started, Types, ValuesTyped
@@ -270,7 +255,7 @@ class Running:
         with job.open, closing(job.events) as events:
             refused = revising.refusals(experiment, self.workers, job.data_folder)
             reruns = Reruns(experiment, self.workers, job.folder, job.data_folder)
-            findings = Findings(experiment, arrays, record, refused, reruns)
+            findings = _findings()(experiment, arrays, record, refused, reruns)
             fitting = dimensions.fitting(experiment)
             _log.info("%s: %s", experiment.name, "; ".join(map(str, job.steps)))
             for event in events:
@@ -303,8 +288,8 @@ class Running:
         record.explain = experiment.explain
         record.show = experiment.show if isinstance(experiment.show, str) else list(experiment.show)
         if experiment.logical:
-            record.logical = recording.logical(experiment, self.sources())
-        record.places = self.sources().places(recording.keys(record.compiled.values()))
+            record.logical = recording.logical(experiment, self.sources)
+        record.places = self.sources.places(recording.keys(record.compiled.values()))
         return findings
 
     def _verify(self, experiment: Experiment, record: Record) -> None:
@@ -343,18 +328,18 @@ class Running:
             yield
 
 
-def _preload() -> tuple[ModuleType, ...]:
-    """Import what the results of most runs need, while the worker is busy."""
-    from runner.app.flow import dimensions, findings, recording, reruns, revising, untyped_output
+def _findings() -> type[Findings]:
+    """The class of the results, with what most runs need of them; it is imported while the worker is busy."""
+    from runner.app.flow.findings import Findings
 
-    return dimensions, findings, recording, reruns, revising, untyped_output
+    return Findings
 
 
-def _outcome(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, str]:
+def _outcome(ending: _Ending, sources: Sources) -> tuple[Status, str]:
     """The status of a run that ended early, and its message."""
     match ending:
         case InvalidExperiment():
-            return "invalid", sources().report(ending.fault)
+            return "invalid", sources.report(ending.fault)
         case MemoryError():
             return "error", f"out of memory: {ending or 'the system gave no more'}"
         case _:

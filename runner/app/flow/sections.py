@@ -33,7 +33,7 @@ SECONDS = 60.0
 def hold(
     experiment: Experiment,
     record: Record,
-    sources: Callable[[], Sources],
+    sources: Sources,
     workers: Workers,
     part: Callable[[str], AbstractContextManager[None]],
 ) -> SectionsVerdict | NotRun:
@@ -57,7 +57,7 @@ def hold(
 def _held(
     experiment: Experiment,
     compiled: Record | None,
-    sources: Callable[[], Sources],
+    sources: Sources,
     workers: Workers,
     part: Callable[[str], AbstractContextManager[None]],
 ) -> SectionsVerdict | NotRun:
@@ -99,11 +99,7 @@ def _too_much(needed: effort.Effort) -> str | None:
 
 
 def _types(
-    experiment: Experiment,
-    workers: Workers,
-    sources: Callable[[], Sources],
-    *,
-    gradient: bool,
+    experiment: Experiment, workers: Workers, sources: Sources, *, gradient: bool
 ) -> tuple[Types, GradientArrays | None]:
     """The types, and the gradients of the unsharded graph if they are needed."""
     with scratch.Folder() as own:
@@ -111,12 +107,7 @@ def _types(
         return types_and_gradients_of(workers, experiment, own.path, folder, gradient=gradient, at_once=True)
 
 
-def _compared(
-    experiment: Experiment,
-    types: Types,
-    sources: Callable[[], Sources],
-    workers: Workers,
-) -> SectionsVerdict:
+def _compared(experiment: Experiment, types: Types, sources: Sources, workers: Workers) -> SectionsVerdict:
     from runner.checks import diagnosis, oracles
     from runner.checks.kinds import sections
 

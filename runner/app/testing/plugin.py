@@ -113,7 +113,7 @@ class _Hooks:
         """The installed JAX's goldens for targets and programs that their experiments do not have, as messages."""
         from importlib.metadata import version
 
-        from runner.experiment.config.sources import shown
+        from runner.base.words import shown
         from runner.reports.record import golden
 
         lines: list[str] = []
@@ -137,7 +137,7 @@ class _Hooks:
 
         A folder that is not one of experiments has goldens of the fixture `sharded`: `goldens/MODULE/TEST.json`.
         """
-        from runner.experiment.config.sources import shown
+        from runner.base.words import shown
 
         lines: dict[Path, str] = {}
         for folder in {file.folder for file in self.session.files.values()}:

@@ -124,9 +124,7 @@ class Session:
             from runner.link import scratch
 
             own = scratch.Folder(file.stem)
-            record = run.run(
-                composed.plain, own.path, lambda: composed.sources, composed.sources.overrides, self.workers()
-            )
+            record = run.run(composed.plain, own.path, composed.sources, self.workers())
             self._runs[key] = Run(record, own)
         return self._runs[key]
 
@@ -146,7 +144,7 @@ class Session:
     def misplaced(self) -> list[str]:
         """The messages for experiments that an argument names, or whose folder it names, outside any `experiment/`."""
         from runner.base.invocation import invocation
-        from runner.experiment.config.sources import shown
+        from runner.base.words import shown
 
         files = [file for path in self._arguments() for file in (path.glob("*.yaml") if path.is_dir() else [path])]
         return [

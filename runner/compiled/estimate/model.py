@@ -84,14 +84,15 @@ class Estimate:
 
 def bottleneck(lines: Sequence[LineTime], collectives: Sequence[CollectiveTime], whole: float) -> str | None:
     """The longest part, such as `w2's all-gather over data: 377 µs of 520 µs`; None if nothing takes time."""
-    parts = [(line.seconds or 0.0, _named(line.nodes, line.gradient)) for line in lines]
+    parts = [(line.seconds or 0.0, named(line.nodes, line.gradient)) for line in lines]
     for collective in collectives:
         over = f" over {', '.join(collective.axes)}" if collective.axes else ""
-        of = f" of {_named(collective.nodes, False)}" if collective.nodes else ""
+        of = f" of {named(collective.nodes)}" if collective.nodes else ""
         parts.append(((collective.seconds or 0.0) - collective.hidden, f"the {collective.kind}{of}{over}"))
     longest, what = max(parts, default=(0.0, ""), key=lambda part: part[0])
     return f"{what}: {time_text(longest)} of {time_text(whole)}" if longest else None
 
 
-def _named(nodes: Sequence[str], gradient: bool) -> str:
+def named(nodes: Sequence[str], gradient: bool = False) -> str:
+    """The lines that something belongs to, in words: `w1, w2 (backward)`."""
     return (", ".join(nodes) or "what belongs to no line") + (" (backward)" if gradient else "")

@@ -11,6 +11,7 @@ from runner.base.layout import spec_text
 from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, time_text
 from runner.compiled.explanation.model import ExplainedMesh, Explanation, PlacedCollective, over
+from runner.graph.sharding import ring
 
 _Key = tuple[str, tuple[tuple[str, str], ...], str, bool, tuple[str, ...]]
 
@@ -23,11 +24,11 @@ class _Group:
 
     @property
     def runs(self) -> Count:
-        return executions.total((entry.count, entry.branches, 1) for entry in self.entries)
+        return ring.runs(self.entries)
 
     @property
     def sent(self) -> int | None:
-        return executions.most(executions.total((e.count, e.branches, e.bytes_sent) for e in self.entries))
+        return executions.most(ring.total(self.entries))
 
 
 def between(old: Explanation, new: Explanation) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from runner.base.faults import InvalidExperiment, nearest
+from runner.base.faults import BadInput, InvalidExperiment, nearest
 from runner.base.layout import Mesh
 from runner.base.untyped import is_dict
 from runner.compiled.estimate.estimate import estimate
@@ -29,7 +29,7 @@ _HERE = (
 """The hardware files of devices, by the beginnings of JAX's names for their kinds."""
 
 
-class InvalidHardware(ValueError):
+class InvalidHardware(BadInput, ValueError):
     """There is no such hardware, or the mesh does not fit onto it; the message says why."""
 
 

@@ -85,7 +85,10 @@ def explain(path: Path | None, wanted: Wanted = _ANY) -> Explanation:
         taken = _taken(path, wanted)
     if isinstance(taken, Explanation):
         return _named(taken, path, wanted)
-    explanation = _named(_estimated(taken, wanted), path, wanted)
+    explanation = taken.explanation
+    if wanted.hardware is not None:
+        explanation = estimating.estimated(taken, wanted.hardware, folder=wanted.config_dir)
+    explanation = _named(explanation, path, wanted)
     if lowered is None or (wanted.lowered is None and not any(entry.inserted for entry in explanation.moving)):
         return explanation
     return _with_reasons(explanation, taken.text, lowered, wanted)
@@ -165,12 +168,6 @@ def _taken(path: Path, wanted: Wanted) -> ReadModule | Explanation:
 def _text(file: Path) -> str:
     """The text of a module's file, which may be serialized."""
     return serialized.text(_checked(file)) if file.name.endswith(".pb") else read_text(file)
-
-
-def _estimated(taken: ReadModule, wanted: Wanted) -> Explanation:
-    if wanted.hardware is None:
-        return taken.explanation
-    return estimating.estimated(taken, wanted.hardware, folder=wanted.config_dir)
 
 
 def _has_modules(path: Path) -> bool:
@@ -261,10 +258,8 @@ def document(explanation: Explanation) -> str:
 
 def schema_text() -> str:
     """The JSON Schema of a saved explanation, which is `docs/explain.schema.json`."""
-    schema = codec.schema(Explanation)
-    head = {"$schema": schema.pop("$schema"), "title": f"a saved explanation, schema {SCHEMA}"}
-    schema["$defs"]["Explanation"]["properties"]["schema"] = {"const": SCHEMA}
-    return json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n"
+    schema = codec.schema_of_file(Explanation, f"a saved explanation, schema {SCHEMA}", SCHEMA)
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
 def saved(text: str, source: str) -> Explanation:

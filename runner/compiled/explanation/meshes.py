@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from runner.base.faults import BadInput
 from runner.base.layout import Mesh
 from runner.compiled.evidence import groups
 from runner.compiled.explanation.model import ExplainedMesh
@@ -29,7 +30,7 @@ _PRINTED = 400
 """The most different groups that are looked at."""
 
 
-class InvalidMesh(ValueError):
+class InvalidMesh(BadInput, ValueError):
     """The mesh that a caller gives does not fit the module, or is not one; the message says why."""
 
 

@@ -6,9 +6,10 @@ import contextlib
 import gc
 import re
 import traceback
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import field, replace
 
+from runner.base.faults import BadInput
 from runner.base.lazy import dataclass
 from runner.compiled.evidence import collectives, hlo, work
 from runner.compiled.evidence.collectives import Collectives
@@ -25,7 +26,6 @@ from runner.compiled.explanation.model import (
     PlacedCollective,
 )
 from runner.compiled.explanation.places import Places
-from runner.compiled.explanation.texts import sources
 from runner.link.events import Memory
 
 HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
@@ -38,7 +38,7 @@ DEVICES = 1 << 20
 """The most devices that a module may run on."""
 
 
-class UnreadableModule(ValueError):
+class UnreadableModule(BadInput, ValueError):
     """A text is no module that can be read; the message says why."""
 
 
@@ -72,16 +72,6 @@ class ReadModule:
     communication: Collectives
     work: work.ModuleWork | None
     text: str
-
-    def instructions(self, names: Iterable[str]) -> dict[str, Instruction]:
-        """Instructions of any computation, by their names."""
-        wanted = set(names)
-        return {
-            name: instruction
-            for computation in self.module.computations.values()
-            for name, instruction in computation.instructions.items()
-            if name in wanted
-        }
 
 
 @contextlib.contextmanager
@@ -154,7 +144,8 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
     explanation = Explanation(
         source=source,
         module=module.name,
-        stage="compiled" if _is_compiled(module) else "lowered",
+        # The backends schedule a module last: what has a schedule is what devices run.
+        stage="compiled" if module.scheduled else "lowered",
         platform=known.platform or ("tpu" if module.tiled else None),
         device=known.device,
         partitions=devices,
@@ -170,7 +161,7 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
         computed=None if computed is None else _computed(computed),
         notes=_notes(module, mesh),
         lines=lines.lines,
-        sources=sources(lines.lines.values()),
+        sources=places.sources(lines.lines.values()),
     )
     return ReadModule(explanation, module, lines, communication, computed, text)
 
@@ -192,22 +183,10 @@ def _module(text: str, source: str) -> Module:
     return module
 
 
-def _is_compiled(module: Module) -> bool:
-    """Whether a module is what devices run: the backends schedule it last."""
-    return module.scheduled
-
-
 def _placed(module: Module, lines: Places, communication: Collectives) -> list[PlacedCollective]:
-    names = {entry.instruction for entry in communication.entries}
-    instructions = {
-        name: instruction
-        for computation in module.computations.values()
-        for name, instruction in computation.instructions.items()
-        if name in names
-    }
     placed: list[PlacedCollective] = []
     for entry in communication.entries:
-        metadata = instructions[entry.instruction].metadata
+        metadata = module.instructions[entry.instruction].metadata
         why = None if entry.inserted else written.reason(entry, metadata.op_name)
         callers = lines.callers(metadata, entry.node)
         placed.append(PlacedCollective(**vars(replace(entry, why=why)), callers=callers))
@@ -277,7 +256,7 @@ def _temporary(module: Module, lines: Places, instruction: Instruction, size: in
 
 def _notes(module: Module, mesh: ExplainedMesh | None) -> list[str]:
     notes: list[str] = []
-    if not _is_compiled(module):
+    if not module.scheduled:
         notes.append(
             "the module has no schedule: it is not what devices run, and the compiler may insert, merge and move "
             "collectives after it"

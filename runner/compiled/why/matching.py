@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from runner.base.grouping import by_key
 from runner.base.layout import Mesh
 from runner.base.lazy import dataclass
 from runner.compiled.evidence import groups
@@ -192,10 +193,7 @@ def _by_line(plan: Sequence[PlannedCollective]) -> dict[str, list[int]]:
 
 def _by_value(plan: Sequence[PlannedCollective]) -> dict[str, list[int]]:
     """The places in a plan of the collectives of each value."""
-    places: dict[str, list[int]] = defaultdict(list)
-    for at, planned in enumerate(plan):
-        places[planned.of].append(at)
-    return places
+    return by_key((planned.of, at) for at, planned in enumerate(plan))
 
 
 def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[str]) -> bool:

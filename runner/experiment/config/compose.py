@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.experiment.config import direct
-from runner.experiment.config.configuration import Configuration, InvalidConfiguration, Provenance, checked, named
+from runner.experiment.config.configuration import Configuration, InvalidConfiguration, checked, named
 from runner.experiment.config.folders import conf_folder, folder_name
+from runner.experiment.config.quoting import in_quotes
+from runner.experiment.config.sources import Sources
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -40,10 +42,10 @@ def by_hydra(overrides: Sequence[str], folder: Path | None = None) -> Configurat
     from omegaconf import open_dict
 
     with composed(overrides, folder) as config:
-        provenance = provenance_of(config.hydra)
+        sources = sources_of(config.hydra)
         with open_dict(config):
             del config["hydra"]
-        return resolved(config, provenance)
+        return resolved(config, sources)
 
 
 def with_specs(overrides: Iterable[str]) -> list[str]:
@@ -70,8 +72,7 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[
     register()
     own = conf_folder().resolve()
     refuse_too_much(overrides, [own] if folder is None else [own, folder])
-    # In Hydra's grammar a quoted value may hold any character of a path; a quote in it is escaped.
-    added = [] if folder is None else [f"hydra.searchpath=[{_quoted(f'file://{folder.resolve()}')}]"]
+    added = [] if folder is None else [f"hydra.searchpath=[{in_quotes(f'file://{folder.resolve()}')}]"]
     with initialize_config_dir(str(own), job_name="runner", version_base="1.3"):
         try:
             trust.check_folders([] if folder is None else [folder])
@@ -102,7 +103,7 @@ def beforehand(
     if folder is not None:
         searched = [override for override in typed if override.startswith("hydra.searchpath=")]
         others = [] if not searched else [searched[0].partition("=")[2].strip()[1:-1]]
-        path = ",".join([_quoted(f"file://{folder.resolve()}"), *others])
+        path = ",".join([in_quotes(f"file://{folder.resolve()}"), *others])
         typed = [f"hydra.searchpath=[{path}]", *(override for override in typed if override not in searched)]
     with initialize_config_dir(str((home or conf_folder()).resolve()), job_name="runner", version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
@@ -144,17 +145,17 @@ def register() -> None:
     OmegaConf.register_new_resolver("named", named, replace=True)
 
 
-def provenance_of(settings: HydraConf) -> Provenance:
-    """Read the inputs of a configuration from its Hydra settings."""
+def sources_of(settings: HydraConf) -> Sources:
+    """Read what a configuration is made of from its Hydra settings."""
     from omegaconf import OmegaConf
 
     folders = tuple(Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path)
     # Unresolved: interpolations in overrides refer to the configuration, not to Hydra's settings.
     overrides = cast("list[str]", OmegaConf.to_container(cast("ListConfig", settings.overrides.task), resolve=False))
-    return Provenance(folders, dict(settings.runtime.choices), tuple(overrides))
+    return Sources((), tuple(overrides), folders, dict(settings.runtime.choices))
 
 
-def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
+def resolved(config: DictConfig, sources: Sources) -> Configuration:
     """Resolve the interpolations of a configuration from which Hydra's settings were removed.
 
     Raises `InvalidConfiguration` for an interpolation of a missing key, a malformed PartitionSpec, an unknown key that
@@ -168,9 +169,5 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
     try:
         given: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise InvalidConfiguration(composition.of_config(error, provenance.sources)) from None
-    return checked(given, provenance)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        raise InvalidConfiguration(composition.of_config(error, sources)) from None
+    return checked(given, sources)

@@ -19,11 +19,12 @@ import yaml
 from runner.base.faults import Fault, Key, key_text, nearest
 from runner.base.invocation import invocation
 from runner.base.untyped import is_dict, is_list
-from runner.base.words import listed
+from runner.base.words import listed, shown
 from runner.experiment.config import files, quoting, shape, specs
+from runner.experiment.config.files import Layer
 from runner.experiment.config.folders import is_there, options_of
 from runner.experiment.config.shape import ShapeMisfit
-from runner.experiment.config.sources import Layer, Sources, key_place, listing, one_by_one, shown, text_at, text_place
+from runner.experiment.config.sources import Sources, key_place, listing, one_by_one, text_at, text_place
 
 
 def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, str]:
@@ -47,7 +48,7 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
         return _of_json(error.override) or quoting.refused(error.override)
     if isinstance(error, trust.Untrusted):
         return str(error)
-    sources = Sources(files.layers(folders, _choices(overrides, folders)), tuple(overrides))
+    sources = Sources((), tuple(overrides), tuple(folders), _choices(overrides, folders))
     message = _of_files(sources, folders) or _of_overrides(overrides, folders)
     if message is not None:
         return message

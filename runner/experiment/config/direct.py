@@ -18,10 +18,11 @@ import yaml
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict, is_list
 from runner.experiment.config import files, shape
-from runner.experiment.config.configuration import Configuration, Provenance, checked, named
+from runner.experiment.config.configuration import Configuration, checked, named
 from runner.experiment.config.folders import conf_folder, dated, file_of, folder_name, is_there
 from runner.experiment.config.schema import MISSING
 from runner.experiment.config.shape import GROUPS, Kind
+from runner.experiment.config.sources import Sources
 
 _CHOICES: Mapping[str, Any] = {"target": "cpu", "rules": None, "hardware": None, "mesh": None}
 """The options of config groups that `conf/config.yaml` chooses."""
@@ -46,17 +47,17 @@ class Composition:
     """What Hydra would compose of a command line: `values`, with all defaults, and the `folder` of the run."""
 
     values: dict[str, Any]
-    provenance: Provenance
+    sources: Sources
     folder: Path
 
     def checked(self) -> Configuration:
         """The configuration. Raises `InvalidConfiguration`."""
-        return checked(self.values, self.provenance)
+        return checked(self.values, self.sources)
 
     def leave(self, folder: Path) -> None:
         """Write the values and the overrides to the files in which Hydra leaves them."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, value in (("config", self.values), ("overrides", [*self.provenance.overrides])):
+        for name, value in (("config", self.values), ("overrides", [*self.sources.overrides])):
             text: str = yaml.dump(value, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_Dumper)
             (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
 
@@ -83,8 +84,8 @@ def chosen(overrides: Sequence[str], folder: Path | None = None) -> Composition 
         return None
     given = None if values["name"] == MISSING else values["name"]
     name = folder_name(given or named(options[0]), "unnamed")
-    provenance = Provenance(folders, {"experiment": options[0], **choices}, typed)
-    return Composition(values, provenance, Path(where[0]) if where else dated(name))
+    sources = Sources((), typed, folders, {"experiment": options[0], **choices})
+    return Composition(values, sources, Path(where[0]) if where else dated(name))
 
 
 def _of_files(option: str, folders: Sequence[Path]) -> tuple[Any, dict[str, Any]]:
@@ -226,8 +227,8 @@ def composed(content: Any, file: Path) -> Configuration | None:
         return None
     folder = file.parents[1].resolve()
     choices = {"experiment": file.stem, **_CHOICES}
-    provenance = Provenance((conf_folder(), folder), choices, (f"+experiment={file.stem}",))
-    return checked(whole, provenance)
+    sources = Sources((), (f"+experiment={file.stem}",), (conf_folder(), folder), choices)
+    return checked(whole, sources)
 
 
 def completed(content: Any) -> dict[str, Any] | None:

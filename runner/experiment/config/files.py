@@ -11,16 +11,27 @@ from typing import Any, cast
 import yaml
 
 from runner.base import plain
+from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict, is_list, is_sequence
+from runner.base.words import shown
 from runner.experiment.config import text_size
 from runner.experiment.config.folders import file_of, is_there
 from runner.experiment.config.shape import GROUPS, described
-from runner.experiment.config.sources import Layer, shown
 
 PACKAGE = "# @package _global_"
 """The first line that Hydra asks of an experiment; without it the keys of the file are read as an experiment's too."""
 
 _HEADER = re.compile(r"^\s*#\s*@package\b[ \t]*(\S*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One file of the configuration and the key (`package`) under which its content is merged."""
+
+    file: Path
+    package: tuple[str, ...] = ()
+    group: str = ""
+    """The config group that the file is an option of."""
 
 
 def is_experiment(group: str) -> bool:

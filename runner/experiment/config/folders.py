@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from runner.base.faults import BadInput
+
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 _LONGEST = 100
 
@@ -32,7 +34,7 @@ def options_of(folders: Iterable[Path], group: str) -> list[str]:
     return sorted(files | (slices().keys() if group == "target" else set[str]()))
 
 
-class InvalidName(Exception):
+class InvalidName(BadInput):
     """A path does not name an experiment; the message says why."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +25,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.base.lazy import dataclass
 from runner.experiment.config import trust
-from runner.experiment.config.compose import Configuration, InvalidConfiguration, Provenance, provenance_of, resolved
+from runner.experiment.config.compose import Configuration, InvalidConfiguration, resolved, sources_of
+from runner.experiment.config.sources import Sources
 
 _HYDRAS = "${hydra:"
 """The beginning of an interpolation of Hydra's settings."""
@@ -41,7 +43,7 @@ class Composed:
     - `unresolved`: the same as plain data with its interpolations; `settings`: Hydra's own settings.
     """
 
-    provenance: Provenance
+    sources: Sources
     configuration: Configuration | None
     refusal: InvalidConfiguration | None
     unresolved: Any
@@ -60,7 +62,7 @@ class _Base:
     """Hydra's composition of one choice of config files; `config` excludes Hydra's settings."""
 
     config: DictConfig
-    provenance: Provenance
+    sources: Sources
     settings: dict[str, Any]
 
 
@@ -86,14 +88,14 @@ class Composer:
         except REFUSALS:
             base = _base(trust.of_point(self._loader, self._config, overrides))
             config = base.config
-        provenance = Provenance(base.provenance.folders, base.provenance.choices, tuple(overrides))
+        sources = replace(base.sources, overrides=tuple(overrides))
         unresolved = OmegaConf.to_container(config, resolve=False)
         try:
             with self._settings(overrides, number, wanted=_HYDRAS in str(unresolved)):
-                configuration, refusal = resolved(config, provenance), None
+                configuration, refusal = resolved(config, sources), None
         except InvalidConfiguration as error:
             configuration, refusal = None, error
-        return Composed(provenance, configuration, refusal, unresolved, base.settings)
+        return Composed(sources, configuration, refusal, unresolved, base.settings)
 
     @contextlib.contextmanager
     def _settings(self, overrides: Sequence[str], number: int, *, wanted: bool) -> Generator[None]:
@@ -155,8 +157,8 @@ class Composer:
 
 
 def _base(whole: DictConfig) -> _Base:
-    provenance = provenance_of(whole.hydra)
+    sources = sources_of(whole.hydra)
     settings = cast("dict[str, Any]", OmegaConf.to_container(whole.hydra, resolve=False, enum_to_str=True))
     with open_dict(whole):
         del whole["hydra"]
-    return _Base(whole, provenance, settings)
+    return _Base(whole, sources, settings)

@@ -23,12 +23,13 @@ from omegaconf import OmegaConf
 
 from runner.base.faults import Fault, Key, key_text
 from runner.base.untyped import is_dict
+from runner.base.words import shown
 from runner.experiment.config import files, options
-from runner.experiment.config.files import layers
+from runner.experiment.config.files import Layer, layers
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.config.quoting import of_hydra
 from runner.experiment.config.shape import described
-from runner.experiment.config.sources import Layer, key_place, shown, text_place
+from runner.experiment.config.sources import key_place, text_place
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader

@@ -16,39 +16,17 @@ from runner.programs.derivation.invariants import hoisted
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.section import with_lines
 from runner.programs.derivation.sharing import inlined, shared, without_single
-from runner.programs.derivation.writer import Hints, Writer
-
-
-@dataclass(frozen=True)
-class Typing:
-    """How the lines satisfy JAX's types of values that vary over mesh axes.
-
-    - `invarying`: gathers mark their results as the same on all devices.
-    - `casts`: initial carries of loops are cast to varying.
-    - `check_vma`: JAX checks these types.
-    - `single`: arrays are marked as the same along mesh axes of size 1, which JAX does not infer.
-    - `spread`: arrays with a gradient are cast to varying before a loop, or several lines, so that their gradients are
-      summed over devices once, not in each step or for each line.
-    """
-
-    invarying: bool
-    casts: bool
-    check_vma: bool
-    single: bool = False
-    spread: bool = False
-
+from runner.programs.derivation.writer import Hints, Typing, Writer
 
 TRIES = (
-    Typing(invarying=False, casts=False, check_vma=True, spread=True),
-    Typing(invarying=False, casts=False, check_vma=True),
-    Typing(invarying=True, casts=False, check_vma=True, spread=True),
-    Typing(invarying=True, casts=False, check_vma=True),
-    Typing(invarying=False, casts=True, check_vma=True, spread=True),
-    Typing(invarying=False, casts=True, check_vma=True),
-    Typing(invarying=True, casts=True, check_vma=True, spread=True),
-    Typing(invarying=True, casts=True, check_vma=True),
-    Typing(invarying=True, casts=True, check_vma=True, single=True),
-    Typing(invarying=False, casts=False, check_vma=False),
+    *(
+        Typing(invarying=invarying, casts=casts, spread=spread)
+        for casts in (False, True)
+        for invarying in (False, True)
+        for spread in (True, False)
+    ),
+    Typing(invarying=True, casts=True, single=True),
+    Typing(check_vma=False),
 )
 """The typings to try, in order; the first that JAX accepts is used."""
 
@@ -91,10 +69,7 @@ def derive(
 
     `rulings` are those of this graph, with these prices.
     """
-    writer = Writer(
-        experiment, types, hints, rulings, prices,
-        invarying=typing.invarying, casts=typing.casts, spread=typing.spread,
-    )  # fmt: skip
+    writer = Writer(experiment, types, hints, rulings, prices, typing)
     if typing.single:
         writer.singled()
     fresh = writer.names.fresh
@@ -115,7 +90,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices, 
     `rulings` are those of this graph, with these prices. Raises `NotDerived`.
     """
 
-    writer = Writer(experiment, types, hints, rulings, prices, invarying=False, casts=False, spread=False)
+    writer = Writer(experiment, types, hints, rulings, prices, Typing())
     best = writer.first()
     tried: set[tuple[int, Spec]] = set()
     for _ in range(min(_TRIALS, _WRITTEN // max(len(experiment.computed("graph").producers), 1))):

@@ -64,6 +64,25 @@ class Attempt:
     states: tuple[_State, ...]
 
 
+@dataclass(frozen=True)
+class Typing:
+    """How the lines satisfy JAX's types of values that vary over mesh axes.
+
+    - `invarying`: gathers mark their results as the same on all devices.
+    - `casts`: initial carries of loops are cast to varying.
+    - `check_vma`: JAX checks these types.
+    - `spread`: arrays with a gradient are cast to varying before a loop, or several lines, so that their gradients are
+      summed over devices once, not in each step or for each line.
+    - `single`: arrays are marked as the same along mesh axes of size 1, which JAX does not infer.
+    """
+
+    invarying: bool = False
+    casts: bool = False
+    spread: bool = False
+    single: bool = False
+    check_vma: bool = True
+
+
 class Writer:
     """Writes the per-device lines of one graph."""
 
@@ -74,23 +93,20 @@ class Writer:
         hints: Hints,
         rulings: Rulings,
         prices: Prices,
-        *,
-        invarying: bool,
-        casts: bool,
-        spread: bool,
+        typing: Typing,
     ) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
         self.names = Names(experiment, types)
-        self.layouts = Layouts(self.names, prices, invarying=invarying)
-        self.casts = casts
+        self.layouts = Layouts(self.names, prices, invarying=typing.invarying)
+        self.casts = typing.casts
         """Whether the initial carry of a loop is cast to varying."""
         self.expressions = Expressions(
-            self.layouts, hints, rulings, differentiated=experiment.grad is not None, spread=spread
+            self.layouts, hints, rulings, differentiated=experiment.grad is not None, spread=typing.spread
         )  # fmt: skip
-        self._singled: dict[str, Term] = {}
         self._enclosed = dict(enclosed(experiment.graph))
         self._left_out: set[int] = set()
         """The unread values whose lines are left out."""
+        self._singled: dict[str, Term] = {}
         self._states: list[_State] | None = None
         """The states of the present attempt; None if none is kept."""
 

@@ -173,6 +173,10 @@ class Memory:
                 if operation.differentiated and not keeps:
                     yield _Buffer(pair, table, back, back)
             for place, result in enumerate(operation.results):
+                if result not in self._steps.stored and operation.steps == 1 and result not in self._steps.recomputed:
+                    # What a collective completes is in memory, also where others are fused into their readers.
+                    pair, last = (result, self._tables.variable(number)), self._steps.until.get(result, forward)
+                    yield _Buffer(pair, self._completed(number, place), forward, max(forward, last))
                 if result in self._steps.stored or self._layable.tensors[result].copies:
                     pair = result, self._tables.variable(number)
                     yield _Buffer(pair, self._result(number, place), forward, forward)
@@ -255,6 +259,16 @@ class Memory:
             summed = np.array([bool(way.over) for way in possible])[ways]
             costs = self._moved(lying.space, partial, lying.own[:, None], summed)
             self._shared[key] = Table(costs + self._resharded(number, ways, None))
+        return self._shared[key]
+
+    def _completed(self, number: int, place: int) -> Table:
+        """The bytes of a result that a collective completes, or moves to its layout."""
+        key = self._tables.kinds[number], "completed", place
+        if key not in self._shared:
+            lying = self._tables.lying[self._layable.operations[number].results[place]]
+            partial = np.array([way.partial[place] for way in self._tables.ways[number]])
+            moved = lying.space.copied[partial[None, :], lying.own[:, None]] > 0
+            self._shared[key] = Table(np.where(moved, lying.space.held[lying.own][:, None], 0.0))
         return self._shared[key]
 
     def _cotangent(self, number: int, place: int) -> Table:

@@ -103,7 +103,7 @@ class Layable:
     - `states`: the results that are the next values of arrays, with these: the next call takes them as it takes the
       arrays.
     - `values`: the tensors of the graph's values, by number; None for a value that is no array.
-    - `named`: the tensors of the graph's lines, by the names that `constraints` may use.
+    - `named`: the tensors of the graph's lines, by the names that `constraints` may use; `inside`: of lines in loops.
     - `paths`: the paths of the leaves of trees, by the names of their arrays and outputs; `frames`: the lines of the
       user's Python, by the paths of the graph's lines.
     - `forward`: the number of operations before the first one that reads a gradient; None if none does.
@@ -117,6 +117,7 @@ class Layable:
     transfers: list[Transfer] = field(default_factory=list[Transfer])
     free: dict[str, int] = field(default_factory=dict[str, int])
     named: dict[str, int] = field(default_factory=dict[str, int])
+    inside: dict[str, int] = field(default_factory=dict[str, int])
     arrays: dict[int, tuple[str | None, ...]] = field(default_factory=dict[int, tuple[str | None, ...]])
     states: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     values: dict[int, tuple[int, ...] | None] = field(default_factory=dict[int, tuple[int, ...] | None])

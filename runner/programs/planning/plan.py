@@ -348,17 +348,41 @@ def _candidate(tables: Tables, memory: Memory, choice: Choice) -> Candidate:
     lying, layable_ = tables.lying, tables.layable
     constraints = {
         name: lying[at].spec(choice[at])
-        for name, at in layable_.named.items()
-        if layable_.tensors[at].spec is None and layable_.tensors[at].shape and "." not in name
+        for name, at in {**layable_.named, **layable_.inside}.items()
+        if layable_.tensors[at].spec is None and layable_.tensors[at].shape
     }
     return Candidate(
         layouts={key: lying[at].spec(choice[at]) for key, at in layable_.free.items()},
-        constraints=constraints,
+        constraints=constraints | dict(_read_as(tables, choice)),
         cost=tables.network.cost(choice),
         sent=sum(sending.sending.sent * sending.times for sending in tables.sendings(choice)),
         held=held(tables, choice),
         needed=memory.needed(choice),
     )
+
+
+def _read_as(tables: Tables, choice: Choice) -> Iterator[tuple[str, Spec]]:
+    """Yield the arrays that every line, and their gradients, are computed with in the same other layout, with this.
+
+    Constrained so, the compiler contracts over the axes of the plan in the gradients of weights, too.
+    """
+    graph, read = tables.layable, dict[int, set[int | None]]()
+    for number, operation in enumerate(graph.operations):
+        variable, possible = choice[tables.variable(number)], tables.possible(number)
+        inside = operation.line in graph.frames or operation.steps > 1
+        for at, result in enumerate(operation.results):
+            way = possible[int(tables.result_ways(number, at)[choice[result], variable])]
+            for place, (operand, needed) in enumerate(zip(operation.operands, way.needed, strict=True)):
+                layouts = read.setdefault(operand.tensor, set())
+                layouts.add(None if inside else needed)
+                if operation.differentiated and graph.tensors[operand.tensor].differentiated:
+                    back = int(tables.gradient_ways(number, place)[choice[operand.tensor], variable])
+                    layouts.add(possible[back].needed[place])
+    for at in graph.arrays:
+        lying, layouts = tables.lying[at], read.get(at, set())
+        layout = next(iter(layouts)) if len(layouts) == 1 else None
+        if layout is not None and layout != int(lying.own[choice[at]]):
+            yield graph.tensors[at].name, lying.space.layouts[layout]
 
 
 def _lines(tables: Tables, choice: Choice) -> tuple[LineCost, ...]:

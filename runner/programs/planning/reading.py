@@ -180,8 +180,11 @@ class _LayableReader:
                 tensor.name = result.name
                 if goal is not None:
                     self._lay(tensors[0], *goal)
+            line = str(equation.source.line)
             if not inside:
                 self.layable.named[result.name] = tensors[0]
+            elif line not in self._frames:
+                self.layable.inside[line] = tensors[0]
         self._tensors[result.number] = tensors
 
     def _named_again(self, at: int, name: str, goal: tuple[str, Spec], steps: int) -> int:

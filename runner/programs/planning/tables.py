@@ -455,7 +455,7 @@ class Tables:
             )
             if operation.differentiated and tensors[result].differentiated:
                 partial = np.array([way.partial[place] for way in ways])
-                costs = (lying.space.cost[:, partial] * operation.steps)[lying.own]
+                costs = (lying.space.cost[:, partial] * self._returning(operation, result))[lying.own]
                 yield _Cost("the cotangent of {tensor} in {operation}", ("result", place), Table(costs))
 
     def _differentiating(self, number: int, place: int) -> Costs:
@@ -643,6 +643,12 @@ class Tables:
         again = operation.differentiated and (operation.steps > 1 or operation.region is not None)
         return operation.steps * (2 if again else 1)
 
+    def _returning(self, operation: RuledOperation, result: int) -> int:
+        """How often a result's bytes are moved if its cotangent is: the compiler moves the weights of attention too."""
+        tensor = self.layable.tensors[result]
+        inside = 2 * operation.inside / (tensor.itemsize * math.prod(tensor.shape)) if self._partitioned else 0.0
+        return operation.steps * (1 + round(inside))
+
     def _inside(self, operation: RuledOperation, way: NumberedAssignment) -> list[Sending]:
         """The collectives inside an operation in one step, of all times that it is computed."""
         backward = [operation.steps == 1] if operation.differentiated else []
@@ -787,15 +793,15 @@ class Tables:
                 yield Transmission(tensor, _runs(operation), each)
             if operation.differentiated and tensors[result].differentiated:
                 for each in lying.space.path(own, way.partial[place]):
-                    yield Transmission(result, operation.steps, each, backward=True)
+                    yield Transmission(result, self._returning(operation, result), each, backward=True)
 
 
 def _inner_products(layable: Layable) -> Iterator[tuple[int, int]]:
     """Yield the products inside of lines with the tensors of these, where only operations along shapes are between."""
     producers = {result: operation for operation in layable.operations for result in operation.results}
-    for name, line in layable.named.items():
+    for name, line in (*layable.named.items(), *layable.inside.items()):
         tensor, reached = layable.tensors[line], [line]
-        while reached and tensor.name == name and tensor.line not in layable.frames:
+        while reached and tensor.name == name.rpartition(".")[2] and tensor.line not in layable.frames:
             operation = producers.get(reached.pop())
             if operation is None or operation.line != tensor.line:
                 continue

@@ -18,9 +18,10 @@ from types import NoneType
 from typing import Any
 
 from runner.base import codec, plain
+from runner.base.faults import BadInput
 from runner.base.untyped import is_dict, is_list
+from runner.base.words import shown
 from runner.compiled.evidence.model import Collective
-from runner.experiment.config.sources import shown
 from runner.reports.record import writing
 from runner.reports.record.model import CompiledProgram, ProgramRecord
 
@@ -41,7 +42,7 @@ _WHERE_SET = ("gradient", "asynchronous")
 _OUTPUT = ("shape", "dtype", "spec", "shard_shape")
 
 
-class InvalidGolden(Exception):
+class InvalidGolden(BadInput):
     """A golden file cannot be read; the message says which, where, and what instead."""
 
 

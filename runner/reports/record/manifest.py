@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from runner.base import plain
+from runner.base.faults import BadInput
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.reports.record.folders import PICTURES, RECORD, natural
@@ -34,7 +35,7 @@ class Manifest:
     files: Mapping[str, str] | None
 
 
-class Occupied(Exception):
+class Occupied(BadInput):
     """A folder is not empty, so that a run in it could overwrite files; the message names one."""
 
 

@@ -49,22 +49,6 @@ class Measure:
     per_device: bool = True
 
 
-def _memory(program: CompiledProgram) -> float | None:
-    return program.memory.needed_bytes if program.memory else None
-
-
-def _flops(program: CompiledProgram) -> float | None:
-    return program.cost.total_flops if program.cost else None
-
-
-def _estimate(program: CompiledProgram) -> float | None:
-    return program.estimate.seconds if program.estimate else None
-
-
-def _median_run(program: CompiledProgram) -> float | None:
-    return program.timing.run_s.median if program.timing.run_s else None
-
-
 def number_text(value: float) -> str:
     """Return a number without a unit, in short: `64`, `1.05e+06`."""
     return f"{value:.3g}" if value >= 1e4 else f"{value:g}"
@@ -79,19 +63,23 @@ def _milliseconds(digits: int) -> Callable[[float], str]:
 
 
 MEASURES = {
-    "bytes_sent": Measure(lambda program: program.bytes_sent, "sent", "bytes sent", "bytes", _bytes_text),
-    "memory_bytes": Measure(_memory, "memory", "memory", "bytes", _bytes_text),
-    "flops": Measure(_flops, "flops", "flops", "flops", number_text),
-    "estimate_s": Measure(_estimate, "estimate", "estimated time", "seconds", time_text),
+    "bytes_sent": Measure(lambda p: p.bytes_sent, "sent", "bytes sent", "bytes", _bytes_text),
+    "memory_bytes": Measure(lambda p: p.memory and p.memory.needed_bytes, "memory", "memory", "bytes", _bytes_text),
+    "flops": Measure(lambda p: p.cost and p.cost.total_flops, "flops", "flops", "flops", number_text),
+    "estimate_s": Measure(
+        lambda p: p.estimate and p.estimate.seconds, "estimate", "estimated time", "seconds", time_text
+    ),
     "compile_s": Measure(
-        lambda program: program.timing.compile_s,
-        "compile",
-        "time to compile",
+        lambda p: p.timing.compile_s, "compile", "time to compile", "seconds", _milliseconds(0), per_device=False
+    ),
+    "run_s": Measure(
+        lambda p: p.timing.run_s and p.timing.run_s.median,
+        "run",
+        "time of a run",
         "seconds",
-        _milliseconds(0),
+        _milliseconds(2),
         per_device=False,
     ),
-    "run_s": Measure(_median_run, "run", "time of a run", "seconds", _milliseconds(2), per_device=False),
 }
 """The measures by their names, in the order of their columns.
 

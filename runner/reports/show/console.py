@@ -69,6 +69,12 @@ def say(text: str = "", style: str = "") -> None:
     show_lines([[(part, style)] for line in text.split("\n") for part in wrapped(line, width)])
 
 
+def tell(sentence: str) -> None:
+    """Print a sentence that nothing parses, within the terminal, or within 100 columns."""
+    for part in wrapped(printable(sentence), room() or PLAIN):
+        say(part)
+
+
 def wrapped(line: str, width: int) -> list[str]:
     """Wrap a line at a width and indent the continuation. A long word, such as a path, stays whole."""
     indent = line[: len(line) - len(line.lstrip())] + "  "

@@ -11,9 +11,8 @@ from textwrap import shorten
 
 from runner.base.invocation import invocation
 from runner.base.printable import Page
-from runner.base.words import accuracy_text, bytes_text, listed, time_text
+from runner.base.words import accuracy_text, bytes_text, listed, shown, time_text
 from runner.experiment.config.sources import listing as experiments
-from runner.experiment.config.sources import shown
 from runner.experiment.expect import CHECKED
 from runner.experiment.program import Program
 from runner.experiment.showing import Show, names
@@ -31,7 +30,7 @@ from runner.reports.record.verdicts import (
     ValueVerdict,
     Verdict,
 )
-from runner.reports.show import refused, summary, values
+from runner.reports.show import summary, values
 from runner.reports.show.console import PLAIN, print_report, print_table, room, say, show_lines, within
 from runner.reports.show.status import FAULTS, LOOKS, WARNING, look
 from runner.reports.show.table import StatusCell, Table, status_cell
@@ -69,7 +68,7 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         return
     if record.experiment and record.mesh and record.target:
         _head(record, record.mesh, record.target)
-    print(refused.plain(record), end="")
+    _refusal(record)
     # Imported below, where a run needs it: invalid input is reported sooner.
     if record.logical:
         from runner.reports.show import logical
@@ -113,6 +112,16 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
     _verdict(record, folder)
 
 
+def _refusal(record: Record) -> None:
+    """Print the message with which an experiment was refused, if a refusal was expected."""
+    if (text := record.refused) is not None:
+        # Without a mesh the report has not named the experiment yet.
+        title = [] if record.mesh else [": ".join(filter(None, (record.experiment, record.summary))), ""]
+        print(
+            "\n".join([*title, "refused, as expect.invalid has it:", *(f"  {line}" for line in text.splitlines()), ""])
+        )
+
+
 def _with_paths(text: str, paths: Mapping[str, str]) -> str:
     """Name the leaves of trees in a sentence by their paths: 'result/0' for 'result_0'."""
     return re.sub(r"'(\w+)'", lambda name: f"'{paths.get(name[1], name[1])}'", text)
@@ -141,12 +150,10 @@ def _values(record: Record, wanted: Show) -> None:
 def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
     say(f"{record.experiment}: {record.summary}" if record.summary else f"{record.experiment}", "bold")
     axes = " × ".join(f"{a}={n}" for a, n in zip(mesh.axes, mesh.shape, strict=True))
-    simulated = "simulated " if target.platform == "cpu" else ""
-    count = target.devices
     jax = f", jax {record.environment.jax}" if record.environment.jax else ""
-    devices = f"{count} {simulated}{target.kind or target.platform} device{'s' if count != 1 else ''}"
+    devices = summary.devices(target)
     if target.topology:
-        absent = "which is not here" if count == 1 else "which are not here"
+        absent = "which is not here" if target.devices == 1 else "which are not here"
         # Topology.compiler_options
         quickly = ", without autotuning its products" if target.platform == "gpu" else ""
         say(f"mesh {axes}, compiled for {devices} ({target.topology}), {absent}{quickly}{jax}\n")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from runner.base import executions
 from runner.base.executions import Range
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
-from runner.base.words import accuracy_text
-from runner.experiment.config.sources import shown
+from runner.base.words import accuracy_text, shown
 from runner.reports.record import measures
 from runner.reports.record.measures import MEASURES, OLDER, Best, Row
 from runner.reports.record.model import STATUSES
-from runner.reports.show.console import print_report, say
+from runner.reports.show.console import print_report, say, tell
 from runner.reports.show.table import StatusCell, Table, status_cell
 
 _ALIKE = 4
@@ -174,7 +174,7 @@ def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: T
     sentences = [*notes, *_left_out(len(rows) - len(shortened), view.left_out)]
     beneath = [*sentences, *([""] if sentences else []), *lines(all_rows), *memory(shortened)]
     for line in beneath:
-        say(line)
+        tell(line)
     counts = Counter(statuses)
     counted = ", ".join(f"{counts[each]} {each}" for each in STATUSES if counts[each])
     say(f"{len(statuses)} point{'s' if len(statuses) != 1 else ''}: {counted}; {shown(folder)}")
@@ -205,9 +205,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _line(best: Best) -> str:
-    points: dict[int, list[Row]] = {}
-    for row in best.rows:
-        points.setdefault(row.point, []).append(row)
+    points = by_key((row.point, row) for row in best.rows)
     named = "; ".join(map(_point, list(points.values())[:_ALIKE]))
     more = len(points) - _ALIKE
     named += f"; and {more} more, all alike" if more > 0 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.reports.record import measures
@@ -32,9 +33,7 @@ def part(sweep: MeasuredSweep) -> Part:
         names = f"The runs are of several experiments, {listed(experiments)}: no layout is the answer for all."
         return Part("answer", "Answer", tag("p", names))
     sizes = sweep.sizes
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in sweep.rows if not sweep.candidates else sweep.candidates:
-        groups.setdefault(tuple(row.keys[key] for key in sizes), []).append(row)
+    groups = by_key((tuple(row.keys[key] for key in sizes), row) for row in sweep.candidates or sweep.rows)
     best_of = {size: _best(sweep, groups[size]) for size in sorted(groups, key=lambda size: [natural(n) for n in size])}
     if not any(best_of.values()):
         return Part("answer", "Answer", tag("p", _without_best(sweep, groups.values())))
@@ -243,9 +242,7 @@ def _chosen(row: Row, sizes: Sequence[str]) -> list[str]:
 
 
 def _card(sweep: MeasuredSweep, best: measures.Best) -> Markup:
-    points: dict[int, list[Row]] = {}
-    for row in best.rows:
-        points.setdefault(row.point, []).append(row)
+    points = by_key((row.point, row) for row in best.rows)
     items = [tag("li", link(sweep, rows)) for rows in list(points.values())[:_ALIKE]]
     if len(points) > _ALIKE:
         more = len(points) - _ALIKE

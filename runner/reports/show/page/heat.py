@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from runner.base.grouping import by_key
 from runner.reports.record.measures import ANSWERS, Row
 from runner.reports.show.colours import ink, ramp
 from runner.reports.show.page.markup import Inside, Markup, scrolling, tag
@@ -46,9 +47,7 @@ def _map(
     down, across = keys
     rows = [row for row in sweep.rows if row.program is None or row.program in programs]
     heads = [list(dict.fromkeys(row.keys[key] for row in sweep.rows)) for key in keys]
-    places: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        places.setdefault((row.keys[down], row.keys[across]), []).append(row)
+    places = by_key(((row.keys[down], row.keys[across]), row) for row in rows)
     over = [*left, *(["program"] if len(programs) > 1 else [])]
     least = f", the least over {', '.join(over)}" if over else ""
     what = programs[0] if len(programs) == 1 else "all programs"
@@ -75,9 +74,8 @@ _REASONS = 5
 
 def _empty(sweep: MeasuredSweep, measure: str, cells: Sequence[Sequence[Row]]) -> list[Markup]:
     """Say why cells have no value, the most frequent reason first; reasons that differ in sizes alone are one."""
-    reasons: dict[str, list[str]] = {}
-    for why in (_why(sweep, measure, cell) for cell in cells if not _answers(measure, cell)):
-        reasons.setdefault(without_sizes(why), []).append(why)
+    empty = [_why(sweep, measure, cell) for cell in cells if not _answers(measure, cell)]
+    reasons = by_key((without_sizes(why), why) for why in empty)
     several = [
         f"{len(alike)} cell{'s' if len(alike) > 1 else ''} without a value: {alike[0]}"
         for alike in sorted(reasons.values(), key=len, reverse=True)

@@ -15,7 +15,7 @@ from runner.reports.record.folders import PAGE, PICTURES
 from runner.reports.record.model import Record
 from runner.reports.record.readable import readable
 from runner.reports.record.writing import write_text
-from runner.reports.show import values
+from runner.reports.show import summary, values
 from runner.reports.show.console import PLAIN
 from runner.reports.show.page import estimated, headline, layouts, moves, plan_section, sources, traced, verdicts
 from runner.reports.show.page.frame import Part, document
@@ -67,10 +67,8 @@ def _head(record: Record) -> list[Inside]:
         facts.append("mesh " + " × ".join(f"{a}={n}" for a, n in zip(record.mesh.axes, record.mesh.shape, strict=True)))
     if record.target:
         target = record.target
-        simulated = "simulated " if target.platform == "cpu" else ""
         where = f" of {target.topology}, not here: compiled only" if target.topology else ""
-        plural = "" if target.devices == 1 else "s"
-        facts.append(f"{target.devices} {simulated}{target.kind or target.platform} device{plural}{where}")
+        facts.append(f"{summary.devices(target)}{where}")
     if record.environment.jax:
         facts.append(f"jax {record.environment.jax}")
     facts.append(record.time.replace("T", " ").replace("+00:00", " UTC"))

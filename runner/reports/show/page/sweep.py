@@ -15,7 +15,6 @@ from runner.reports.show.page.markup import Inside, Markup, Number, badge, break
 from runner.reports.show.page.measured import MeasuredSweep, flat, moved, text, title
 from runner.reports.show.page.plots import Growth
 from runner.reports.show.page.scale import Scale, scale
-from runner.reports.show.shapes import number as coordinate
 from runner.reports.show.sweep import brief, memory, without_sizes
 from runner.reports.show.table import StatusCell, Table
 
@@ -149,13 +148,7 @@ def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | No
     """Return the legend; None for a single series."""
     if len(named) < 2:
         return None
-    items: list[Markup] = []
-    for name, kind in named:
-        box = chart.swatch(kind, line=line)
-        size = f'width="{coordinate(box.width)}" height="{coordinate(box.height)}"'
-        image = Markup(f'<svg class="sp swatch" {size} aria-hidden="true">{box.body}</svg>')
-        items.append(tag("li", image, name))
-    return tag("ul", items, class_="legend")
+    return tag("ul", [tag("li", chart.swatch(kind, line=line), name) for name, kind in named], class_="legend")
 
 
 def _sizes(sweep: MeasuredSweep) -> Part | None:

@@ -227,6 +227,6 @@ def _times(best: Best, row: Row) -> str:
 
 def _point(rows: Sequence[Row]) -> str:
     """Name the rows of one point."""
-    keys = " ".join(f"{key}={value}" for key, value in rows[0].keys.items() if value)
+    keys = rows[0].overrides()
     programs = ", ".join(row.program for row in rows if row.program)
     return " ".join(filter(None, [f"point {rows[0].point}", programs, keys and f"({keys})"]))

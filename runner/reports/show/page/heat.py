@@ -99,8 +99,8 @@ def _cell(sweep: MeasuredSweep, measure: str, rows: Sequence[Row], known: Sequen
     answers = _answers(measure, rows)
     if not answers:
         return _without(sweep, measure, rows)
-    best = min(answers, key=lambda row: _value(row, measure))
-    value = _value(best, measure)
+    best = min(answers, key=lambda row: row.cost(measure))
+    value = best.cost(measure)
     paint = ramp(_place(value, known))
     shown: Inside = text(measure, value)
     if (link := sweep.link(best)) is not None:
@@ -120,11 +120,6 @@ def _without(sweep: MeasuredSweep, measure: str, rows: Sequence[Row]) -> Markup:
     if (link := sweep.link(row)) is not None:
         shown = tag("a", shown, href=link)
     return tag("td", shown, class_="none", title=why)
-
-
-def _value(row: Row, measure: str) -> float:
-    value = row.measures.get(measure)
-    return math.inf if value is None else value
 
 
 def _place(value: float, known: Sequence[float]) -> float:

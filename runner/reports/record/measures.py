@@ -213,6 +213,12 @@ def estimated(rows: Iterable[Row]) -> list[str]:
     return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in measured_for]
 
 
+def worded(measure: str, rows: Iterable[Row]) -> str:
+    """Return a measure of rows in words; an estimate names the hardware: `estimated time on TPU v5e`."""
+    on = sorted({row.hardware for row in rows if row.hardware}) if measure == "estimate_s" else []
+    return " on ".join([MEASURES[measure].words, *([" or ".join(on)] if on else [])])
+
+
 def _accuracy(program: CompiledProgram) -> float | None:
     value = program.checks.value
     return value.accuracy if isinstance(value, ValueVerdict) else None

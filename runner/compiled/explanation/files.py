@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.base import codec, plain
 from runner.base.faults import nearest
+from runner.base.invocation import invocation
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.base.words import of_address
@@ -235,10 +236,18 @@ def _checked(path: Path) -> Path:
     """A regular file that is not too large. Raises `UnreadableModule`."""
     if not path.is_file():
         what = "it is not a regular file" if path.exists() else f"there is no such file{of_address(path)}"
-        raise UnreadableModule(f"{path}: {what}")
+        raise UnreadableModule(f"{path}: {what}{_of_run(path) if path.name == str(path) and not path.suffix else ''}")
+    if path.suffix in (".yaml", ".yml"):
+        raise UnreadableModule(f"{path}: this is no module{_of_run(path)}")
+    if path.suffix == ".py":
+        raise UnreadableModule(f"{path}: this is no module; in a script write print(runner.explain(step, …))")
     if path.stat().st_size > LARGEST:
         raise UnreadableModule(f"{path}: a file of more than {LARGEST // 1_000_000_000} GB is not read")
     return path
+
+
+def _of_run(path: Path) -> str:
+    return f"; to explain an experiment write {invocation()} {path} explain=true"
 
 
 def read_text(path: Path) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Container, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from runner.compiled.evidence.source_lines import cell_name
 from runner.link import jax_internals
 
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type, FunctionType, ModuleType)
@@ -97,10 +98,11 @@ def pickled(*values: Any) -> tuple[bytes, list[Any], dict[str, list[str]]]:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, CodeType):
                 make, parts = self.dispatch_table[CodeType](obj)
+                file = cell_name(obj.co_filename)
                 if not os.path.exists(obj.co_filename) and (lines := linecache.getlines(obj.co_filename)):
-                    cells[obj.co_filename] = lines
+                    cells[file] = lines
                 # cloudpickle 3.1.3 leaves out the file, by which messages name lines.
-                return make, tuple(obj.co_filename if part == _NO_FILE else part for part in parts)
+                return make, tuple(file if part in (_NO_FILE, obj.co_filename) else part for part in parts)
             if jax is not None and isinstance(obj, jax.custom_vjp):
                 # Its class cannot make one without the function, which its attributes hold.
                 return object.__new__, (type(obj),), vars(obj)
@@ -163,7 +165,7 @@ def _of_library(function: FunctionType) -> Iterator[tuple[Any, tuple[str, str]]]
     module = sys.modules.get(function.__globals__.get("__name__", ""))
     if module is None or module.__name__ == "__main__" or _made_here(module):
         return
-    for name in _names(function.__code__):
+    for name in names_of(function.__code__):
         value = function.__globals__.get(name)
         if value is not None and not isinstance(value, _PLAIN) and vars(module).get(name) is value:
             yield value, (module.__name__, name)
@@ -174,16 +176,17 @@ def _captured(function: FunctionType) -> Iterator[tuple[Any, str]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell != CellType():
             yield cell.cell_contents, name
-    for name in _names(function.__code__):
+    for name in names_of(function.__code__):
         if name in function.__globals__:
             yield function.__globals__[name], name
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_of(code: CodeType) -> Iterator[str]:
+    """The names that a function and those inside of it read."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_of(constant)
 
 
 def nodes() -> list[tuple[type, Any, Any]]:

@@ -78,7 +78,7 @@ def line(override: str) -> str:
     if value.lstrip()[:1] in ("'", '"', "[", "{"):
         return override
     parts = ("".join(part) for part in _parts_of_sweep(value))
-    return f"{key}={','.join(_in_quotes(part.strip()) if '(' in part else part for part in parts)}"
+    return f"{key}={','.join(in_quotes(part.strip(), _DOUBLE) if '(' in part else part for part in parts)}"
 
 
 def _parts_of_sweep(value: str) -> list[list[str]]:
@@ -93,10 +93,15 @@ def _parts_of_sweep(value: str) -> list[list[str]]:
     return parts
 
 
-def _in_quotes(value: str) -> str:
-    # In Hydra's grammar, a backslash escapes only before a quote and at the end.
-    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + (r"\"" if match[2] else ""), value)
-    return f'"{escaped}"'
+_DOUBLE = '"'
+"""The quote for an expression, which has single ones more often."""
+
+
+def in_quotes(value: str, quote: str = "'") -> str:
+    """Quote a text for Hydra, in whose grammar a quoted value may hold any character."""
+    # A backslash escapes only before a quote and at the end.
+    escaped = re.sub(rf"(\\*)({quote}|$)", lambda match: match[1] * 2 + (f"\\{quote}" if match[2] else ""), value)
+    return f"{quote}{escaped}{quote}"
 
 
 def refused_json(override: str) -> tuple[tuple[str, ...], Any] | None:
@@ -158,7 +163,7 @@ def for_hydra(value: Any) -> str:
     text = str(value)
     if not isinstance(value, str) or _PLAIN.fullmatch(text):
         return text
-    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+    return in_quotes(text)
 
 
 def _key(name: Any) -> str:
@@ -188,7 +193,7 @@ def _quoted(key: str, value: str) -> str | None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
-    whole = f"{key}={_in_quotes(value)}"
+    whole = f"{key}={in_quotes(value, _DOUBLE)}"
     try:
         (parsed,) = OverridesParser.create().parse_overrides([whole])
     except OverrideParseException:

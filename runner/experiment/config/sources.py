@@ -193,36 +193,34 @@ def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Locatio
         step = _step(node, part)
         if step is None:
             break
-        mark, node = step
+        name, node = step
         depth += 1
-        at = depth, mark
+        at = depth, (node if isinstance(node, yaml.ScalarNode | yaml.SequenceNode) else name).start_mark
     if at is None:
         return None
     depth, mark = at
     return depth, Location(layer.file, mark.line + 1, mark.column + 1)
 
 
-def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | None:
-    """The place and the node of one part of a key; the place is the value's for scalars and lists, else the key's."""
+def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    """The nodes of one part of a key and of its value; in a list both are those of the value."""
     if isinstance(node, yaml.MappingNode):
         pairs = [(name, value) for name, value in node.value if _is(name, part)]
         pairs += [(name, value) for name, value in node.value if part in one_by_one(str(name.value))]
         if pairs:
             name, value = pairs[0]
-            scalar = isinstance(value, yaml.ScalarNode | yaml.SequenceNode)
-            mark = value.start_mark if scalar else name.start_mark
             if isinstance(value, yaml.MappingNode) and len(pairs) > 1:
                 # A line for one name overrides a line for several.
                 items = [pair for _, each in pairs if isinstance(each, yaml.MappingNode) for pair in each.value]
                 value = yaml.MappingNode(value.tag, items, value.start_mark, value.end_mark)
-            return mark, value
+            return name, value
         for name, value in node.value:
             if name.tag == "tag:yaml.org,2002:merge":
                 for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if (step := _step(merged, part)) is not None:
                         return step
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return node.value[part].start_mark, node.value[part]
+        return node.value[part], node.value[part]
     return None
 
 
@@ -253,19 +251,13 @@ def _compose(file: Path) -> yaml.Node | None:
 
 def key_place(file: Path, key: Key) -> Location | None:
     """The place of the key node of the last part of `key`; None where the file does not have it."""
-    node = _compose(file)
-    for depth, part in enumerate(key):
-        if not isinstance(node, yaml.MappingNode):
+    node, name = _compose(file), None
+    for part in key:
+        step = None if node is None else _step(node, part)
+        if step is None:
             return None
-        for name, value in node.value:
-            if _is(name, part):
-                if depth == len(key) - 1:
-                    return Location(file, name.start_mark.line + 1, name.start_mark.column + 1)
-                node = value
-                break
-        else:
-            return None
-    return None
+        name, node = step
+    return None if name is None else Location(file, name.start_mark.line + 1, name.start_mark.column + 1)
 
 
 def text_place(file: Path, text: str, before: str = r"(?<![\w.-])") -> Location:

@@ -270,8 +270,8 @@ OF_WHOLE_OPERANDS = [
     "correlate", "cross", "diag_indices", "empty", "fft2", "fftfreq", "fftn", "fliplr", "flipud", "fold_in", "gumbel",
     "hsplit", "ifft2", "ifftn", "irfft2", "irfftn", "key", "key_data", "kron", "laplace", "linspace", "lu",
     "lu_pivots_to_permutation", "meshgrid", "normal", "permutation", "polyval", "rademacher", "randint", "rfft2",
-    "rfftfreq", "rfftn", "rot90", "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform",
-    "unravel_index", "vander", "vsplit", "wrap_key_data",
+    "rfftfreq", "rfftn", "rot90", "slice", "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal",
+    "uniform", "unravel_index", "vander", "vsplit", "wrap_key_data",
 ]  # fmt: skip
 """The operations without a rule."""
 

@@ -74,7 +74,7 @@ for _row in OPERATIONS.values():
         rule_for(_row.name, otherwise=_otherwise)(partial(reduced, kind=_row.reduction))
 rule_for(
     "sort", "argsort", "median", "diff", "fft", "ifft", "rfft", "irfft", "trapezoid", "quantile", "percentile",
-    "fftshift", "ifftshift", "flip",
+    "fftshift", "ifftshift", "flip", "slice_in_dim",
 )(along)  # fmt: skip
 
 

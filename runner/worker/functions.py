@@ -255,7 +255,6 @@ class _FunctionReader:
             **self.definition,
             **written,
             "arrays": self.arrays,
-            "functions": {**self.plain, **self.functions},
             "outputs": self._of_trees("outputs"),
             "constraints": self._constraints(),
             "grad": self._grad(),
@@ -898,7 +897,6 @@ class _FunctionReader:
         whole: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": arrays,
-            "functions": {**self.plain, **self.functions},
             "graph": {", ".join(given): f"{name}({', '.join(traced.parameters)})"},
             "outputs": {each: [] for each in given},
             "per_device": {},
@@ -1020,13 +1018,17 @@ class _FunctionReader:
             probing = around.probing(probing)
         inner = {**probing.lines, **probing.probes} if self.around else {}
         stacks = sum(around.stacks for around in self.around)
+        lines_read = {"probe_": "zeros(1)", **self.before, **inner}
+        functions = {**self.plain, **self.functions, **probing.functions}
+        texts = " ".join(_texts_in([lines_read, functions]))
+        imported = {name: function for name, function in self.imported.items() if f"{name}(" in texts}
         partial: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": self.arrays,
-            "functions": {**self.plain, **self.functions, **probing.functions},
-            section: {"probe_": "zeros(1)", **self.before, **inner},
+            "functions": functions,
+            section: lines_read,
             "outputs": {"probe_": [], **{name: [] for name in names.values()}},
-            KEY: codec.plain(Imports(self.imported, x64=calls.x64())),
+            KEY: codec.plain(Imports(imported, x64=calls.x64())),
         }
         partial |= {other: {} for other in SECTIONS if other != section}
         experiment = read({**partial, "program": "all", "expect": {}, "grad": {}})

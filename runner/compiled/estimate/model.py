@@ -14,17 +14,26 @@ Roof: TypeAlias = Literal["flops", "memory", "links"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineTime:
-    """The computation of one line.
+class ComputedLine:
+    """The products and the memory traffic of one line on one device, over all executions.
 
-    - `flops`, `bytes`: over all executions.
-    - `seconds`: the longer of the times for both, which `bound` names; null where the hardware does not specify it.
+    - `nodes`: the lines; several if one instruction serves them all, none if the module does not say.
     """
 
     nodes: list[str]
     gradient: bool
     flops: float
     bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineTime(ComputedLine):
+    """The computation of one line.
+
+    - `flops`, `bytes`: over all executions.
+    - `seconds`: the longer of the times for both, which `bound` names; null where the hardware does not specify it.
+    """
+
     seconds: float | None
     bound: Bound | None
 

@@ -7,7 +7,7 @@ call; their frames in the user's file identify the lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from typing import Protocol
@@ -61,6 +61,11 @@ class OperationOrigin:
     node: str
     primitive: str | None
     gradient: bool
+
+
+def served(origins: Collection[OperationOrigin]) -> tuple[list[str], bool]:
+    """The lines of some origins, and whether all of these are of the backward pass."""
+    return list(dict.fromkeys(each.node for each in origins)), bool(origins) and all(each.gradient for each in origins)
 
 
 def stacks(op_name: str) -> list[str]:

@@ -18,7 +18,7 @@ from runner.compiled.evidence import planes, timeline
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import STARTED, Instruction, Module
 from runner.compiled.evidence.model import Collective, Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
-from runner.compiled.evidence.nodes import Attribution, OperationOrigin
+from runner.compiled.evidence.nodes import Attribution, OperationOrigin, served
 from runner.compiled.evidence.planes import Event, Recorded
 from runner.compiled.evidence.timeline import Covered, Flight, Timeline, complete, with_runs
 from runner.link.events import RunTimes
@@ -107,8 +107,8 @@ class _PlaneReader:
                 carried[self._collectives.carriers[event.instruction]].add(event, nanoseconds)
                 continue
             elif origins := self._lines(instruction):
-                nodes = list(dict.fromkeys(origin.node for origin in origins))
-                key = frozenset(nodes), all(origin.gradient for origin in origins)
+                nodes, gradient = served(origins)
+                key = frozenset(nodes), gradient
                 order.setdefault(key, nodes)
                 lines[key].add(event, nanoseconds)
                 continue

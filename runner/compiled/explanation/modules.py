@@ -14,6 +14,7 @@ from runner.base.lazy import dataclass
 from runner.compiled.evidence import collectives, hlo, work
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import Instruction, Module
+from runner.compiled.evidence.nodes import served
 from runner.compiled.evidence.source_lines import IsUsers, is_users
 from runner.compiled.explanation import arguments, living, meshes, places, written
 from runner.compiled.explanation.model import (
@@ -243,14 +244,15 @@ def _temporary(module: Module, lines: Places, instruction: Instruction, size: in
     if not origins and instruction.opcode == "fusion":
         origins = tuple(o for inner in module.inside(instruction) if inner.root for o in lines.of(inner.metadata))
     largest = max(instruction.shapes, key=lambda shape: shape.bytes, default=hlo.Shape("token", (), 0))
+    nodes, gradient = served(origins)
     return Buffer(
         what="temporary",
         name=instruction.name,
-        node=origins[0].node if origins else None,
+        node=next(iter(nodes), None),
         dtype=largest.dtype,
         shape=largest.dims,
         bytes=size,
-        gradient=bool(origins) and all(origin.gradient for origin in origins),
+        gradient=gradient,
     )
 
 

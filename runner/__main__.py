@@ -1,8 +1,9 @@
 """`python -m runner` and the console script `shardproof`."""
 
-from runner.base.invocation import libraries_first
+from runner.base.invocation import begin, libraries_first
 
 # Before anything else is imported.
+begin()
 libraries_first()
 
 from runner.app.cli.command import main  # noqa: E402

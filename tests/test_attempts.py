@@ -14,7 +14,7 @@ from runner.experiment.reader import read
 from runner.graph.sharding.propagation import whole_axes
 from runner.programs.derivation.expressions import Hints
 from runner.programs.derivation.ruling import Rulings
-from runner.programs.derivation.writer import Writer
+from runner.programs.derivation.writer import Typing, Writer
 from runner.worker.derive import planned
 from tests import harness
 
@@ -27,7 +27,7 @@ def test_an_attempt_goes_on_from_another_as_if_written_whole(name: str) -> None:
     hints = Hints({number: whole_axes(spec) for number, spec in shardy.values.items()})
 
     def writer(hints: Hints) -> Writer:
-        return Writer(experiment, types, hints, Rulings(), BYTES, invarying=False, casts=False, spread=False)
+        return Writer(experiment, types, hints, Rulings(), BYTES, Typing())
 
     own = writer(hints)
     before = own.first()
@@ -37,7 +37,7 @@ def test_an_attempt_goes_on_from_another_as_if_written_whole(name: str) -> None:
     for number in numbers:
         replicated = Spec().padded(len(hints.layouts[number]))
         other = replace(hints, layouts={**hints.layouts, number: replicated})
-        attempt, whole = own.other(other, before, (number,)), writer(other).first()
+        attempt, whole = own.other(other, before, number), writer(other).first()
         assert (attempt.cost, attempt.asked, attempt.asked_at) == (whole.cost, whole.asked, whole.asked_at)
         assert attempt.states[0] is before.states[0]
-    assert own.other(hints, before, (-1,)) is before
+    assert own.other(hints, before, -1) is before

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import linecache
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -343,8 +345,23 @@ def test_code_that_is_pickled_by_value_keeps_its_file(monkeypatch: pytest.Monkey
     makers = importlib.import_module("cloudpickle").CloudPickler.dispatch_table
     of_code = makers[CodeType]
     monkeypatch.setitem(makers, CodeType, lambda code: of_code(code.replace(co_filename="<dynamic-code>")))
-    pickles, _ = pickling.pickled(lambda x: x + 1)
+    pickles, *_ = pickling.pickled(lambda x: x + 1)
     assert pickle.loads(pickles).__code__.co_filename == __file__
+
+
+def test_a_collective_of_a_notebooks_cell_has_the_text_of_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, text = "/absent/12.py", "def summed(x):\n    return x.sum(axis=0)\n"
+    monkeypatch.setitem(linecache.cache, cell, (len(text), None, text.splitlines(keepends=True), cell))
+    labels = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[3]") if file == cell else None)
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=labels))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)  # type: ignore[arg-type]
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, cell, "exec"), space)
+    record = check(tmp_path / "cell", space["summed"], X, in_specs=P("data"), program="auto")
+    (collective,) = record.compiled["auto"].collectives or []
+    assert collective.of == "cell_3.py:2 return x.sum(axis=0)"
 
 
 def test_an_argument_that_cannot_be_pickled_raises(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from runner.programs.derivation import indexing, lookups, matrices, reductions, 
 from runner.programs.derivation.calls import Argument, Call
 from runner.programs.derivation.derive import Hints, Typing, derive
 from runner.programs.derivation.registry import Way
-from runner.programs.derivation.rules import Rule, followed
+from runner.programs.derivation.rules import Around, Question, Rule, followed
 from runner.programs.derivation.ruling import WAYS, Rulings
 from runner.programs.derivation.terms import Part, built, constant
 from runner.worker.derive import planned
@@ -391,7 +391,7 @@ def test_a_rule_is_data_and_has_costs_without_a_program() -> None:
     rule = way.rule(Call("softmax", {"x": x}, x.typed))
     assert rule is not None
     assert pickle.loads(pickle.dumps(rule)) == rule
-    choice = followed(mesh, rule, {0: ("x",), 1: ("y",)}, (8, 16), 4, None)
+    choice = followed(Question(Around(mesh), rule, (8, 16), 4), {0: ("x",), 1: ("y",)})
     assert choice is not None
     assert choice.operands == (Spec((("x",), ("y",))),)
     # The largest and the sum of four rows, in float32, reduced over four devices.

@@ -26,7 +26,7 @@ from runner.checks.reference import PerDevice, arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
 from runner.experiment.changing import Unlisted
-from runner.graph.language.python_source import passed_on
+from runner.graph.language.python_source import passed_by_rules, passed_on, reading
 from runner.graph.model import walk
 from runner.graph.source import Frame, Line
 from runner.graph.term import Name
@@ -155,6 +155,10 @@ def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]
         ("(R[0] + bias) / 4.0", "order", "R[0] / 4.0 + bias"),
         ("R[0] / 4.0 + bias", "order", "(R[0] + bias) / 4.0"),
         ("R[0] - bias - 2.0", "operation", "R[0] - bias * 2.0"),
+        ("R[0] * bias", "operation", "1.0 - bias"),
+        ("(1.0 - bias) * R[0]", "operation", "bias"),
+        ("(1.0 - bias) * R[0] + bias", "exchange", "bias * R[0] + (1.0 - bias)"),
+        ("squeeze(R[0:1], 0)", "operation", "sum(R, axis=0)"),
     ],
 )
 def test_an_oversight_has_an_edit(line: str, kind: str, after: str) -> None:
@@ -166,6 +170,32 @@ def test_the_statement_that_passes_a_value_on_is_found(tmp_path: Path) -> None:
     file.write_text("def f(x):\n    out = x + 1\n    back = out\n    return back\n", "utf-8")
     assert passed_on(Frame(str(file), 2, "out = x + 1")) == Frame(str(file), 3, "back = out")
     assert passed_on(Frame(str(file), 4, "return back")) is None
+
+
+RULES = """
+def f(x):
+    ring = [(0, 1), (1, 0)]
+    same = x
+
+    def step(x):
+        return ppermute(copied(x), "d", ring) + same
+    return step(x)
+
+def backward(axis, g):
+    return (g,)
+
+copied.defvjp(forward, backward)
+"""
+
+
+def test_a_line_reads_what_the_function_around_it_gives_and_the_rule_of_what_it_calls(tmp_path: Path) -> None:
+    file = tmp_path / "rules.py"
+    file.write_text(RULES, "utf-8")
+    line = Frame(str(file), 7, 'return ppermute(copied(x), "d", ring) + same')
+    given = {each.name: (each.frame.line, each.passes) for each in reading(line).given}
+    assert given == {"ring": (3, False), "same": (4, True)}
+    assert [frame.text for frame in passed_by_rules(line)] == ["return (g,)"]
+    assert [*passed_by_rules(Frame(str(file), 8, "return step(x)"))] == []
 
 
 HELPER = """
@@ -363,9 +393,12 @@ def test_an_edit_that_loses_a_value_of_the_reference_is_no_mend_of_its_line() ->
 def test_masks_are_not_scaled_when_an_edit_is_tried_on_other_arrays() -> None:
     given = context("A @ B", unrolled(3), TEXT)
     mask = np.tile(np.eye(8, 16, dtype=np.float32), (1, 1))
-    arrays = diagnosis.moved(given.experiment, {"A": mask, "B": normal(1, 16, 8)}, 1)
+    values = {"A": mask, "B": normal(1, 16, 8)}
+    arrays = diagnosis.moved(given.experiment, values, 1, {"A", "B"})
     assert np.array_equal(arrays["A"], mask)
-    assert not np.allclose(arrays["B"], normal(1, 16, 8))
+    assert not np.allclose(arrays["B"], values["B"])
+    # It is a constant of the function or of its reference.
+    assert np.array_equal(diagnosis.moved(given.experiment, values, 1, {"A"})["B"], values["B"])
 
 
 def test_scalars_of_other_sizes_are_other_values() -> None:
@@ -377,8 +410,9 @@ def test_scalars_of_other_sizes_are_other_values() -> None:
     def parting(value: float) -> object:
         inputs = {each.number: [[np.zeros((3, 2))]] for each in graph.inputs}
         function = {**inputs, number: [[np.float64(value)]]}
-        aligned = alignment.Alignment(graph, function, {7: [[np.float64(2.5)]]}, Mesh(("d",), (1,)), lambda _: None)
-        return aligned.parted(lambda at, _: tried.append(at))
+        own = alignment.Aligned(graph, function, lambda _: None)
+        reference = alignment.Aligned(graph, {7: [[np.float64(2.5)]]}, lambda _: None)
+        return alignment.Alignment(own, reference, Mesh(("d",), (1,))).parted(lambda at, _: tried.append(at))
 
     parting(2.5)
     assert tried == []
@@ -400,8 +434,8 @@ def parting_of(per_device: dict[str, str]) -> set[str]:
         values, ran = rerun.with_values(number, blocks, ["C"])
         return ran if np.allclose(np.concatenate(values["C"]), graph.values["C"][0]) else None
 
-    aligned = alignment.Alignment(rerun.graph, rerun.ran, graph.ran, given.experiment.mesh, lambda _: None)
-    parted = aligned.parted(mended)
+    own, reference = (alignment.Aligned(each.graph, each.ran, lambda _: None) for each in (rerun, graph))
+    parted = alignment.Alignment(own, reference, given.experiment.mesh).parted(mended)
     numbers = set() if parted is None else {*parted.values}
     return {e.source.line.label for e in walk(rerun.graph) if e.results[0].number in numbers}
 

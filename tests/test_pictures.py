@@ -44,7 +44,6 @@ def picture_of(
         name=name,
         role=role,
         dtype="float32",
-        itemsize=4,
         dims=dims or (None,) * len(shape),
         device_ids=range(mesh.size) if ids is None else ids,
         platform=platform,

@@ -50,11 +50,11 @@ from runner.base import codec
 from runner.app.flow import run
 from runner.reports.record.model import Record
 
-def replayed(config, folder, sources, overrides=(), workers=None):
+def replayed(config, folder, sources, workers=None):
     # The records in records.json that replace runs, by experiment and target.
     with open("runs.txt", "a") as runs:
         runs.write(config["name"] + "\\n")
-    target = next((o.split("=")[1] for o in overrides if o.startswith("target=")), "cpu")
+    target = next((o.split("=")[1] for o in sources.overrides if o.startswith("target=")), "cpu")
     return codec.build(Record, json.loads(Path("records.json").read_text())[config["name"]][target])
 
 run.run = replayed

@@ -369,7 +369,7 @@ def test_a_missing_end_event_is_reported() -> None:
     assert recorded.unknown == ("the trace does not say when 1 of 2 events ended",)
 
 
-def test_a_gpu_executes_on_streams_synthetic() -> None:
+def test_a_gpu_executes_on_streams() -> None:
     launched = [
         made("loop_add_fusion", 10, 5, hlo_op="a", hlo_module="jit_f"),
         made("ncclDevKernel", 15, 50, hlo_op="permute", hlo_module="jit_f"),
@@ -393,7 +393,7 @@ def test_a_gpu_executes_on_streams_synthetic() -> None:
     ]
 
 
-def test_a_tpu_names_events_by_the_text_of_their_instructions_synthetic() -> None:
+def test_a_tpu_names_events_by_the_text_of_their_instructions() -> None:
     device = [
         Line("XLA Modules", [made("jit_f(123)", 0, 100), made("jit_f(123)", 200, 100)]),
         Line("XLA Ops", [

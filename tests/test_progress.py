@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from runner.base.invocation import begin
 from runner.reports.show import progress
 from runner.reports.show.progress import Progress, SweepProgress
 
@@ -42,6 +43,14 @@ def test_a_long_activity_is_shown_and_removed_at_the_end(monkeypatch: pytest.Mon
 
 def test_a_short_activity_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_terminal(monkeypatch, 0.0) == "end"
+
+
+def test_the_seconds_before_a_command_shows_its_progress_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
+    begin()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 101.5)
+    assert Progress("the first").seconds == 1.5
+    assert Progress("the second").seconds == 0
 
 
 def test_without_a_terminal_each_activity_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -500,7 +500,7 @@ def drawn(names: str) -> dict[str, Any]:
     arrays = [
         pictures.from_layout(
             Layout(mesh, (4, 4 + 4 * (k % (len(names) - 1))), Spec.of(["x", None])),
-            name=name, role="array", dtype="float32", itemsize=4, dims=(None, None),
+            name=name, role="array", dtype="float32", dims=(None, None),
             device_ids=range(4), platform="cpu",
         )
         for k, name in enumerate(names)

@@ -59,7 +59,9 @@ def test_several_overrides_in_one_text_are_one_message() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "it's", "a\\b", "a\\'b", "psum(x, 'x')", "null", "4,8", "${nope", "1.5", "true"])
+@pytest.mark.parametrize(
+    "text", ["", "it's", "a\\b", "a\\", "a\\\\", "a\\'b", "psum(x, 'x')", "null", "4,8", "${nope", "1.5", "true"]
+)
 def test_a_text_is_that_text_for_hydra_too(text: str) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 

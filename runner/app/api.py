@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from runner.app.call_plan import Plan
+    from runner.app.called.experiment import CalledExperiment
     from runner.link.workers import Workers
 
 __all__ = [
@@ -423,21 +424,16 @@ def _planned(
 ) -> Plan:
     """Plan a call in its own worker process, and leave the plan, its page and its candidates in the folder."""
     from runner.app import call_plan
-    from runner.app.called import specs
-    from runner.app.called.open_specs import experiment_of
+    from runner.app.called.specs import WrongSpecs
     from runner.app.flow.plan_run import finished
-    from runner.experiment.identifiers import importable
     from runner.link import copied
     from runner.link.workers import Workers
     from runner.reports.record import manifest
 
-    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
-    where = _folder(folder, name)
-    _begin(where)
+    name, where = _new_run(function, folder)
     try:
-        refuse(arguments)
-        called = experiment_of(function, operands, where, True, **arguments)
-    except specs.WrongSpecs as error:
+        called = _called(function, operands, where, True, arguments)
+    except WrongSpecs as error:
         raise InvalidPlan(shortened(f"{error.argument}: {error}")) from None
     with _kept_objects():
         workers = Workers(copied.worker())
@@ -481,23 +477,38 @@ def checked(
 
     Those that are no arguments of `check` are keys of an experiment, whatever their names.
     """
-    from runner.app.called import specs
-    from runner.app.called.open_specs import experiment_of
-    from runner.experiment.identifiers import importable
+    from runner.app.called.specs import WrongSpecs
     from runner.reports.record import manifest
     from runner.reports.record import record as records
 
-    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
-    where = _folder(folder, name)
-    _begin(where)
+    name, where = _new_run(function, folder)
     try:
-        refuse(arguments)
-        called = experiment_of(function, operands, where, **arguments)
-    except specs.WrongSpecs as error:
+        called = _called(function, operands, where, False, arguments)
+    except WrongSpecs as error:
         record = records.ended(where, "invalid", shortened(f"{error.argument}\n  {error}"), (), [])
         manifest.end(where)
         return Record.of(record, where)
     return _run({"name": name, **called.keys}, (), None, where, workers, called.arguments)
+
+
+def _new_run(function: Callable[..., Any], folder: object) -> tuple[str, Path]:
+    """The name of a call's experiment, and its run folder, which is begun."""
+    from runner.experiment.identifiers import importable
+
+    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
+    where = _folder(folder, name)
+    _begin(where)
+    return name, where
+
+
+def _called(
+    function: Callable[..., Any], operands: Sequence[Any], where: Path, planned: bool, arguments: Mapping[str, Any]
+) -> CalledExperiment:
+    """The experiment of a call. Raises `WrongSpecs`."""
+    from runner.app.called.open_specs import experiment_of
+
+    refuse(arguments)
+    return experiment_of(function, operands, where, planned, **arguments)
 
 
 def _folder(folder: object, name: str) -> Path:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -77,33 +78,45 @@ class Sharded:
     def _hold_to_report(self, report: Explained) -> None:
         """Compare an explanation with its golden; fail the test where they differ."""
         from runner.app import explaining
-        from runner.base.words import of_system, shown
         from runner.compiled.explanation.modules import UnreadableModule
         from runner.reports.record import golden as goldens
 
         self._held += 1
         series = goldens.series(report.versions["jax"]).replace(" ", "-") if "jax" in report.versions else "any"
         file = self._file().with_suffix(f".{series}.{report.platform or 'any'}.json")
-        update = self._request.config.getoption("update_golden")
-        changes: list[str] = []
         try:
             before = explaining.explain(file) if file.is_file() else None
         except UnreadableModule as error:
             pytest.fail(str(error), pytrace=False)
-        if before is not None:
-            changes = explaining.compare(before, report)
-        if before is None or (changes and update):
+        changes = None if before is None else explaining.compare(before, report)
+
+        def write() -> None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            report.save(file)
+
+        self._compare("the step", "has", file, changes, write)
+
+    def _compare(
+        self, what: str, pins: str, file: Path, changes: list[str] | None, write: Callable[[], object]
+    ) -> None:
+        """Fail the test if there are `changes` against what a golden pins, or, with None, if there is no golden yet.
+
+        The golden is then written; that of changes only where the session updates goldens.
+        """
+        from runner.base.words import of_system, shown
+
+        update = self._request.config.getoption("update_golden")
+        if changes is None or (changes and update):
             try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                report.save(file)
+                write()
             except OSError as error:
-                pytest.fail(of_system(error, file), pytrace=False)
-        if before is None and not update:
-            message = f"there was no golden of the step, so it was written: look at {shown(file)} and commit it"
+                pytest.fail(f"the golden cannot be written: {of_system(error, file)}", pytrace=False)
+        if changes is None and not update:
+            message = f"there was no golden of {what}, so it was written: look at {shown(file)} and commit it"
             pytest.fail(message, pytrace=False)
         if changes and not update:
             again = f"pytest {self._node.nodeid} --update-golden"
-            lines = [f"the step is not what {shown(file)} has:", *(f"  {change}" for change in changes)]
+            lines = [f"{what} is not what {shown(file)} {pins}:", *(f"  {change}" for change in changes)]
             pytest.fail("\n".join([*lines, f"if that is intended: {again}"]), pytrace=False)
 
     @property
@@ -112,13 +125,12 @@ class Sharded:
 
     def _hold(self, record: Record) -> None:
         """Compare each program of a record with its golden; fail the test where they differ."""
-        from runner.base.words import of_system, shown
         from runner.reports.record import differences
         from runner.reports.record import golden as goldens
         from runner.reports.record.readable import lines_of, names_of
 
         self._held += 1
-        file, config = self._file(), self._request.config
+        file = self._file()
         assert record.environment.jax is not None
         version, names = goldens.series(record.environment.jax), names_of(record)
         for name, program in record.compiled.items():
@@ -128,19 +140,8 @@ class Sharded:
             except goldens.InvalidGolden as error:
                 pytest.fail(str(error), pytrace=False)
             now = goldens.pinned(program, names=names.get(lines_of(name, names)))
-            changes = [] if before is None else differences.of_program(name, before, now)
-            if before is None or (changes and config.getoption("update_golden")):
-                try:
-                    goldens.pin(file, place, now)
-                except OSError as error:
-                    pytest.fail(f"the golden cannot be written: {of_system(error, file)}", pytrace=False)
-            if before is None and not config.getoption("update_golden"):
-                message = f"there was no golden of {name}, so it was written: look at {shown(file)} and commit it"
-                pytest.fail(message, pytrace=False)
-            if changes and not config.getoption("update_golden"):
-                update = f"pytest {self._node.nodeid} --update-golden"
-                lines = [f"{name} is not what {shown(file)} pins:", *(f"  {change}" for change in changes)]
-                pytest.fail("\n".join([*lines, f"if that is intended: {update}"]), pytrace=False)
+            changes = None if before is None else differences.of_program(name, before, now)
+            self._compare(name, "pins", file, changes, partial(goldens.pin, file, place, now))
 
     def _file(self) -> Path:
         """The golden of this test's latest check, which no other test and no other check has."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TypeAlias
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 
 
@@ -75,9 +76,7 @@ def total(parts: Iterable[Part]) -> Count:
 
 def by_kind(runs: Iterable[tuple[str, Count, Sequence[InBranch]]]) -> dict[str, int | Range]:
     """How often each kind runs; all counts must be known."""
-    parts: dict[str, list[Part]] = {}
-    for kind, often, branches in runs:
-        parts.setdefault(kind, []).append((often, branches, 1))
+    parts = by_key((kind, (often, branches, 1)) for kind, often, branches in runs)
     counts: dict[str, int | Range] = {}
     for kind, of_kind in parts.items():
         often = total(of_kind)

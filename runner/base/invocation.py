@@ -1,9 +1,22 @@
-"""Spells the command that started this process, as messages suggest it again."""
+"""Knows the command that started this process: how messages spell it, and when it began."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+
+_began: list[float] = []
+
+
+def begin() -> None:
+    """Note that a command begins, before it imports anything that takes long."""
+    _began.append(time.monotonic())
+
+
+def began() -> float:
+    """Return when the command began, the first time; later, and outside of a command, the time now."""
+    return _began.pop() if _began else time.monotonic()
 
 
 def invocation() -> str:

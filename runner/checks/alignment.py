@@ -68,18 +68,45 @@ class Parted:
     reference: int
 
 
+@dataclass(frozen=True)
+class Aligned:
+    """A function's graph, the values of its equations and inputs, and what tells the lines apart that compute them."""
+
+    graph: Graph
+    ran: Ran
+    place_of: Callable[[int], Hashable]
+
+
+class _Lines:
+    """The lines of a function, as its user wrote them."""
+
+    def __init__(self, of: Aligned) -> None:
+        self._place_of, self._operands = of.place_of, _operands(of.graph)
+        self._passing = {e.results[0].number for e in walk(of.graph) if e.form is None and _passes(e)}
+
+    def read(self, number: int) -> set[int]:
+        """The values that the line which gives a value reads: those of other lines and of inputs."""
+        place = self._place_of(number)
+
+        def inside(each: int) -> Sequence[int]:
+            own = each == number or each in self._passing or self._place_of(each) in (place, None)
+            return self._operands.get(each, ()) if own else ()
+
+        every = _reached([number], inside)
+        return {each for each in every if not inside(each) and each != number}
+
+
 class Alignment:
     """The values of a function and of its reference, on the same arrays.
 
-    - `graph`, `function`: the function's graph and the values of its equations and inputs.
-    - `reference`: the values of the reference's; `place_of` returns what tells its lines apart, as its user wrote them.
+    - `function`, `reference`: the two, each with the values of its equations and inputs.
     """
 
-    def __init__(
-        self, graph: Graph, function: Ran, reference: Ran, mesh: Mesh, place_of: Callable[[int], Hashable]
-    ) -> None:
-        self._graph, self._function, self._reference, self._mesh = graph, function, reference, mesh
-        self._series = [*_series({n: runs for n, runs in reference.items() if _is_whole(runs)}, place_of)]
+    def __init__(self, function: Aligned, reference: Aligned, mesh: Mesh) -> None:
+        graph = function.graph
+        self._graph, self._function, self._reference, self._mesh = graph, function.ran, reference.ran, mesh
+        self._own, self._meant_lines = _Lines(function), _Lines(reference)
+        self._series = [*_series({n: runs for n, runs in reference.ran.items() if _is_whole(runs)}, reference.place_of)]
         self._equations = {e.results[0].number: e for e in walk(graph) if e.form is None}
         self._operands = _operands(graph)
         self._live = self._before(graph.outputs)
@@ -103,10 +130,38 @@ class Alignment:
                 firsts[number] = mended
                 after |= _reached([number], lambda each: self._readers.get(each, ()))
         among = {each for first, (_, ran) in firsts.items() for each in self._around(first, ran, mends)}
-        loops = (loop.results[0].number for first in firsts for loop in self._loops(first))
-        values = (*loops, *(number for number in self._equations if number in among))
+        wrong = self._wrongly_read(among, firsts)
+        if wrong is None:
+            return None
+        turned = (first for first, (meant, _) in firsts.items() if meant.runs != tuple(sorted(meant.runs)))
+        loops = (loop.results[0].number for first in turned for loop in self._loops(first))
+        values = (*loops, *(number for number in self._equations if number in among | wrong))
         last = tuple(first for first in firsts if not self._is_read(first))
         return Parted(values, last, next(iter(firsts.values()))[0].runs[0][0]) if values else None
+
+    def _wrongly_read(self, among: set[int], firsts: Mapping[int, tuple[Meant, Ran]]) -> set[int] | None:
+        """The values that lines among which the mistake is read, and the lines of the reference that mend them do not:
+        they may be wrong where they are read. None if a line and that of the reference have nothing in common.
+        """
+        meant = {first: self._meant_lines.read(of.runs[0][0]) for first, (of, _) in firsts.items()}
+        if not any(
+            self._is_among(number, ran, meant[first])
+            for first, (_, ran) in firsts.items()
+            for number in (first, *self._own.read(first))
+        ):
+            return None
+        read = {each for number in among for each in self._own.read(number)} & self._equations.keys() - among
+        pairs = [(ran, meant[first]) for first, (_, ran) in firsts.items()]
+        return {number for number in read if not any(self._is_among(number, *pair) for pair in pairs)}
+
+    def _is_among(self, number: int, function: Ran, reference: set[int]) -> bool:
+        """Whether a value, or its sum over devices, is among some of the reference."""
+        return any(
+            self._same(runs, each)
+            for runs in self._forms(function.get(number, ()))
+            for each in self._meant_by(runs)
+            if each.runs[0][0] in reference
+        )
 
     def _around(self, first: int, mended: Ran, mends: Callable[[int, Meant], Ran | None]) -> set[int]:
         """The values among which the mistake is, if the first value that may be mended is this one.
@@ -181,18 +236,19 @@ class Alignment:
         return known[number]
 
     def _forms(self, runs: Sequence[PerDevice]) -> Iterator[Sequence[PerDevice]]:
-        """The values of an equation, and their sums over devices."""
+        """The values of an equation, and their sums, maxima and minima over devices."""
         if not runs or not all(map(_is_numeric, runs)):
             return
         yield runs
         if all(len(value) == self._mesh.size > 1 for value in runs):
             dimensions = range(len(self._mesh.shape))
             for axes in itertools.chain.from_iterable(itertools.combinations(dimensions, n + 1) for n in dimensions):
-                yield [self._summed(value, axes) for value in runs]
+                for reduced in (np.sum, np.max, np.min):
+                    yield [self._reduced(value, axes, reduced) for value in runs]
 
-    def _summed(self, value: PerDevice, axes: tuple[int, ...]) -> PerDevice:
+    def _reduced(self, value: PerDevice, axes: tuple[int, ...], reduced: Callable[..., np.ndarray]) -> PerDevice:
         held = np.stack([*map(np.asarray, value)]).reshape(*self._mesh.shape, *np.shape(value[0]))
-        whole = np.broadcast_to(held.sum(axes, keepdims=True), held.shape)
+        whole = np.broadcast_to(reduced(held, axis=axes, keepdims=True), held.shape)
         return [*whole.reshape(self._mesh.size, *np.shape(value[0]))]
 
     def _meant(self, number: int) -> Iterator[Meant]:
@@ -223,13 +279,15 @@ class Alignment:
                     yield Meant(series, shape, turned=way)
 
     def _is_multiple(self, runs: Sequence[PerDevice], meant: Meant) -> bool:
-        """Whether values of several elements are those of the reference times one number."""
+        """Whether values of several elements are those of the reference times one number.
+
+        Of a loop that of the first step is compared, which the mistake may not have reached.
+        """
         if np.size(runs[0][0]) == 1:
             return False
-        pairs = zip(runs, meant.values(self._reference, self._mesh), strict=True)
+        first = meant.values(self._reference, self._mesh)[0]
         given, wanted = (
-            np.concatenate([np.asarray(part, np.complex128).ravel() for value in values for part in value])
-            for values in zip(*pairs, strict=True)
+            np.concatenate([np.asarray(part, np.complex128).ravel() for part in value]) for value in (runs[0], first)
         )
         with np.errstate(all="ignore"):
             return _close(given, wanted * (np.vdot(wanted, given) / np.vdot(wanted, wanted)))

@@ -10,7 +10,7 @@ as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cached_property, partial
@@ -41,7 +41,7 @@ from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import expressions, line_of
 from runner.graph.language.parts import called, calls_in
 from runner.graph.language.python_source import passed_on, passing_to, reading
-from runner.graph.model import Graph, walk
+from runner.graph.model import NAME, Graph, walk
 from runner.graph.source import Frame, Line
 from runner.graph.term import Apply, children
 
@@ -134,7 +134,7 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     # What mends a function elsewhere than where it parts from its reference may make up for a mistake.
     of_edits = {frame for mend in search.mends for frame in (mend.frame, *trial.frames(mend))}
     if mends and (parting is None or not of_edits.isdisjoint(parting.frames)):
-        return [who, mends[0], *(f"or {other}" for other in mends[1:])]
+        return [who, mends[0], *(f"or {other}" for other in mends[1:]), *trial.or_its_reader(search.mends)]
     none = search.nothing("the function", "it equal its reference")
     if parting is None or len(mends) + len(parting.places) > _NAMED:
         return [who, f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
@@ -440,9 +440,13 @@ class Trial:
         exact, uncast = _arithmetic(context, casts=True), _arithmetic(context, casts=False)
         # A superfluous collective in a loop makes the carry grow with every step.
         self._most = most(context)
-        arrays = moved(context.experiment, context.arrays, 1)
         self._idle: dict[int, bool] = {}
         self._changed = ChangedGraphs(self.suspect.experiment, self.suspect.section)
+        # A constant of one of the two alone, as a table of sines, has its value for a reason.
+        experiment = context.experiment
+        read = ChangedGraphs(experiment, "graph").arrays(experiment.results)
+        others = self._changed.arrays(experiment.results)
+        arrays = moved(experiment, context.arrays, 1, read & others)
         self._cases = [self._case(context.arrays, uncast), self._case(arrays, uncast, moved=True)]
         if context.uncast:
             self._cases.insert(0, self._case(context.arrays, exact))
@@ -536,6 +540,22 @@ class Trial:
         )
         gained = evidence.covered - self._covered
         return math.inf if evidence.lost else -_RECOGNISED * max(-_AT_MOST, min(gained, _AT_MOST))
+
+    def or_its_reader(self, mends: Sequence[Edit]) -> list[str]:
+        """A sentence on the line that reads the value of the only edited line, if the reference has this value and the
+        one that it reads once edited, but not what the reader gives.
+        """
+        (edit, *others) = mends
+        if others or edit.kind != "value":
+            return []
+        frames, executed = self.suspect.experiment.given_frames[self.suspect.section], self._cases[0].suspect.executed
+        edited = self._cases[0].suspect.executed_in(self._changed.of(edit))
+        lines, known = edit.changed.lines, self._recognising.has
+        if not all(known(values[line][-1]) for values in (executed, edited) for line in lines if line in values):
+            return []
+        readers = (line for line in self._changed.reading(lines) if line in executed and str(line) in frames)
+        places = dict.fromkeys(str(frames[str(line)]) for line in readers if known(executed[line][-1]) is False)
+        return [f"or what reads it is wrong, {listed([*places], 'or')}"] if 0 < len(places) < _NAMED else []
 
     @cached_property
     def _covered(self) -> int:
@@ -649,7 +669,13 @@ class Trial:
         try:
             reruns = [self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic) for case in self._cases]
             places, own = _places(experiment, "graph", reruns[0].graph), self._places
-            aligned = alignment.Alignment(suspect.graph, suspect.ran, reruns[0].ran, experiment.mesh, places.get)
+            names = {e.results[0].number for e in walk(reruns[0].graph) if e.operation == NAME}
+            computing = {number: frame for number, frame in places.items() if number not in names}
+            aligned = alignment.Alignment(
+                alignment.Aligned(suspect.graph, suspect.ran, own.get),
+                alignment.Aligned(reruns[0].graph, reruns[0].ran, computing.get),
+                experiment.mesh,
+            )
             parted = aligned.parted(partial(self._with_values, [reference.ran for reference in reruns]))
         except Exhausted:
             return None
@@ -675,7 +701,7 @@ class Trial:
         if edit.kind != "direction" or edit.frame is None:
             return ""
         traced = {(frame.file, frame.line) for frame in self._places.values()}
-        given = [each for each in reading(edit.frame).given if not computes(each, traced)]
+        given = [each for each in reading(edit.frame).given if not each.passes and not computes(each, traced)]
         return "".join(f"; or {each.name} is wrong, {each.frame}" for each in given)
 
     def _with_values(
@@ -753,16 +779,16 @@ def _arithmetic(context: Context, *, casts: bool) -> dict[Section, Arithmetic]:
     return {section: Arithmetic(context.floats.get(section, {}), casts=casts) for section in SECTIONS}
 
 
-def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
+def moved(experiment: Experiment, arrays: Arrays, seed: int, names: Collection[str]) -> Arrays:
     """Return the arrays with every float scaled by its own random number between one half and three halves.
 
-    Arrays of zeros and ones, of both, stay: they are masks.
+    Arrays that are not among the `names` stay, and those of zeros and ones, of both: they are masks.
     """
     rng = np.random.default_rng(seed)
     changed: dict[str, np.ndarray] = {}
     for array in experiment.given:
         value = arrays[array.name]
-        if not dtypes.dtype(array.dtype).exact and {*np.unique(value)} != {0, 1}:
+        if array.name in names and not dtypes.dtype(array.dtype).exact and {*np.unique(value)} != {0, 1}:
             factor = rng.uniform(0.5, 1.5, value.shape)
             wide = np.complex128 if dtypes.dtype(array.dtype).kind == "complex" else np.float64
             value = (value.astype(wide) * factor).astype(value.dtype)

@@ -22,7 +22,7 @@ from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.graph.language.lines import RepeatLines, expressions, line_of, lines, repeat
 from runner.graph.language.parts import called, parts
 from runner.graph.language.printing import text
-from runner.graph.language.python_source import passed_on
+from runner.graph.language.python_source import passed_by_rules, passed_on
 from runner.graph.language.syntax import Expression
 from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, walk
 from runner.graph.source import Frame, FunctionCall, Line, Source
@@ -46,6 +46,12 @@ _STEPS = 2
 _FEW = 4
 """The largest number of copies of a line of Python that are also edited one by one."""
 
+
+_PERIODS = (2, 3)
+"""How many parts of one form a line of Python may have, of which each is edited alone in all copies of the line."""
+
+_MOST_PERIODIC = 8
+"""The largest number of copies of such parts."""
 
 _MOST_PARTS = 200
 """The largest number of parts of a value that is written out."""
@@ -273,8 +279,8 @@ class EditSite:
         def message() -> str:
             edited = self.text(swapped(self.term, part, new))
             if self.frame is not None:
-                passing = passed_on(self.frame) if later or part is self.term else None
-                there = self.frame if passing is None else f"{self.frame}, or in {passing}"
+                passing = (passed_on(self.frame), *passed_by_rules(self.frame)) if later or part is self.term else ()
+                there = ", or in ".join(dict.fromkeys(str(each) for each in (self.frame, *passing) if each))
                 return f"{what} is left out in {there}: with {edited} it equals the graph"
             return f"{what} is left out: with {self.named}: {edited} it equals the graph"
 
@@ -454,6 +460,11 @@ class Copies:
             if len(group) <= _FEW:
                 penalty = 0.0 if gives_several(group[0].frame) else _IN_ONE_COPY
                 yield from (replace(site, penalty=penalty) for site in group)
+            for every in _PERIODS if len(group) <= _MOST_PERIODIC else ():
+                if len(group) > every and len(group) % every == 0:
+                    # The line has several parts of this form, and was traced several times.
+                    for part in (group[first::every] for first in range(every)):
+                        yield replace(part[0], copies=tuple(part[1:]), penalty=_IN_LINES_ALIKE)
 
     def edited(self, site: EditSite, copy: EditSite, old: Term, new: Term) -> Term | None:
         """The term of a copy with the edit of the site; None if it would read a value that no step there gives."""

@@ -333,6 +333,18 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
             for new in (operator(name, *term.operands), *_binding(name, *term.operands)):
                 yield part.edit(term, new, "operation", "is another operation", 4.0)
         yield from _distributed(part, term)
+    match term:
+        case Apply(operation="subtract", operands=(Const(value=1 | 1.0), side), spelled="operator"):
+            yield part.edit(term, side, "operation", "is the other share", 4.0)
+        case Apply(operation="multiply", operands=operands, spelled="operator"):
+            for side in operands:
+                if isinstance(side, Name):
+                    new = operator("subtract", Const(1.0), side)
+                    yield part.edit(side, new, "operation", "is the other share", 4.25)
+        case Apply(operation="squeeze", operands=(Apply(operands=(x, _), spelled="index"), Const() as axis)):
+            yield part.edit(term, Apply("sum", (x,), (("axis", axis),)), "operation", "is where a sum is meant", 4.25)
+        case _:
+            pass
     if term.operation == "flip":
         yield part.edit(term, term.operands[0], "order", "is reversed once too often", 4.0)
     if term.operation == "sort":
@@ -452,6 +464,13 @@ def _exchanges(part: _Proposal) -> Iterator[Edit]:
                 new = _swapped(part.term, first, second)
                 also = partial(part.given_together, first, second)
                 yield part.edit(part.term, new, "exchange", "has two values in each other's place", rank, also)
+    for rest in every:
+        match rest:
+            case Apply(operation="subtract", operands=(Const(value=1 | 1.0), Name() as share)):
+                new = _swapped(part.term, rest, share)
+                yield part.edit(part.term, new, "exchange", "has a share and its rest in each other's place", 3.5)
+            case _:
+                pass
 
 
 _EXCHANGED = 5

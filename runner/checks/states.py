@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from runner.base import dtypes
 from runner.base.layout import Layout, Spec
 from runner.base.words import bytes_text, listed
-from runner.compiled.evidence.aliases import aliased
+from runner.compiled.explanation.arguments import aliased
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 

@@ -13,7 +13,21 @@ from runner.checks.edits import Edit, Edits, EditSite, gives_several
 from runner.graph.language.parts import called, operator, with_argument
 from runner.graph.model import literal
 from runner.graph.source import Frame, Line
-from runner.graph.term import Apply, Const, Term, calls, children, elements, mapped, names, operates, remade, within
+from runner.graph.term import (
+    Apply,
+    Const,
+    Name,
+    Term,
+    calls,
+    children,
+    elements,
+    mapped,
+    names,
+    operates,
+    remade,
+    substituted,
+    within,
+)
 
 _AXES = range(4)
 """The axes that are tried."""
@@ -31,6 +45,7 @@ def together(edits: Edits) -> Iterator[Edit]:
     for frame, sites in lines.items():
         yield from _along_another_axis(edits, frame, [*sites.values()])
         yield from _scaled(edits, frame, [*sites.values()])
+        yield from _read_exchanged(edits, frame, [*sites.values()])
         if gives_several(frame):
             yield from _exchanged(edits, frame, [*sites.values()])
 
@@ -109,6 +124,19 @@ _OTHER_SUMS = (
     ("divide", "it sums over devices where a mean is meant"),
     ("multiply", "it takes a mean over devices where a sum is meant"),
 )
+
+
+def _read_exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
+    """Two values that several operations of a line read, each in the other's place."""
+    own = {site.label for site in sites}
+    read = dict.fromkeys(name for site in sites for name in names(site.term) if name not in own)
+    for first, second in itertools.combinations([*read][:_VALUES], 2):
+        if edits.blocks.get(first) == edits.blocks.get(second):
+            turned = {first: Name(second), second: Name(first)}
+            changed = [(site, new) for site in sites if (new := substituted(site.term, turned.get)) != site.term]
+            if len(changed) > 1:
+                message = f"{frame} reads two values in each other's place: exchanged, it equals the graph"
+                yield edits.of_terms(changed, frame, "exchange", partial(str, message), 3.75)
 
 
 def _exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:

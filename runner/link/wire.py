@@ -438,11 +438,6 @@ class End:
 Answer: TypeAlias = "WorkerLine | Values | End"
 
 
-def introduction(message: dict[str, Any]) -> Introduction:
-    """The message as an introduction. Raises `Misfit`."""
-    return build(Introduction, message)
-
-
 def bid(message: dict[str, Any]) -> Bid:
     """The message as a request. Raises `Misfit`."""
     asked = build(Bid, message)

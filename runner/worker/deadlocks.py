@@ -54,16 +54,8 @@ class _Walk:
 
     def run(self, jaxpr: Any, given: Sequence[frozenset[str]]) -> list[frozenset[str]]:
         """Return the axes along which each result may differ, from those of the operands."""
-        axes: dict[Any, frozenset[str]] = dict(zip(jaxpr.invars, given, strict=True))
-
-        def of(operand: Any) -> frozenset[str]:
-            # A literal cannot be hashed.
-            return frozenset() if hasattr(operand, "val") else axes.get(operand, frozenset())
-
-        for equation in jaxpr.eqns:
-            results = self._results(equation, [of(operand) for operand in equation.invars])
-            axes |= dict(zip(equation.outvars, results, strict=True))
-        return [of(result) for result in jaxpr.outvars]
+        alike = [frozenset[str]()] * len(jaxpr.constvars)
+        return versions.evaluated(jaxpr, given, self._results, lambda _: frozenset[str](), alike)
 
     def _results(self, equation: Any, operands: list[frozenset[str]]) -> list[frozenset[str]]:
         name, params, count = equation.primitive.name, equation.params, len(equation.outvars)

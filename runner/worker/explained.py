@@ -21,8 +21,8 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.compiled.evidence.hlo import Metadata
-from runner.compiled.explanation import estimating, laid, meshes, modules, profiles, reasons
-from runner.compiled.explanation.model import Argument, Explanation
+from runner.compiled.explanation import estimating, meshes, modules, profiles, reasons
+from runner.compiled.explanation.model import Argument, Explanation, layouts_of
 from runner.compiled.explanation.modules import Known, ReadModule, UnreadableModule
 from runner.compiled.explanation.profiles import Recording
 from runner.graph.sharding.propagation import LayoutKeys
@@ -192,7 +192,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
         return name if name in arrays else None
 
     planned = propagation.read(step.lowered, keys, propagation.ModuleNames(where, array, tuple(outputs)))
-    explanation = replace(explanation, layouts=laid.layouts(planned.operations))
+    explanation = replace(explanation, layouts=layouts_of(planned.operations))
     return reasons.explained(explanation, planned.summary(), arrays)
 
 

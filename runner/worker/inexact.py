@@ -7,6 +7,7 @@ the results at random gives others, also inside of what differentiation made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from jax import lax, numpy
 from runner.checks.reference import elementary
 from runner.checks.reference.elementary import Inexactness
 from runner.worker import calls
-from runner.worker.versions import CALLING, Literal, bodies, opened, scan_counts
+from runner.worker.versions import CALLING, bodies, evaluated, opened, scan_counts
 
 _jnp: Any = numpy
 _lax: Any = lax
@@ -50,17 +51,7 @@ class _Evaluation:
         self._errors, self._seed = errors, seed
 
     def __call__(self, jaxpr: Any, constants: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        values: dict[Any, Any] = {}
-
-        def read(operand: Any) -> Any:
-            return operand.val if isinstance(operand, Literal) else values[operand]
-
-        values.update(zip(jaxpr.constvars, constants, strict=True))
-        values.update(zip(jaxpr.invars, operands, strict=True))
-        for equation in jaxpr.eqns:
-            results = self._results(equation, list(map(read, equation.invars)))
-            values.update(zip(equation.outvars, results, strict=True))
-        return list(map(read, jaxpr.outvars))
+        return evaluated(jaxpr, operands, self._results, attrgetter("val"), constants)
 
     def closed(self, jaxpr: Any, *operands: Any) -> list[Any]:
         """The results of a jaxpr with its constants, or of one that needs none."""

@@ -20,11 +20,10 @@ from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.model import Between
 from runner.compiled.evidence.nodes import OperationOrigin
-from runner.compiled.explanation import files, laid, meshes, modules, reasons
-from runner.compiled.explanation.model import Argument, ExplainedMesh, Explanation, PlacedCollective
+from runner.compiled.explanation import files, meshes, modules, reasons
+from runner.compiled.explanation.model import Argument, ExplainedMesh, Explanation, PlacedCollective, layouts_of
 from runner.compiled.explanation.modules import Known, UnreadableModule
-from runner.compiled.explanation.places import Places
-from runner.compiled.explanation.texts import sources
+from runner.compiled.explanation.places import Places, sources
 from runner.graph.sharding.propagation import AskedCollective, LayoutKeys, Plan, PlannedCollective
 from runner.worker import lowered, manual_computations, propagation, protos, shardy, versions
 from runner.worker import modules as mlir
@@ -137,7 +136,7 @@ def explained(path: Path) -> Explanation:
         placed=placed,
         arguments=module.arguments,
         lines=places.lines,
-        layouts=laid.layouts(planned.operations),
+        layouts=layouts_of(planned.operations),
         notes=[
             "these are the collectives that the program asks for, and those that Shardy plans: the compiler may insert "
             "others, merge and move them"
@@ -212,7 +211,7 @@ def compiled(path: Path, text: str, source: str) -> Explanation:
     planned = _plan(module, taken.places)
     specs = {argument.name: argument.spec for argument in module.arguments}
     arguments = [replace(a, spec=specs.get(a.name, a.spec)) for a in taken.explanation.arguments]
-    explanation = replace(taken.explanation, arguments=arguments, layouts=laid.layouts(planned.operations))
+    explanation = replace(taken.explanation, arguments=arguments, layouts=layouts_of(planned.operations))
     return reasons.explained(explanation, planned.summary(), reasons.arrays_of(module.arguments, module.shapes))
 
 

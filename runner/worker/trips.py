@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from runner.base.lazy import dataclass
-from runner.worker.versions import Literal
+from runner.worker.versions import evaluated
 
 Known: TypeAlias = "int | Carried | Bound | None"
 """A value that is known in a step; None if nothing is known about it."""
@@ -68,22 +68,21 @@ def _count(comparison: str, first: int, by: int, bound: int) -> int | None:
 
 def _evaluated(jaxpr: Any, inputs: Sequence[Known]) -> list[Known]:
     """Evaluate the outputs of a jaxpr as far as they are known."""
-    known: dict[Any, Known] = dict(zip(jaxpr.invars, inputs, strict=True))
+    return evaluated(jaxpr, inputs, _results, _whole, [None] * len(jaxpr.constvars))
 
-    def value(variable: Any) -> Known:
-        if isinstance(variable, Literal):
-            number: Any = variable.val
-            whole = jnp.issubdtype(jax.typeof(number).dtype, jnp.integer)
-            return int(number) if whole and not jnp.shape(number) else None
-        return known.get(variable)
 
-    for equation in jaxpr.eqns:
-        name, operands = equation.primitive.name, [value(v) for v in equation.invars]
-        if name in ("jit", "pjit"):
-            known.update(zip(equation.outvars, _evaluated(equation.params["jaxpr"].jaxpr, operands), strict=True))
-        elif name in _RULES:
-            known[equation.outvars[0]] = _RULES[name](name, operands, equation.outvars[0].aval)
-    return [value(v) for v in jaxpr.outvars]
+def _whole(literal: Any) -> Known:
+    whole = jnp.issubdtype(jax.typeof(literal.val).dtype, jnp.integer)
+    return int(literal.val) if whole and not jnp.shape(literal.val) else None
+
+
+def _results(equation: Any, operands: list[Known]) -> Sequence[Known]:
+    name = equation.primitive.name
+    if name == "jit":
+        return _evaluated(equation.params["jaxpr"].jaxpr, operands)
+    if name in _RULES:
+        return [_RULES[name](name, operands, equation.outvars[0].aval)]
+    return [None] * len(equation.outvars)
 
 
 def _added(name: str, operands: Sequence[Known], _: Any) -> Known:

@@ -29,11 +29,10 @@ from runner.worker import calls
 core: Any = _core
 Literal, Var = core.Literal, core.Var
 CALLING = {
-    "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
-    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "jit": "jaxpr", "closed_call": "call_jaxpr", "remat2": "jaxpr", "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
 }  # fmt: skip
-"""The primitives that only call a jaxpr, under the names that JAX has given them, each with its parameter for that."""
+"""The primitives that only call a jaxpr, each with its parameter for that."""
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -48,6 +47,28 @@ def bodies(equation: Any) -> Iterator[tuple[str, Any]]:
             body, _ = opened(inner)
             if hasattr(body, "eqns"):
                 yield name, body
+
+
+def evaluated(
+    jaxpr: Any,
+    operands: Sequence[Any],
+    results: Callable[[Any, list[Any]], Sequence[Any]],
+    literal: Callable[[Any], Any],
+    constants: Sequence[Any],
+) -> list[Any]:
+    """What a jaxpr gives of `operands`: `results` of an equation and what its operands have; `literal` of a literal.
+
+    `constants`: what the arrays have that it captures.
+    """
+    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *operands), strict=True))
+
+    def read(operand: Any) -> Any:
+        return literal(operand) if isinstance(operand, Literal) else values[operand]
+
+    for equation in jaxpr.eqns:
+        of_equation = results(equation, [*map(read, equation.invars)])
+        values.update(zip(equation.outvars, of_equation, strict=True))
+    return [*map(read, jaxpr.outvars)]
 
 
 clear_backends: Callable[[], None] = api.clear_backends

@@ -11,9 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import CellType, CodeType, ModuleType
+from types import CellType, ModuleType
 from typing import Any, cast
 
+from runner.app.called.pickling import names_of
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.link import jax_internals
@@ -120,8 +121,8 @@ def _context() -> tuple[Any, bool]:
         return None, False
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.axis_names:
-        concrete = jax.sharding.get_mesh() if hasattr(jax.sharding, "get_mesh") else None
-        return (concrete if concrete is not None and concrete.axis_names else mesh), True
+        concrete = jax.sharding.get_mesh()
+        return (concrete if concrete.axis_names else mesh), True
     return jax_internals.mesh_of_with(), False
 
 
@@ -160,20 +161,12 @@ def _parts(value: Any) -> list[Any]:
     parts += [cell.cell_contents for cell in cells if cell != CellType()]
     code, space = getattr(value, "__code__", None), getattr(value, "__globals__", None)
     if code is not None and space is not None and not _installed(space.get("__name__", "")):
-        names = [*_names(code)]
+        names = [*names_of(code)]
         parts += [space[name] for name in names if name in space and not isinstance(space[name], ModuleType)]
         modules = [space[name] for name in names if isinstance(space.get(name), ModuleType)]
         own = [module for module in modules if not _installed(module.__name__)]
         parts += [vars(module)[name] for module in own for name in names if name in vars(module)]
     return [part for part in parts if part is not None]
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """The names that a function and those inside of it read."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def _installed(module: str) -> bool:

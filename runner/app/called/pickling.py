@@ -10,11 +10,14 @@ from __future__ import annotations
 import functools
 import importlib
 import io
+import linecache
+import os
 import sys
 from collections.abc import Container, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from runner.compiled.evidence.source_lines import cell_name
 from runner.link import jax_internals
 
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type, FunctionType, ModuleType)
@@ -42,13 +45,17 @@ _CACHED: Any = type(functools.cache(len))
 """The class of functions with a cache."""
 
 
-def pickled(*values: Any) -> tuple[bytes, list[Any]]:
-    """Return the pickles of several values, one after another, and the arrays that they refer to, in NumPy."""
+def pickled(*values: Any) -> tuple[bytes, list[Any], dict[str, list[str]]]:
+    """Return the pickles of several values, one after another, and the arrays that they refer to, in NumPy.
+
+    Also the lines of the cells of a notebook whose functions are among the values, by the cells' names.
+    """
     # Imported late, since few runs need it; it has no type stubs.
     cloudpickle: Any = importlib.import_module("cloudpickle")
     jax: Any = sys.modules.get("jax")
     np: Any = sys.modules.get("numpy")
     arrays: list[Any] = []
+    cells: dict[str, list[str]] = {}
     numbers, of_libraries, names = _OfObjects(), _OfObjects(), _OfObjects()
 
     def number(array: Any) -> int:
@@ -91,8 +98,11 @@ def pickled(*values: Any) -> tuple[bytes, list[Any]]:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, CodeType):
                 make, parts = self.dispatch_table[CodeType](obj)
+                file = cell_name(obj.co_filename)
+                if not os.path.exists(obj.co_filename) and (lines := linecache.getlines(obj.co_filename)):
+                    cells[file] = lines
                 # cloudpickle 3.1.3 leaves out the file, by which messages name lines.
-                return make, tuple(obj.co_filename if part == _NO_FILE else part for part in parts)
+                return make, tuple(file if part in (_NO_FILE, obj.co_filename) else part for part in parts)
             if jax is not None and isinstance(obj, jax.custom_vjp):
                 # Its class cannot make one without the function, which its attributes hold.
                 return object.__new__, (type(obj),), vars(obj)
@@ -111,7 +121,7 @@ def pickled(*values: Any) -> tuple[bytes, list[Any]]:
         stream = io.BytesIO()
         for value in values:
             Pickler(stream).dump(value)
-    return stream.getvalue(), arrays
+    return stream.getvalue(), arrays, cells
 
 
 class by_value:
@@ -155,7 +165,7 @@ def _of_library(function: FunctionType) -> Iterator[tuple[Any, tuple[str, str]]]
     module = sys.modules.get(function.__globals__.get("__name__", ""))
     if module is None or module.__name__ == "__main__" or _made_here(module):
         return
-    for name in _names(function.__code__):
+    for name in names_of(function.__code__):
         value = function.__globals__.get(name)
         if value is not None and not isinstance(value, _PLAIN) and vars(module).get(name) is value:
             yield value, (module.__name__, name)
@@ -166,16 +176,17 @@ def _captured(function: FunctionType) -> Iterator[tuple[Any, str]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell != CellType():
             yield cell.cell_contents, name
-    for name in _names(function.__code__):
+    for name in names_of(function.__code__):
         if name in function.__globals__:
             yield function.__globals__[name], name
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_of(code: CodeType) -> Iterator[str]:
+    """The names that a function and those inside of it read."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_of(constant)
 
 
 def nodes() -> list[tuple[type, Any, Any]]:

@@ -18,6 +18,7 @@ from runner.app.cli.arguments import VALUED, folders
 from runner.app.cli.subcommands import SUBCOMMANDS
 from runner.base.invocation import invocation
 from runner.experiment.config.folders import InvalidName, conf_folder, file_of, located
+from runner.experiment.config.quoting import in_quotes
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
 _GROUP = "experiment="
@@ -192,4 +193,4 @@ def _relative(folder: Path) -> str:
 
 def _quoted(option: str) -> str:
     """Quote an option for Hydra's grammar."""
-    return option if _NAME.fullmatch(option) else "'" + option.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return option if _NAME.fullmatch(option) else in_quotes(option)

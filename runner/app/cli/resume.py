@@ -51,8 +51,7 @@ def read(overrides: Sequence[str]) -> Resumed | None:
     if others or len(named) > 1:
         raise _refused(named[0], f"a resumed sweep keeps its arguments: leave out {' '.join(others or named[1:])}")
     kept = _kept(named[0], folder, typed)
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    return Resumed(folder, ["-m", *kept, *typed, f"{_FOLDER}'{quoted}'"], TRUST in overrides)
+    return Resumed(folder, ["-m", *kept, *typed, f"{_FOLDER}{quoting.in_quotes(str(folder))}"], TRUST in overrides)
 
 
 def distrusted(folder: Path) -> str:

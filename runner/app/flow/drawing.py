@@ -40,16 +40,7 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record,
     processes = tuple(tuple(devices) for _, devices in sorted(by_process.items()))
     mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent, processes)
     drawn = [
-        pictures.from_layout(
-            array.layout,
-            name=array.name,
-            role="array",
-            dtype=array.dtype,
-            itemsize=dtypes.dtype(array.dtype).itemsize,
-            dims=array.dims,
-            device_ids=ids,
-            platform=platform,
-        )
+        pictures.from_layout(array.layout, array.name, "array", array.dtype, array.dims, ids, platform)
         for array in experiment.arrays
     ]
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}
@@ -61,18 +52,7 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record,
             if name in run.outputs:
                 drawn.append(_output_picture(context, name, run, platform, dims))
         if not on_mesh:
-            drawn.append(
-                pictures.from_layout(
-                    context.layout(name),
-                    name=name,
-                    role="output",
-                    dtype=dtype,
-                    itemsize=dtypes.dtype(dtype).itemsize,
-                    dims=dims,
-                    device_ids=ids,
-                    platform=platform,
-                )
-            )
+            drawn.append(pictures.from_layout(context.layout(name), name, "output", dtype, dims, ids, platform))
     record.pictures = pictures.recorded(mesh, pictures.merge(drawn))
     shown = readable(record)
     for file, picture in _PICTURES.items():

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import pytest
 
@@ -33,6 +33,7 @@ from runner.reports.show.status import FAULTS
 _GOLDEN = "golden"
 
 
+Nodes: TypeAlias = Sequence[pytest.Item | pytest.Collector]
 Answer = TypeVar("Answer")
 Made = TypeVar("Made", bound="pytest.Item | pytest.Collector")
 
@@ -60,22 +61,16 @@ class ExperimentFile(pytest.File):
         self.state = state
         self.experiment = self.path.resolve().relative_to(folder / "experiment").with_suffix("").as_posix()
         self._collected = Collected(self.path, folder)
-        self._composed: dict[str, Configuration] = {}
-        self._missing: dict[str, str | None] = {}
+        self.composed: dict[str, Configuration] = {}
+        """The configuration for each target."""
+        self.missing: dict[str, str | None] = {}
+        """Why this machine cannot compile for a target; None where it can."""
         self._small: dict[str, int] = {}
 
     @cached_property
     def golden(self) -> Path:
         """The golden file of the experiment."""
         return self.state.golden_file(self.folder, self.experiment)
-
-    def composed(self, target: str) -> Configuration:
-        """Compose the experiment's configuration for a target."""
-        return self._composed[target]
-
-    def missing(self, target: str) -> str | None:
-        """The reason why this machine cannot compile for a target; None where it can."""
-        return self._missing[target]
 
     def dims(self, target: str) -> dict[str, int]:
         """The file's `verify_dims`, for targets that run the programs; else no dims."""
@@ -94,12 +89,12 @@ class ExperimentFile(pytest.File):
         self.state.files[self.golden] = self._collected
         self._small = dict(experiment.verify_dims)
         for target in self.state.targets or experiment.tested:
-            self._composed[target] = composed = self._for(target, first)
+            self.composed[target] = composed = self._for(target, first)
             experiment = self._asked(composed, _outlined)
             if experiment is None:
                 return
             absent = experiment.target.topology
-            self._missing[target] = topology.missing(absent) if absent else None
+            self.missing[target] = topology.missing(absent) if absent else None
             parent = self._parent(target)
             inside: list[pytest.Item | pytest.Collector] = []
             if experiment.graph and experiment.per_device:
@@ -116,26 +111,17 @@ class ExperimentFile(pytest.File):
                 for name in experiment.programs
             ]
             self._collected.pinned.update((target, name) for name in experiment.programs)
-            if isinstance(parent, _Target):
-                parent.inside = inside
-                yield parent
-            else:
-                yield from inside
+            yield from _under(parent, inside)
 
     def _refused(self, first: Configuration) -> Iterator[pytest.Item | pytest.Collector]:
         """Yield one item per target for an experiment that must be refused."""
         self.state.files[self.golden] = self._collected
         for target in self.state.targets or self._asked(first, tested) or ():
-            self._composed[target] = self._for(target, first)
+            self.composed[target] = self._for(target, first)
             # If the compiler is not installed, the refusal says so; other faults are only known where it is.
-            self._missing[target] = None
+            self.missing[target] = None
             parent = self._parent(target)
-            item = made(RefusalItem, parent, name="invalid", file=self, target=target)
-            if isinstance(parent, _Target):
-                parent.inside = [item]
-                yield parent
-            else:
-                yield item
+            yield from _under(parent, [made(RefusalItem, parent, name="invalid", file=self, target=target)])
 
     def _parent(self, target: str) -> ExperimentFile | _Target:
         """The collector for a target's items: the file itself for simulated CPUs."""
@@ -201,10 +187,18 @@ class ExperimentFile(pytest.File):
 class _Target(pytest.Collector):
     """The collector of an experiment's items for a target other than simulated CPU devices."""
 
-    inside: Sequence[pytest.Item | pytest.Collector] = ()
+    inside: Nodes = ()
 
-    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+    def collect(self) -> Nodes:
         return self.inside
+
+
+def _under(parent: ExperimentFile | _Target, inside: Nodes) -> Nodes:
+    """What a file collects for a target: its items, or the collector that has them."""
+    if not isinstance(parent, _Target):
+        return inside
+    parent.inside = inside
+    return [parent]
 
 
 class _Program(pytest.Collector):
@@ -245,11 +239,11 @@ class _Check(pytest.Item):
     @property
     def ran(self) -> Run:
         """The run that this item reads; the first item to ask runs it."""
-        return self.file.state.run(self.file.path, self.target, self.file.composed(self.target))
+        return self.file.state.run(self.file.path, self.target, self.file.composed[self.target])
 
     def record(self) -> Record:
         """The record of the run. Skips the test where this machine cannot compile for the target."""
-        missing = self.file.missing(self.target)
+        missing = self.file.missing[self.target]
         if missing:
             pytest.skip(missing)
         return self.ran.record
@@ -258,7 +252,7 @@ class _Check(pytest.Item):
         """The command that reproduces the run."""
         own = self.file.folder == conf_folder().resolve()
         where = [] if own else ["--config-dir", shown(self.file.folder)]
-        overrides = self.file.composed(self.target).sources.overrides
+        overrides = self.file.composed[self.target].sources.overrides
         return shlex.join(["python", "-m", "runner", *where, *overrides, *self.chosen()])
 
     def chosen(self) -> list[str]:

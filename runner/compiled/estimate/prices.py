@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -57,65 +57,6 @@ class Work:
 
     flops: float = 0.0
     dtype: str = ""
-
-
-class Prices(Protocol):
-    """The prices of an objective.
-
-    - `held`: the cost of each byte that a device holds of arrays and outputs.
-    - `order`: the cost of an array's mesh axis per dimension further back; it only breaks ties.
-    - `digits`: how many decimal places of a cost matter.
-    - `divided`: whether every product must be split over as many devices as its sizes allow. Where computing is free,
-      the cheapest plan would otherwise compute everything on every device.
-    - `scattered`: the fewest tiles of a sum that is reduce-scattered where it is sharded afterwards; a smaller one is
-      all-reduced and sliced.
-    """
-
-    @property
-    def least(self) -> Least:
-        """The objective."""
-        ...
-
-    @property
-    def held(self) -> float:
-        """The cost of a byte held."""
-        ...
-
-    @property
-    def order(self) -> float:
-        """The cost of an axis on a later dimension."""
-        ...
-
-    @property
-    def divided(self) -> bool:
-        """Whether every product must be split."""
-        ...
-
-    @property
-    def scattered(self) -> float:
-        """The fewest tiles of a sum that is reduce-scattered."""
-        ...
-
-    @property
-    def digits(self) -> int:
-        """How many decimal places of a cost matter."""
-        ...
-
-    def weight(self, mesh: Mesh, move: Move) -> float:
-        """The cost of one step of a reshard."""
-        ...
-
-    def rate(self, kind: str, axes: tuple[str, ...]) -> Rate:
-        """The cost of a collective over mesh axes."""
-        ...
-
-    def permuting(self, pairs: Sequence[tuple[int, int]]) -> Rate:
-        """The cost of a permutation of blocks, given pairs of source and destination."""
-        ...
-
-    def computing(self, work: Work, shards: int, moved: float) -> float:
-        """The cost of one device's share of an operation, which moves `moved` bytes through its memory."""
-        ...
 
 
 SCATTERED: Mapping[str, float] = {"cpu": math.inf, "gpu": 0.0, "tpu": 16.0}
@@ -276,3 +217,19 @@ class EstimatedSeconds:
     def _note(self, what: str) -> None:
         if what not in self.unknown:
             self.unknown.append(what)
+
+
+Prices: TypeAlias = Bytes | EstimatedSeconds
+"""The prices of an objective, `least`.
+
+- `held`: the cost of each byte that a device holds of arrays and outputs.
+- `order`: the cost of an array's mesh axis per dimension further back; it only breaks ties.
+- `digits`: how many decimal places of a cost matter.
+- `divided`: whether every product must be split over as many devices as its sizes allow. Where computing is free, the
+  cheapest plan would otherwise compute everything on every device.
+- `scattered`: the fewest tiles of a sum that is reduce-scattered where it is sharded afterwards; a smaller one is
+  all-reduced and sliced.
+- `weight`: the cost of one step of a reshard; `rate`: that of a collective over mesh axes; `permuting`: that of a
+  permutation of blocks, given pairs of source and destination.
+- `computing`: the cost of one device's share of an operation, which moves `moved` bytes through its memory.
+"""

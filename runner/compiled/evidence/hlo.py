@@ -15,6 +15,7 @@ from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 
 _DTYPES = {
@@ -299,6 +300,11 @@ class Module:
         """The computation that the module runs first."""
         return next((c for c in self.computations.values() if c.entry), None)
 
+    @cached_property
+    def instructions(self) -> dict[str, Instruction]:
+        """The instructions of all computations, by their names."""
+        return {name: i for computation in self.computations.values() for name, i in computation.instructions.items()}
+
     def inside(self, instruction: Instruction, role: str | None = None) -> Iterator[Instruction]:
         """The instructions of the computations that an instruction calls, all or those in one `role`."""
         for called_as, name in instruction.called:
@@ -522,10 +528,7 @@ def calls_itself(module: Module) -> str | None:
         for name, computation in module.computations.items()
     }
     leaves = [name for name, inner in left.items() if not inner]
-    callers: dict[str, list[str]] = {}
-    for name, inner in left.items():
-        for called in inner:
-            callers.setdefault(called, []).append(name)
+    callers = by_key((called, name) for name, inner in left.items() for called in inner)
     while leaves:
         leaf = leaves.pop()
         del left[leaf]

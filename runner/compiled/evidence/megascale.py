@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from runner.base.grouping import by_key
 from runner.compiled.evidence.hlo import Computation, Instruction
 
 _TYPE = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
@@ -71,9 +72,7 @@ def everywhere(inside: np.ndarray, partitions: int, ids: Sequence[int]) -> np.nd
 
     The module numbers the devices of its slice in the order of the mesh, whose devices have `ids`.
     """
-    slices: dict[int, list[int]] = {}
-    for place, device in enumerate(ids):
-        slices.setdefault(device // _SLICE, []).append(place)
+    slices = by_key((device // _SLICE, place) for place, device in enumerate(ids))
     alike = all(len(places) == partitions for places in slices.values())
     if len(slices) < 2 or not alike or (inside.size and int(inside.max()) >= partitions):
         return inside

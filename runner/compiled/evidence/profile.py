@@ -13,13 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.base.executions import ends, text
+from runner.base.grouping import by_key
 from runner.compiled.evidence import planes, timeline
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import STARTED, Instruction, Module
 from runner.compiled.evidence.model import Collective, Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
-from runner.compiled.evidence.nodes import Attribution, OperationOrigin
+from runner.compiled.evidence.nodes import Attribution, OperationOrigin, served
 from runner.compiled.evidence.planes import Event, Recorded
-from runner.compiled.evidence.timeline import Flight, Timeline, complete, with_runs
+from runner.compiled.evidence.timeline import Covered, Flight, Timeline, complete, with_runs
 from runner.link.events import RunTimes
 
 _CALLS = ("while", "conditional", "call", *STARTED)
@@ -80,11 +81,7 @@ class _PlaneReader:
         self._module = module
         self._origins = origins
         self._collectives = collectives
-        self._instructions = {
-            name: instruction
-            for computation in module.computations.values()
-            for name, instruction in computation.instructions.items()
-        }
+        self._instructions = module.instructions
         self._executed = sorted({(event.device, event.run) for event in self._events})
         self._runs_numbered = all(run >= 0 for _, run in self._executed)
         self._unknown = list(recorded.unknown)
@@ -110,8 +107,8 @@ class _PlaneReader:
                 carried[self._collectives.carriers[event.instruction]].add(event, nanoseconds)
                 continue
             elif origins := self._lines(instruction):
-                nodes = list(dict.fromkeys(origin.node for origin in origins))
-                key = frozenset(nodes), all(origin.gradient for origin in origins)
+                nodes, gradient = served(origins)
+                key = frozenset(nodes), gradient
                 order.setdefault(key, nodes)
                 lines[key].add(event, nanoseconds)
                 continue
@@ -260,13 +257,14 @@ def own_times(events: Sequence[Event], inside: Mapping[str, frozenset[str]]) -> 
     within: list[list[tuple[int, int]]] = [[] for _ in events]
     _nested(events, within)
     _called(events, inside, within)
-    return [event.done - event.start - _covered(event, parts) for event, parts in zip(events, within, strict=True)]
+    return [
+        event.done - event.start - (Covered(parts).within(event.start, event.done) if parts else 0)
+        for event, parts in zip(events, within, strict=True)
+    ]
 
 
 def _nested(events: Sequence[Event], within: list[list[tuple[int, int]]]) -> None:
-    by_line: dict[int, list[int]] = defaultdict(list)
-    for number, event in enumerate(events):
-        by_line[event.line].append(number)
+    by_line = by_key((event.line, number) for number, event in enumerate(events))
     for numbers in by_line.values():
         around: list[int] = []
         for number in sorted(numbers, key=lambda number: (events[number].start, -events[number].end)):
@@ -294,14 +292,3 @@ def _called(events: Sequence[Event], inside: Mapping[str, frozenset[str]], withi
         for at in executed[place][first:last]:
             if events[at].instruction in inside[event.instruction]:
                 within[number].append((events[at].start, events[at].done))
-
-
-def _covered(event: Event, parts: Iterable[tuple[int, int]]) -> int:
-    """How many nanoseconds of an event `parts` cover."""
-    covered, at = 0, event.start
-    for start, end in sorted(parts):
-        start, end = max(start, at), min(end, event.done)
-        if end > start:
-            covered += end - start
-            at = end
-    return covered

@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import linecache
 import re
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Location, Module
 from runner.experiment.config.folders import conf_folder
@@ -85,11 +87,7 @@ def source_line(frames: Sequence[Location], users: IsUsers = is_users) -> Source
 def source_lines(module: Module, users: IsUsers = is_users) -> dict[str, SourceLine]:
     """The lines of a module's instructions, by their names; an instruction that has no frames is left out."""
     of = functools.cache(functools.partial(source_line, users=users))
-    lines = (
-        (instruction.name, of(instruction.metadata.frames))
-        for computation in module.computations.values()
-        for instruction in computation.instructions.values()
-    )
+    lines = ((name, of(instruction.metadata.frames)) for name, instruction in module.instructions.items())
     return {name: line for name, line in lines if line is not None}
 
 
@@ -101,9 +99,7 @@ def distinguishing(lines: Iterable[SourceLine]) -> dict[SourceLine, tuple[Locati
     paths: dict[SourceLine, tuple[Location, ...]] = {}
 
     def separate(alike: Sequence[SourceLine], depth: int, shown: Mapping[SourceLine, tuple[Location, ...]]) -> None:
-        at: dict[Location | None, list[SourceLine]] = {}
-        for line in alike:
-            at.setdefault(line.callers[depth] if depth < len(line.callers) else None, []).append(line)
+        at = by_key((line.callers[depth] if depth < len(line.callers) else None, line) for line in alike)
         for caller, below in at.items():
             more = () if len(at) == 1 or caller is None else (caller,)
             longer = {line: (*shown[line], *more) for line in below}
@@ -123,7 +119,14 @@ def distinguishing(lines: Iterable[SourceLine]) -> dict[SourceLine, tuple[Locati
 def frame(at: Location) -> Frame:
     """A line with its text, which is empty where the file is not on this machine."""
     file, number = at
-    return Frame(file, number, linecache.getline(file, number).strip())
+    return Frame(cell_name(file), number, linecache.getline(file, number).strip())
+
+
+def cell_name(file: str) -> str:
+    """The name of a file, `cell_3.py` for the third cell of a notebook: IPython gives it a number that says nothing."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cell = shell.compile.format_code_name(file) if shell is not None else None
+    return file if cell is None else f"cell_{cell[1].strip('In[]')}.py"
 
 
 def spelled(line: SourceLine, callers: Sequence[Location] = ()) -> str:

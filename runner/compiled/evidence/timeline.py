@@ -8,6 +8,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.compiled.evidence.model import ProfiledDevice
 from runner.compiled.evidence.planes import Event
@@ -100,13 +101,12 @@ class Timeline:
 
     def devices(self) -> list[ProfiledDevice]:
         """What each device does in a run, by the median over the runs."""
-        communicating: dict[Place, list[Interval]] = defaultdict(list)
-        for flights in self.flights.values():
-            for flight in flights:
-                communicating[flight.place].append((flight.start, flight.end))
+        communicating = by_key(
+            (flight.place, (flight.start, flight.end)) for flights in self.flights.values() for flight in flights
+        )
         rows: dict[int, list[tuple[int, int, int, int, int]]] = defaultdict(list)
         for place, (start, end) in sorted(self._windows.items()):
-            computing, moving = self._computing[place], Covered(communicating[place])
+            computing, moving = self._computing[place], Covered(communicating.get(place, ()))
             busy = Covered([*computing.intervals, *moving.intervals]).length
             exposed = busy - computing.length
             whole = end - start
@@ -141,9 +141,7 @@ def spread(flights: Iterable[Flight]) -> tuple[float, float] | None:
     so that the excess is the time for which the first to arrive waits for the last one, and the shortest time is that
     of the communication itself; clocks of different hosts need not agree. None if no execution has several devices.
     """
-    durations: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for flight in flights:
-        durations[flight.place[1], flight.number].append(flight.duration)
+    durations = by_key(((flight.place[1], flight.number), flight.duration) for flight in flights)
     several = [times for times in durations.values() if len(times) > 1]
     if not several:
         return None
@@ -158,9 +156,7 @@ def with_runs(events: Sequence[Event], entry: Collection[str]) -> list[Event]:
 
     - `entry`: the instructions that every run executes once; each may have several events, such as kernels.
     """
-    groups: dict[Place, list[Event]] = defaultdict(list)
-    for event in events:
-        groups[event.device, event.run].append(event)
+    groups = by_key(((event.device, event.run), event) for event in events)
     numbered: list[Event] = []
     following: Counter[int] = Counter()
     for (device, _), group in sorted(groups.items()):
@@ -187,9 +183,7 @@ def _numbered(events: Sequence[Event], runs: int) -> Iterable[tuple[Event, int]]
     """Each event with its run: the events of an instruction are divided evenly among the runs."""
     if runs == 1:
         return [(event, 0) for event in events]
-    by_name: dict[str, list[Event]] = defaultdict(list)
-    for event in sorted(events, key=lambda event: event.start):
-        by_name[event.instruction].append(event)
+    by_name = by_key((event.instruction, event) for event in sorted(events, key=lambda event: event.start))
     starts: dict[int, int] = {}
     divided: list[tuple[Event, int]] = []
     for name, alike in by_name.items():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner.base import executions
 from runner.base.executions import Count, Range
 from runner.base.words import bytes_text
+from runner.graph.sharding import ring
 
 if TYPE_CHECKING:
     from runner.compiled.evidence.model import Collective, Reason
@@ -127,6 +128,29 @@ def _at(line: str | None, gradient: bool) -> str:
 
 def _over(axes: Sequence[str] | None) -> str:
     return " within groups along no axis" if axes is None else f" over {', '.join(axes) or NOBODY}"
+
+
+def over(entry: Collective) -> str:
+    """The axes of a collective, for a table: `data, model`."""
+    return "groups along no axis" if entry.axes is None else ", ".join(entry.axes) or NOBODY
+
+
+def sizes(entry: Collective) -> str:
+    """What a device has before and after a collective: `64 B → 128 B`, or one of them if they are equal."""
+    return " → ".join(dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out)))
+
+
+def runs(entries: Iterable[Collective]) -> str:
+    """How often some collectives run together, for a table."""
+    together = ring.runs(entries)
+    return "unknown" if together is None else executions.short(together)
+
+
+def total(sent: Count) -> str:
+    """A number of bytes that a device sends, with branches the most."""
+    if sent is None:
+        return "unknown"
+    return f"at most {bytes_text(sent.max)}" if isinstance(sent, Range) else bytes_text(sent)
 
 
 def often(count: Count) -> str:

@@ -8,10 +8,12 @@ from typing import Any
 from runner.base import executions
 from runner.base.executions import Count, Range
 from runner.base.faults import nearest
+from runner.base.grouping import by_key
 from runner.base.untyped import is_mapping
 from runner.base.words import bytes_text
 from runner.compiled.explanation.model import Explanation
 from runner.experiment.forms import KINDS
+from runner.graph.sharding import ring
 
 
 class InvalidExpectation(ValueError):
@@ -47,10 +49,8 @@ def _collectives(explanation: Explanation, value: Any) -> str | None:
         raise InvalidExpectation(f"no collective is called {unknown!r}; there are {', '.join(KINDS)}")
     if explanation.missing:
         return explanation.missing[0]
-    runs = {
-        kind: executions.total((entry.count, entry.branches, 1) for entry in explanation.moving if entry.kind == kind)
-        for kind in explanation.collectives
-    }
+    kinds = by_key((entry.kind, entry) for entry in explanation.moving)
+    runs = {kind: ring.runs(kinds[kind]) for kind in explanation.collectives}
     wanted = {kind: _count(kind, count) for kind, count in value.items()}
     wrong = [
         f"{kind} runs {executions.text(runs.get(kind, 0))} times, expected {executions.text(wanted.get(kind, 0))}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import GOING_ON, STARTED, Computation, Instruction, Module
 
@@ -57,9 +58,7 @@ class Living:
         last = self._last_reads(computation, held_by)
         root = computation.root
         returned = held_by.get(root.name, frozenset()) if root is not None else frozenset[str]()
-        ends: dict[int, list[str]] = {}
-        for name, at in last.items():
-            ends.setdefault(at, []).append(name)
+        ends = by_key((at, name) for name, at in last.items())
         alive: dict[str, int] = {}
         now, best, best_alive, best_inner = 0, 0, dict[str, int](), Moment()
         for at, instruction in enumerate(computation.order):

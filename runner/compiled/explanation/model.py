@@ -9,11 +9,14 @@ from typing import Literal
 
 from runner.base import executions
 from runner.base.codec import ALWAYS, named
-from runner.base.executions import Count, Part
+from runner.base.executions import Count
+from runner.base.grouping import by_key
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
-from runner.compiled.estimate.model import Estimate
+from runner.compiled.estimate.model import ComputedLine, Estimate
 from runner.compiled.evidence.model import Collective, Profile
+from runner.graph.sharding import ring
+from runner.graph.sharding.propagation import PlannedOperation
 
 SCHEMA = "shardproof-explanation/1"
 """The name and number of the schema of these classes."""
@@ -110,19 +113,6 @@ class Argument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComputedLine:
-    """The products and the memory traffic of one line on one device, over all executions.
-
-    - `nodes`: the lines; several if one instruction serves them all, none if the module does not say.
-    """
-
-    nodes: list[str]
-    gradient: bool
-    flops: float
-    bytes: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlannedLayout:
     """The global shape of an array, and its layout by Shardy's plan."""
 
@@ -189,19 +179,19 @@ class Explanation:
 
     def sent(self) -> Count:
         """The bytes that a device sends in a run; None where not known."""
-        return executions.total(parts(self.moving))
+        return ring.total(self.moving)
 
     def sent_by_kind(self) -> dict[str, Count]:
         """The bytes that a device sends in a run, by the kind of collective."""
-        return _by(self.moving, lambda entry: [entry.kind])
+        return _by(self.moving, lambda entry: entry.kind)
 
     def sent_by_axis(self) -> dict[str, Count]:
         """The same by mesh axis; `groups along no axis` where the groups are those of none."""
-        return _by(self.moving, lambda entry: [over(entry)])
+        return _by(self.moving, over)
 
     def sent_by_line(self) -> dict[str, Count]:
         """The same by line; one that serves several lines counts for its first."""
-        return _by(self.moving, lambda entry: [entry.node or "no line"])
+        return _by(self.moving, lambda entry: entry.node or "no line")
 
 
 def over(entry: Collective) -> str:
@@ -209,15 +199,24 @@ def over(entry: Collective) -> str:
     return "groups along no axis" if entry.axes is None else " and ".join(entry.axes)
 
 
-def parts(entries: Iterable[Collective]) -> list[Part]:
-    """How often each of some collectives runs, and what a device sends for it."""
-    return [(entry.count, entry.branches, entry.bytes_sent) for entry in entries]
-
-
-def _by(entries: Iterable[PlacedCollective], key: Callable[[PlacedCollective], list[str]]) -> dict[str, Count]:
-    grouped: dict[str, list[PlacedCollective]] = {}
-    for entry in entries:
-        for name in key(entry):
-            grouped.setdefault(name, []).append(entry)
-    sums = {name: executions.total(parts(group)) for name, group in grouped.items()}
+def _by(entries: Iterable[PlacedCollective], key: Callable[[PlacedCollective], str]) -> dict[str, Count]:
+    sums = {name: ring.total(group) for name, group in by_key((key(entry), entry) for entry in entries).items()}
     return dict(sorted(sums.items(), key=lambda item: -(executions.most(item[1]) or 0)))
+
+
+def layouts_of(
+    operations: Iterable[PlannedOperation], name: Callable[[str], str | None] = lambda line: line
+) -> dict[str, PlannedLayout]:
+    """For each line the layout of the last array that it computes in the forward pass, in Shardy's plan.
+
+    - `name`: the line of an explanation for one of the plan's; None if there is none.
+    """
+    last: dict[str, PlannedLayout] = {}
+    for operation in operations:
+        if operation.line is None or operation.gradient or not operation.results:
+            continue
+        line = name(operation.line)
+        result = operation.results[0]
+        if line is not None and result.shape:
+            last[line] = PlannedLayout(shape=result.shape, spec=result.spec.padded(len(result.shape)))
+    return last

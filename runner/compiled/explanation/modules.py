@@ -6,7 +6,7 @@ import contextlib
 import gc
 import re
 import traceback
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import field, replace
 
 from runner.base.faults import BadInput
@@ -14,6 +14,7 @@ from runner.base.lazy import dataclass
 from runner.compiled.evidence import collectives, hlo, work
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import Instruction, Module
+from runner.compiled.evidence.nodes import served
 from runner.compiled.evidence.source_lines import IsUsers, is_users
 from runner.compiled.explanation import arguments, living, meshes, places, written
 from runner.compiled.explanation.model import (
@@ -26,7 +27,6 @@ from runner.compiled.explanation.model import (
     PlacedCollective,
 )
 from runner.compiled.explanation.places import Places
-from runner.compiled.explanation.texts import sources
 from runner.link.events import Memory
 
 HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
@@ -73,16 +73,6 @@ class ReadModule:
     communication: Collectives
     work: work.ModuleWork | None
     text: str
-
-    def instructions(self, names: Iterable[str]) -> dict[str, Instruction]:
-        """Instructions of any computation, by their names."""
-        wanted = set(names)
-        return {
-            name: instruction
-            for computation in self.module.computations.values()
-            for name, instruction in computation.instructions.items()
-            if name in wanted
-        }
 
 
 @contextlib.contextmanager
@@ -155,7 +145,8 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
     explanation = Explanation(
         source=source,
         module=module.name,
-        stage="compiled" if _is_compiled(module) else "lowered",
+        # The backends schedule a module last: what has a schedule is what devices run.
+        stage="compiled" if module.scheduled else "lowered",
         platform=known.platform or ("tpu" if module.tiled else None),
         device=known.device,
         partitions=devices,
@@ -171,7 +162,7 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
         computed=None if computed is None else _computed(computed),
         notes=_notes(module, mesh),
         lines=lines.lines,
-        sources=sources(lines.lines.values()),
+        sources=places.sources(lines.lines.values()),
     )
     return ReadModule(explanation, module, lines, communication, computed, text)
 
@@ -193,22 +184,10 @@ def _module(text: str, source: str) -> Module:
     return module
 
 
-def _is_compiled(module: Module) -> bool:
-    """Whether a module is what devices run: the backends schedule it last."""
-    return module.scheduled
-
-
 def _placed(module: Module, lines: Places, communication: Collectives) -> list[PlacedCollective]:
-    names = {entry.instruction for entry in communication.entries}
-    instructions = {
-        name: instruction
-        for computation in module.computations.values()
-        for name, instruction in computation.instructions.items()
-        if name in names
-    }
     placed: list[PlacedCollective] = []
     for entry in communication.entries:
-        metadata = instructions[entry.instruction].metadata
+        metadata = module.instructions[entry.instruction].metadata
         why = None if entry.inserted else written.reason(entry, metadata.op_name)
         callers = lines.callers(metadata, entry.node)
         placed.append(PlacedCollective(**vars(replace(entry, why=why)), callers=callers))
@@ -265,20 +244,21 @@ def _temporary(module: Module, lines: Places, instruction: Instruction, size: in
     if not origins and instruction.opcode == "fusion":
         origins = tuple(o for inner in module.inside(instruction) if inner.root for o in lines.of(inner.metadata))
     largest = max(instruction.shapes, key=lambda shape: shape.bytes, default=hlo.Shape("token", (), 0))
+    nodes, gradient = served(origins)
     return Buffer(
         what="temporary",
         name=instruction.name,
-        node=origins[0].node if origins else None,
+        node=next(iter(nodes), None),
         dtype=largest.dtype,
         shape=largest.dims,
         bytes=size,
-        gradient=bool(origins) and all(origin.gradient for origin in origins),
+        gradient=gradient,
     )
 
 
 def _notes(module: Module, mesh: ExplainedMesh | None) -> list[str]:
     notes: list[str] = []
-    if not _is_compiled(module):
+    if not module.scheduled:
         notes.append(
             "the module has no schedule: it is not what devices run, and the compiler may insert, merge and move "
             "collectives after it"

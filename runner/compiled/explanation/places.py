@@ -6,11 +6,13 @@ This is what `compiled/evidence/` needs to know of lines where there is no exper
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 
+from runner.base.grouping import by_key
 from runner.compiled.evidence.hlo import Location, Metadata, Module
 from runner.compiled.evidence.nodes import OperationOrigin, backward, stacks, unwrapped
 from runner.compiled.evidence.source_lines import IsUsers, SourceLine, is_users, source_line
@@ -118,8 +120,7 @@ def _files(module: Module) -> set[str]:
     if named:
         return named
     # A module of before JAX 0.7 has no tables.
-    instructions = (i for computation in module.computations.values() for i in computation.instructions.values())
-    matches = (_SOURCE_FILE.search(instruction.attributes) for instruction in instructions)
+    matches = (_SOURCE_FILE.search(instruction.attributes) for instruction in module.instructions.values())
     return {match[1] for match in matches if match is not None}
 
 
@@ -128,9 +129,7 @@ def _suffixes(files: Iterable[str]) -> dict[str, str]:
     paths = {file: PurePosixPath(file.replace("\\", "/")).parts for file in files}
     shortest: dict[str, str] = {}
     for length in range(1, 1 + max(map(len, paths.values()), default=0)):
-        ends: dict[tuple[str, ...], list[str]] = {}
-        for file, parts in paths.items():
-            ends.setdefault(parts[-length:], []).append(file)
+        ends = by_key((parts[-length:], file) for file, parts in paths.items())
         for parts, alike in ends.items():
             if len(alike) == 1:
                 shortest.setdefault(alike[0], "/".join(parts).replace("//", "/"))
@@ -141,3 +140,28 @@ def _scopes(stack: str) -> str:
     """The user's scopes in a name stack without a line: `layers/attention/dot_general`."""
     parts = [unwrapped(part) for part in stack.split("/") if not _WRAPPER.fullmatch(part)]
     return "/".join([part for part in parts if part][-_LAST:]) or stack
+
+
+_LARGEST = 400_000
+"""The most characters of one file that an explanation keeps."""
+
+_ALL = 2_000_000
+"""The most characters of all files."""
+
+
+def sources(lines: Iterable[SourcePlace]) -> dict[str, str]:
+    """The text of each of the user's files, by the name that the compiler has for it.
+
+    Cells of notebooks are found too, where they were run in this process.
+    """
+    texts: dict[str, str] = {}
+    left = _ALL
+    for file in dict.fromkeys(place.file for place in lines if not place.library):
+        if "\0" in file:
+            continue
+        linecache.checkcache(file)
+        text = "".join(linecache.getlines(file))
+        if text and len(text) <= min(_LARGEST, left):
+            texts[file] = text
+            left -= len(text)
+    return texts

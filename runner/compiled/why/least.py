@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from runner.base import executions
-from runner.base.executions import Part
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.compiled.evidence.model import Collective
+from runner.graph.sharding import ring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +66,6 @@ def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) 
 
 def _lines(listed: Sequence[Collective]) -> Counter[str]:
     """The bytes that a device sends in each line; upper bounds if there are branches."""
-    runs: dict[str, list[Part]] = {}
-    for collective in listed:
-        if collective.count is not None and collective.bytes_sent is not None:
-            line = joined(sorted(collective.nodes)) or "no line"
-            runs.setdefault(line, []).append((collective.count, collective.branches, collective.bytes_sent))
-    return Counter({line: executions.most(executions.total(of_line)) or 0 for line, of_line in runs.items()})
+    known = [collective for collective in listed if None not in (collective.count, collective.bytes_sent)]
+    lines = by_key((joined(sorted(collective.nodes)) or "no line", collective) for collective in known)
+    return Counter({line: executions.most(ring.total(of_line)) or 0 for line, of_line in lines.items()})

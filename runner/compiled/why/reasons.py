@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from runner.base import dtypes, executions
+from runner.base.grouping import by_key
 from runner.base.layout import Mesh, Spec
 from runner.base.words import bytes_text, listed
 from runner.compiled.evidence import words
@@ -242,9 +243,7 @@ class _Inserted:
 
 def _together(planned: Sequence[PlannedCollective]) -> list[str]:
     """Planned collectives in words; of several of one value the kinds, without the axes of each."""
-    of_values: dict[str, list[PlannedCollective]] = {}
-    for collective in planned:
-        of_values.setdefault(words.planned_subject(collective) + _asking(collective), []).append(collective)
+    of_values = by_key((words.planned_subject(collective) + _asking(collective), collective) for collective in planned)
     return [
         f"{listed(list(dict.fromkeys(_article(collective.kind) for collective in alike)))} of {value}"
         if len(alike) > 1

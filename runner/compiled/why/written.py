@@ -17,6 +17,7 @@ from runner.graph.language.lines import expressions
 from runner.graph.language.parts import calls_in
 from runner.graph.language.printing import text
 from runner.graph.sharding.propagation import AskedCollective, Planned
+from runner.graph.term import Name
 
 _TRANSPOSED = {
     "all-gather": "reduce-scatter", "reduce-scatter": "all-gather", "all-to-all": "all-to-all",
@@ -141,10 +142,14 @@ class ProgramLines:
             needs_of = [need for need in own if need is not None][:2]
         if not needs_of:
             needs_of = self._moved(compiled, calls, lines, plan)
+        # The derived lines of a user's Python have names that nobody wrote: their collectives stand without operands.
+        python = bool(self._known.places)
+        if python:
+            calls = [call for node in compiled.nodes for call in self._calls(node, compiled.kind, outlined=True)]
         called = f"derived: {', '.join(dict.fromkeys(calls))}" if calls else "derived"
         if not needs_of:
             return Reason(
-                text=f"{called}, in {self._known.all_named(compiled.nodes) or 'no line'}",
+                text=called if python else f"{called}, in {self._known.all_named(compiled.nodes) or 'no line'}",
                 by="program",
                 line=compiled.node,
             )
@@ -241,14 +246,14 @@ class ProgramLines:
         places = self._known.places
         return list(dict.fromkeys(places.get(line) or self._key(line, section) for line in lines))
 
-    def _calls(self, line: str, kind: str) -> Iterator[str]:
-        """The calls in a line that communicate in this way; for a loop, in its body."""
+    def _calls(self, line: str, kind: str, *, outlined: bool = False) -> Iterator[str]:
+        """The calls in a line that communicate in this way; for a loop, in its body. `outlined`: without operands."""
         every = [
             expression for name, (_, expression) in self._lines.items() if name == line or name.startswith(f"{line}.")
         ]
         for call, row in (call for expression in every for call in calls_in(expression.term)):
             if row.over is not None and row.over.collective == kind:
-                yield text(call)
+                yield text(replace(call, operands=(Name("…"), *call.operands[1:])) if outlined else call)
 
 
 def _names(name: str, call: str) -> bool:

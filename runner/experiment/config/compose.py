@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from runner.experiment.config import direct
 from runner.experiment.config.configuration import Configuration, InvalidConfiguration, checked, named
 from runner.experiment.config.folders import conf_folder, folder_name
+from runner.experiment.config.quoting import in_quotes
 from runner.experiment.config.sources import Sources
 
 if TYPE_CHECKING:
@@ -71,8 +72,7 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[
     register()
     own = conf_folder().resolve()
     refuse_too_much(overrides, [own] if folder is None else [own, folder])
-    # In Hydra's grammar a quoted value may hold any character of a path; a quote in it is escaped.
-    added = [] if folder is None else [f"hydra.searchpath=[{_quoted(f'file://{folder.resolve()}')}]"]
+    added = [] if folder is None else [f"hydra.searchpath=[{in_quotes(f'file://{folder.resolve()}')}]"]
     with initialize_config_dir(str(own), job_name="runner", version_base="1.3"):
         try:
             trust.check_folders([] if folder is None else [folder])
@@ -103,7 +103,7 @@ def beforehand(
     if folder is not None:
         searched = [override for override in typed if override.startswith("hydra.searchpath=")]
         others = [] if not searched else [searched[0].partition("=")[2].strip()[1:-1]]
-        path = ",".join([_quoted(f"file://{folder.resolve()}"), *others])
+        path = ",".join([in_quotes(f"file://{folder.resolve()}"), *others])
         typed = [f"hydra.searchpath=[{path}]", *(override for override in typed if override not in searched)]
     with initialize_config_dir(str((home or conf_folder()).resolve()), job_name="runner", version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
@@ -171,7 +171,3 @@ def resolved(config: DictConfig, sources: Sources) -> Configuration:
     except OmegaConfBaseException as error:
         raise InvalidConfiguration(composition.of_config(error, sources)) from None
     return checked(given, sources)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

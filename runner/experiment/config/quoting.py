@@ -60,25 +60,28 @@ def _several(text: str) -> list[str]:
     return parts if all(map(_OVERRIDE.fullmatch, parts)) and all(closed) else []
 
 
-_LINE = re.compile(r"\+{0,2}(?:graph|per_device)\.[\w.]+\Z")
-"""The key of an override that is a line of a section."""
+_LINE = re.compile(r"\+{0,2}(?:graph|per_device|both|functions)\.[\w.]+\Z")
+"""The key of an override that is a line of a section, or of a function."""
+
+_LACKED = re.compile(r"[(\[&|<>=~^]")
+"""What lines have and unquoted values of Hydra's grammar lack."""
 
 _HYDRAS = re.compile(r"\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|int|float|str|bool|json_str)\s*\(")
 """A value that Hydra's grammar reads as a call of one of its functions."""
 
 
 def line(override: str) -> str:
-    """Quote the calls in a line's expressions for Hydra, whose grammar has no others than its own.
+    """Quote a line's expressions for Hydra, whose grammar lacks their calls, indices and most of their operators.
 
     `graph.C=matmul(A, B),A @ B` becomes `graph.C="matmul(A, B)",A @ B`.
     """
     key, equals, value = override.partition("=")
-    if not equals or not _LINE.match(key) or "(" not in value or _HYDRAS.match(value) or "${" in value:
+    if not equals or not _LINE.match(key) or not _LACKED.search(value) or _HYDRAS.match(value) or "${" in value:
         return override
     if value.lstrip()[:1] in ("'", '"', "[", "{"):
         return override
     parts = ("".join(part) for part in _parts_of_sweep(value))
-    return f"{key}={','.join(_in_quotes(part.strip()) if '(' in part else part for part in parts)}"
+    return f"{key}={','.join(in_quotes(part.strip(), _DOUBLE) if _LACKED.search(part) else part for part in parts)}"
 
 
 def _parts_of_sweep(value: str) -> list[list[str]]:
@@ -93,10 +96,15 @@ def _parts_of_sweep(value: str) -> list[list[str]]:
     return parts
 
 
-def _in_quotes(value: str) -> str:
-    # In Hydra's grammar, a backslash escapes only before a quote and at the end.
-    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + (r"\"" if match[2] else ""), value)
-    return f'"{escaped}"'
+_DOUBLE = '"'
+"""The quote for an expression, which has single ones more often."""
+
+
+def in_quotes(value: str, quote: str = "'") -> str:
+    """Quote a text for Hydra, in whose grammar a quoted value may hold any character."""
+    # A backslash escapes only before a quote and at the end.
+    escaped = re.sub(rf"(\\*)({quote}|$)", lambda match: match[1] * 2 + (f"\\{quote}" if match[2] else ""), value)
+    return f"{quote}{escaped}{quote}"
 
 
 def refused_json(override: str) -> tuple[tuple[str, ...], Any] | None:
@@ -158,7 +166,7 @@ def for_hydra(value: Any) -> str:
     text = str(value)
     if not isinstance(value, str) or _PLAIN.fullmatch(text):
         return text
-    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+    return in_quotes(text)
 
 
 def _key(name: Any) -> str:
@@ -188,7 +196,7 @@ def _quoted(key: str, value: str) -> str | None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
-    whole = f"{key}={_in_quotes(value)}"
+    whole = f"{key}={in_quotes(value, _DOUBLE)}"
     try:
         (parsed,) = OverridesParser.create().parse_overrides([whole])
     except OverrideParseException:

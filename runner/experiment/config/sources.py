@@ -61,12 +61,7 @@ class Sources:
 
     def place(self, key: Key) -> Location | None:
         """The place in a file of the value of `key`, or of its longest prefix that a file has."""
-        best: tuple[int, Location] | None = None
-        for layer in self.layers:
-            candidate = _find(layer, key)
-            if candidate is not None and (best is None or candidate[0] >= best[0]):
-                best = candidate
-        return best[1] if best else None
+        return _deepest({layer: _compose(layer.file) for layer in self.layers if _concerns(layer, key)}, key)
 
     def places(self, keys: Mapping[str, Key]) -> dict[str, str]:
         """For each name, the file and line or the override that set its key; keys that nothing sets are left out."""
@@ -77,13 +72,10 @@ class Sources:
         for name, key in keys.items():
             if name in place_of:
                 continue
-            override = self.override(key)
-            places = [place for layer, node in nodes.items() if (place := _below(layer, node, key)) is not None]
-            if override is not None:
+            if (override := self.override(key)) is not None:
                 place_of[name] = f"command line: {override}"
-            elif places:
-                deepest = max(depth for depth, _ in places)
-                place_of[name] = str([place for depth, place in places if depth == deepest][-1])
+            elif place := _deepest(nodes, key):
+                place_of[name] = str(place)
         return place_of
 
     def names(self, key: Key) -> list[str]:
@@ -173,9 +165,10 @@ def _columns(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _find(layer: Layer, key: Key) -> tuple[int, Location] | None:
-    """Return how many parts of `key` a layer has, and the place of the last of them; None where it has none."""
-    return _below(layer, _compose(layer.file) if _concerns(layer, key) else None, key)
+def _deepest(nodes: Mapping[Layer, yaml.Node | None], key: Key) -> Location | None:
+    """The place of the longest prefix of `key` that a file has, in the last such file."""
+    places = [place for layer, node in nodes.items() if (place := _below(layer, node, key)) is not None]
+    return max(reversed(places), key=lambda place: place[0])[1] if places else None
 
 
 def _concerns(layer: Layer, key: Key) -> bool:
@@ -183,7 +176,7 @@ def _concerns(layer: Layer, key: Key) -> bool:
 
 
 def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Location] | None:
-    """Like `_find`, in a parsed file."""
+    """How many parts of `key` a layer, parsed, has, and the place of the last of them; None where it has none."""
     package = layer.package
     if node is None or not _concerns(layer, key):
         return None
@@ -193,36 +186,34 @@ def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Locatio
         step = _step(node, part)
         if step is None:
             break
-        mark, node = step
+        name, node = step
         depth += 1
-        at = depth, mark
+        at = depth, (node if isinstance(node, yaml.ScalarNode | yaml.SequenceNode) else name).start_mark
     if at is None:
         return None
     depth, mark = at
     return depth, Location(layer.file, mark.line + 1, mark.column + 1)
 
 
-def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | None:
-    """The place and the node of one part of a key; the place is the value's for scalars and lists, else the key's."""
+def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    """The nodes of one part of a key and of its value; in a list both are those of the value."""
     if isinstance(node, yaml.MappingNode):
         pairs = [(name, value) for name, value in node.value if _is(name, part)]
         pairs += [(name, value) for name, value in node.value if part in one_by_one(str(name.value))]
         if pairs:
             name, value = pairs[0]
-            scalar = isinstance(value, yaml.ScalarNode | yaml.SequenceNode)
-            mark = value.start_mark if scalar else name.start_mark
             if isinstance(value, yaml.MappingNode) and len(pairs) > 1:
                 # A line for one name overrides a line for several.
                 items = [pair for _, each in pairs if isinstance(each, yaml.MappingNode) for pair in each.value]
                 value = yaml.MappingNode(value.tag, items, value.start_mark, value.end_mark)
-            return mark, value
+            return name, value
         for name, value in node.value:
             if name.tag == "tag:yaml.org,2002:merge":
                 for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if (step := _step(merged, part)) is not None:
                         return step
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return node.value[part].start_mark, node.value[part]
+        return node.value[part], node.value[part]
     return None
 
 
@@ -253,19 +244,13 @@ def _compose(file: Path) -> yaml.Node | None:
 
 def key_place(file: Path, key: Key) -> Location | None:
     """The place of the key node of the last part of `key`; None where the file does not have it."""
-    node = _compose(file)
-    for depth, part in enumerate(key):
-        if not isinstance(node, yaml.MappingNode):
+    node, name = _compose(file), None
+    for part in key:
+        step = None if node is None else _step(node, part)
+        if step is None:
             return None
-        for name, value in node.value:
-            if _is(name, part):
-                if depth == len(key) - 1:
-                    return Location(file, name.start_mark.line + 1, name.start_mark.column + 1)
-                node = value
-                break
-        else:
-            return None
-    return None
+        name, node = step
+    return None if name is None else Location(file, name.start_mark.line + 1, name.start_mark.column + 1)
 
 
 def text_place(file: Path, text: str, before: str = r"(?<![\w.-])") -> Location:

@@ -171,12 +171,21 @@ def passing_to(frame: Frame) -> Iterator[Frame]:
     """The statements before a line that give names which it reads the values of others as they are."""
     function = function_at(frame.file, frame.line)
     statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)] if function else []
-    around = [node for node in statements if node.lineno <= frame.line <= end_of(node)]
-    inside = ast.walk(max(around, key=lambda node: node.lineno)) if around else ()
-    read = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    read = _names_read(_statement_at(statements, frame.line))
     for node in statements:
         if node.lineno < frame.line and _passed(node) and not read.isdisjoint(assigned(node)):
             yield frame_of(frame.file, node.lineno)
+
+
+def _statement_at(statements: Sequence[ast.stmt], line: int) -> list[ast.AST]:
+    """The parts of the innermost of some statements that has a line."""
+    around = (node for node in statements if node.lineno <= line <= end_of(node))
+    innermost = max(around, key=lambda node: node.lineno, default=None)
+    return [] if innermost is None else [*ast.walk(innermost)]
+
+
+def _names_read(parts: Sequence[ast.AST]) -> set[str]:
+    return {node.id for node in parts if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def end_of(node: ast.stmt) -> int:
@@ -197,19 +206,28 @@ def _text(file: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _functions(file: str) -> tuple[ast.FunctionDef, ...]:
+def _tree(file: str) -> ast.Module:
+    """The syntax tree of a file; empty where it is no Python, as after a change since it was imported."""
     try:
-        tree = ast.parse(_text(file))
+        return ast.parse(_text(file))
     except SyntaxError:
-        # It has changed since it was imported.
-        return ()
-    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+        return ast.Module([], [])
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(file: str) -> tuple[ast.FunctionDef, ...]:
+    return tuple(node for node in ast.walk(_tree(file)) if isinstance(node, ast.FunctionDef))
+
+
+def functions_at(file: str, line: int) -> list[ast.FunctionDef]:
+    """The functions that have a line, the innermost first."""
+    around = (node for node in _functions(file) if node.lineno <= line <= end_of(node))
+    return sorted(around, key=lambda node: -node.lineno)
 
 
 def function_at(file: str, line: int) -> ast.FunctionDef | None:
     """The innermost function that has a line."""
-    around = [node for node in _functions(file) if node.lineno <= line <= end_of(node)]
-    return max(around, key=lambda node: node.lineno, default=None)
+    return next(iter(functions_at(file, line)), None)
 
 
 def assigned(node: ast.stmt) -> Iterator[str]:
@@ -236,11 +254,14 @@ def _passed(node: ast.stmt) -> set[str]:
 
 @dataclass(frozen=True)
 class Given:
-    """The statement that gives a name, by its first line; `last`: the number of its last line."""
+    """The statement that gives a name, by its first line; `last`: the number of its last line; `passes`: whether it
+    gives the value of another name as it is.
+    """
 
     name: str
     frame: Frame
     last: int
+    passes: bool
 
 
 @dataclass(frozen=True)
@@ -251,29 +272,47 @@ class Reading:
     spelled: frozenset[float]
 
 
-NOTHING_READ = Reading((), frozenset())
-
-
 def reading(frame: Frame) -> Reading:
-    """Return what a line of a function reads that a statement before it in the function gives; nothing where the file
-    is not there.
+    """Return what a line of a function reads that a statement before it, in the function or in one around it, gives;
+    nothing where the file is not there.
     """
-    function = function_at(frame.file, frame.line)
-    if function is None:
-        return NOTHING_READ
-    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
-    around = [node for node in statements if node.lineno <= frame.line <= end_of(node)]
-    if not around:
-        return NOTHING_READ
-    inside = [*ast.walk(max(around, key=lambda node: node.lineno))]
-    names = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    numbers = (node.value for node in inside if isinstance(node, ast.Constant))
     given: dict[str, Given] = {}
-    for node in sorted(statements, key=lambda node: node.lineno):
-        for name in assigned(node) if node.lineno < frame.line else ():
-            if name in names:
-                given[name] = Given(name, frame_of(frame.file, node.lineno), end_of(node))
+    inside: list[ast.AST] = []
+    for function in functions_at(frame.file, frame.line):
+        statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
+        inside = inside or _statement_at(statements, frame.line)
+        names, own = _names_read(inside), dict[str, Given]()
+        for node in sorted(statements, key=lambda node: node.lineno):
+            for name in assigned(node) if node.lineno < frame.line else ():
+                if name in names:
+                    own[name] = Given(name, frame_of(frame.file, node.lineno), end_of(node), bool(_passed(node)))
+        given = {**own, **given}
+    numbers = (node.value for node in inside if isinstance(node, ast.Constant))
     return Reading(tuple(given.values()), frozenset(float(n) for n in numbers if isinstance(n, int | float)))
+
+
+def passed_by_rules(frame: Frame) -> Iterator[Frame]:
+    """The statements of the backward rules of what a line calls that pass on, as they are, what they are given."""
+    rules = _backward_rules(frame.file)
+    statements = [node for node in ast.walk(_tree(frame.file)) if isinstance(node, ast.stmt)] if rules else []
+    for name in sorted(_names_read(_statement_at(statements, frame.line)) & rules.keys()):
+        for node in ast.walk(rules[name]):
+            if isinstance(node, ast.Return) and _passed(node):
+                yield frame_of(frame.file, node.lineno)
+
+
+@functools.lru_cache(maxsize=64)
+def _backward_rules(file: str) -> Mapping[str, ast.FunctionDef]:
+    """The functions of a file that are the backward rules of others, by the names of these."""
+    functions, rules = {node.name: node for node in _functions(file)}, dict[str, ast.FunctionDef]()
+    for node in ast.walk(_tree(file)):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="defvjp"), args=[_, ast.Name(id=rule), *_]):
+                if rule in functions:
+                    rules[name] = functions[rule]
+            case _:
+                pass
+    return rules
 
 
 PRODUCTS = {"dot", "matmul", "einsum", "dot_general", "tensordot", "conv", "conv_general_dilated", "vdot", "inner"}

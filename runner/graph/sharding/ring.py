@@ -65,6 +65,11 @@ def total(collectives: Iterable[RingCollective]) -> Count:
     )
 
 
+def runs(collectives: Iterable[RingCollective]) -> Count:
+    """How often all `collectives` run together; None where one is not known."""
+    return executions.total((collective.count, collective.branches, 1) for collective in collectives)
+
+
 def bus_factor(kind: str, devices: int) -> float:
     """The bytes sent per byte held, as in `sent`: the factor from algorithm to bus bandwidth in nccl-tests.
 

@@ -10,45 +10,22 @@ from runner.compiled.estimate.prices import Prices
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, with_terms
 from runner.graph.language.check import canonical_term
-from runner.graph.language.operations import OPERATIONS
 from runner.graph.term import Name
 from runner.programs.derivation.invariants import hoisted
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.section import with_lines
 from runner.programs.derivation.sharing import inlined, shared, without_single
-from runner.programs.derivation.writer import Hints, Writer
-
-
-@dataclass(frozen=True)
-class Typing:
-    """How the lines satisfy JAX's types of values that vary over mesh axes.
-
-    - `invarying`: gathers mark their results as the same on all devices.
-    - `casts`: initial carries of loops are cast to varying.
-    - `check_vma`: JAX checks these types.
-    - `single`: arrays are marked as the same along mesh axes of size 1, which JAX does not infer.
-    - `spread`: arrays with a gradient are cast to varying before a loop, or several lines, so that their gradients are
-      summed over devices once, not in each step or for each line.
-    """
-
-    invarying: bool
-    casts: bool
-    check_vma: bool
-    single: bool = False
-    spread: bool = False
-
+from runner.programs.derivation.writer import Hints, Typing, Writer
 
 TRIES = (
-    Typing(invarying=False, casts=False, check_vma=True, spread=True),
-    Typing(invarying=False, casts=False, check_vma=True),
-    Typing(invarying=True, casts=False, check_vma=True, spread=True),
-    Typing(invarying=True, casts=False, check_vma=True),
-    Typing(invarying=False, casts=True, check_vma=True, spread=True),
-    Typing(invarying=False, casts=True, check_vma=True),
-    Typing(invarying=True, casts=True, check_vma=True, spread=True),
-    Typing(invarying=True, casts=True, check_vma=True),
-    Typing(invarying=True, casts=True, check_vma=True, single=True),
-    Typing(invarying=False, casts=False, check_vma=False),
+    *(
+        Typing(invarying=invarying, casts=casts, spread=spread)
+        for casts in (False, True)
+        for invarying in (False, True)
+        for spread in (True, False)
+    ),
+    Typing(invarying=True, casts=True, single=True),
+    Typing(check_vma=False),
 )
 """The typings to try, in order; the first that JAX accepts is used."""
 
@@ -91,10 +68,7 @@ def derive(
 
     `rulings` are those of this graph, with these prices.
     """
-    writer = Writer(
-        experiment, types, hints, rulings, prices,
-        invarying=typing.invarying, casts=typing.casts, spread=typing.spread,
-    )  # fmt: skip
+    writer = Writer(experiment, types, hints, rulings, prices, typing)
     if typing.single:
         writer.singled()
     fresh = writer.names.fresh
@@ -115,7 +89,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices, 
     `rulings` are those of this graph, with these prices. Raises `NotDerived`.
     """
 
-    writer = Writer(experiment, types, hints, rulings, prices, invarying=False, casts=False, spread=False)
+    writer = Writer(experiment, types, hints, rulings, prices, Typing())
     best = writer.first()
     tried: set[tuple[int, Spec]] = set()
     for _ in range(min(_TRIALS, _WRITTEN // max(len(experiment.computed("graph").producers), 1))):
@@ -124,29 +98,8 @@ def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices, 
             break
         tried.add(asked)
         number, spec = asked
-        for numbers in dict.fromkeys(((number,), _alike(experiment, types, number))):
-            other = replace(hints, layouts={**hints.layouts, **dict.fromkeys(numbers, spec)})
-            attempt = writer.other(other, best, numbers)
-            if attempt.cost < best.cost:
-                best, hints = attempt, other
-                break
+        other = replace(hints, layouts={**hints.layouts, number: spec})
+        attempt = writer.other(other, best, number)
+        if attempt.cost < best.cost:
+            best, hints = attempt, other
     return hints
-
-
-def _alike(experiment: Experiment, types: Parts, number: int) -> tuple[int, ...]:
-    """A value and the values of the same type that it is computed from elementwise, at most `_TRIALS` of them."""
-    producers, alike = experiment.computed("graph").producers, dict[int, None]()
-
-    def add(number: int) -> None:
-        equation = producers.get(number)
-        if number in alike or equation is None or len(alike) == _TRIALS:
-            return
-        alike[number] = None
-        row = OPERATIONS.get(equation.operation)
-        if row is not None and row.elementwise:
-            for read in equation.reads:
-                if types.get(read) == types.get(number):
-                    add(read)
-
-    add(number)
-    return tuple(alike)

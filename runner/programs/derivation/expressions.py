@@ -24,8 +24,8 @@ from runner.programs.derivation.completing import Derivative, completed, togethe
 from runner.programs.derivation.facts import leaves
 from runner.programs.derivation.laying import Layouts
 from runner.programs.derivation.registry import Write
-from runner.programs.derivation.rules import Assignment, PricedAssignment, assigned, followed
-from runner.programs.derivation.ruling import Around, Ruled, Rulings
+from runner.programs.derivation.rules import Around, Assignment, PricedAssignment, Question, assigned, followed
+from runner.programs.derivation.ruling import Ruled, Rulings
 from runner.programs.derivation.scopes import Scope
 from runner.programs.derivation.site import Site
 from runner.programs.derivation.terms import built, elements_of
@@ -142,7 +142,7 @@ class Expressions:
 
         number = equation.results[0].number
         around = Around(
-            self.mesh, layouts.prices, tuple(value.spec for value in operands), wanted, self._added_up.get(number, 1),
+            self.mesh, tuple(value.spec for value in operands), wanted, self._added_up.get(number, 1), layouts.prices,
             self._in_memory(equation), self.hints.assignments.get(number), self.hints.binding,
         )  # fmt: skip
         choice = ruled.choice(around, moving)
@@ -250,7 +250,7 @@ class Expressions:
 
         def make(spec: Spec) -> Term:
             assignment = assigned(mesh, rule, rule.result, spec)
-            choice = followed(mesh, rule, assignment, site.call.result.shape, 1, None)
+            choice = followed(Question(Around(mesh), rule, site.call.result.shape, 1), assignment)
             if choice is None or choice.spec != spec or choice.sent:
                 raise Unmade
             needed = zip(makers.items(), choice.operands, strict=True)

@@ -254,39 +254,44 @@ FUSED = Traffic()
 
 
 @dataclass(frozen=True)
-class Question:
-    """An operation, its rule, and the layouts around it.
+class Around:
+    """What surrounds an operation in a graph.
 
-    - `lying`: the current layouts of the operands.
-    - `shape`, `itemsize`: of the result; `wanted`: the layout that it must have, None if any will do.
+    - `lying`: the current layouts of its operands; `wanted`: the layout that its result must have, None if any will do.
     - `rounds`: the number of times it is computed for each time it is completed.
-    - `prices`: those of what is minimised; `traffic`: what it computes and moves through memory.
-    - `planned`: the assignment that a plan of the whole graph has for it, if there is one.
+    - `prices`: those of what is minimised.
+    - `in_memory`: the places of the operands that are arrays of the experiment.
+    - `planned`: the assignment that a plan of the whole graph has for it, if there is one; `binding`: whether it is
+      taken although another one costs less here.
+
+    All but the layouts and the assignment are the same whenever it is written.
     """
 
     mesh: Mesh
-    rule: Rule
-    lying: tuple[Spec, ...]
-    shape: tuple[int, ...]
-    itemsize: int
-    wanted: Spec | None
+    lying: tuple[Spec, ...] = ()
+    wanted: Spec | None = None
     rounds: int = 1
     prices: Prices = BYTES
-    traffic: Traffic = FUSED
+    in_memory: frozenset[str] = frozenset()
     planned: Assignment | None = None
+    binding: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """An operation's rule, what surrounds it, the shape and item size of its result, and its `traffic`."""
+
+    around: Around
+    rule: Rule
+    shape: tuple[int, ...]
+    itemsize: int
+    traffic: Traffic = FUSED
 
 
 def choices(asked: Question) -> tuple[PricedAssignment, ...]:
     """All ways to run the operation, those that keep more of the present layouts first."""
-    mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
-    ways: list[PricedAssignment] = []
-    for assignment, exchanged in _candidates(asked):
-        way = followed(
-            mesh, rule, assignment, asked.shape, asked.itemsize, wanted, asked.rounds, asked.prices, asked.traffic
-        )
-        if way is not None:
-            ways.append(replace(way, exchanged=exchanged) if exchanged else way)
-    return tuple(ways)
+    ways = ((followed(asked, assignment), exchanged) for assignment, exchanged in _candidates(asked))
+    return tuple(replace(way, exchanged=exchanged) for way, exchanged in ways if way is not None)
 
 
 def cheapest(
@@ -310,8 +315,8 @@ def _candidates(asked: Question) -> Iterator[tuple[dict[int, tuple[str, ...]], b
     """Yield each candidate assignment once, and whether it needs an all-to-all."""
     yielded: list[dict[int, tuple[str, ...]]] = []
     # The plan may have been made with another of the operation's rules, whose factors are others.
-    fits = asked.planned is not None and asked.planned.keys() <= asked.rule.sizes.keys()
-    planned = (dict(asked.planned),) if asked.planned is not None and fits else ()
+    plan = asked.around.planned
+    planned = (dict(plan),) if plan is not None and plan.keys() <= asked.rule.sizes.keys() else ()
     present = ((assignment, False) for assignment in itertools.chain(_present(asked), ({},), planned))
     for assignment, exchanged in itertools.chain(present, ((assignment, True) for assignment in _exchanged(asked))):
         if assignment not in yielded:
@@ -321,10 +326,10 @@ def _candidates(asked: Question) -> Iterator[tuple[dict[int, tuple[str, ...]], b
 
 def _present(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
     """Yield the assignments of the operands and of the wanted result, merged in any order, and subsets of these."""
-    mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
+    mesh, rule, wanted = asked.around.mesh, asked.rule, asked.around.wanted
     sources = [
         assigned(mesh, rule, dimensions, spec)
-        for spec, dimensions in zip(asked.lying, rule.operands.values(), strict=True)
+        for spec, dimensions in zip(asked.around.lying, rule.operands.values(), strict=True)
         if any(spec)
     ]
     if wanted is not None and any(wanted):
@@ -349,9 +354,9 @@ def _exchanged(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
 
     An all-to-all reshards the operand to these, which sends less than an all-gather.
     """
-    mesh, rule = asked.mesh, asked.rule
+    mesh, rule = asked.around.mesh, asked.rule
     sending = {factor for message in rule.inside for factor in message.over}
-    for spec, dimensions in zip(asked.lying, rule.operands.values(), strict=True):
+    for spec, dimensions in zip(asked.around.lying, rule.operands.values(), strict=True):
         split = [(factors, axes) for factors, axes in zip(dimensions, spec, strict=False) if axes]
         bound = [(factors, axes) for factors, axes in split if rule.whole | sending >= {*factors}]
         stays = {factors[0]: axes for factors, axes in split if len(factors) == 1 and (factors, axes) not in bound}
@@ -362,21 +367,9 @@ def _exchanged(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
                 yield {**stays, factor: joined}
 
 
-def followed(
-    mesh: Mesh,
-    rule: Rule,
-    assignment: Assignment,
-    shape: tuple[int, ...],
-    itemsize: int,
-    wanted: Spec | None,
-    rounds: int = 1,
-    prices: Prices = BYTES,
-    traffic: Traffic = FUSED,
-) -> PricedAssignment | None:
-    """The layouts and the cost that follow from an assignment; None if it cannot be written.
-
-    `rounds`: the number of times the operation is computed for each time it is completed.
-    """
+def followed(asked: Question, assignment: Assignment) -> PricedAssignment | None:
+    """The layouts and the cost that follow from an assignment; None if it cannot be written."""
+    mesh, prices, rule = asked.around.mesh, asked.around.prices, asked.rule
     if not rule.possible(mesh, assignment):
         return None
     partial = layout(mesh, rule, rule.result, assignment)
@@ -389,27 +382,16 @@ def followed(
     for factor, kind in rule.reduced.items():
         if assignment.get(factor):
             over[kind] = over.get(kind, ()) + assignment[factor]
-    completions = (
-        _completed(mesh, partial, over, scattered, shape, itemsize, wanted, rounds, prices)
-        for scattered in _scatterings(mesh, partial, over, shape, wanted)
-    )
+    completions = (_completed(asked, partial, over, scattered) for scattered in _scatterings(asked, partial, over))
     # Of equals the first, which has the fewest steps after it.
     best = min(completions, key=lambda way: round(way.sent if prices is BYTES else way.cost, prices.digits))
     sent, cost = (sum(getattr(message, of) for message in sendings) for of in ("sent", "cost"))
     shards = math.prod(mesh.axis_size(axes) for axes in assignment.values())
-    computing = traffic.cost(mesh, prices, needed, partial, shards)
+    computing = asked.traffic.cost(mesh, prices, needed, partial, shards)
     return PricedAssignment(
-        assignment,
-        needed,
-        partial,
-        best.over,
-        best.scattered,
-        best.spec,
-        sent + best.sent,
-        computing,
-        cost + best.cost + computing,
-        shards,
-    )
+        assignment, needed, partial, best.over, best.scattered, best.spec,
+        sent + best.sent, computing, cost + best.cost + computing, shards,
+    )  # fmt: skip
 
 
 Scattering: TypeAlias = tuple[tuple[int, tuple[str, ...]], ...]
@@ -431,17 +413,10 @@ class _Completed:
 
 
 def _completed(
-    mesh: Mesh,
-    partial: Spec,
-    over: Mapping[Reduction, tuple[str, ...]],
-    scattered: Scattering,
-    shape: tuple[int, ...],
-    itemsize: int,
-    wanted: Spec | None,
-    rounds: int,
-    prices: Prices,
+    asked: Question, partial: Spec, over: Mapping[Reduction, tuple[str, ...]], scattered: Scattering
 ) -> _Completed:
-    size = moves.local_bytes(mesh, shape, itemsize, partial) if over else 0.0
+    mesh, prices, rounds, wanted = asked.around.mesh, asked.around.prices, asked.around.rounds, asked.around.wanted
+    size = moves.local_bytes(mesh, asked.shape, asked.itemsize, partial) if over else 0.0
     sendings: list[Sending] = []
     entries = list(partial)
     for dimension, axes in scattered:
@@ -458,16 +433,15 @@ def _completed(
     spec = Spec(entries)
     sent, cost = sum(message.sent for message in sendings), sum(message.cost for message in sendings)
     if wanted is not None:
-        steps = moves.moves(mesh, shape, itemsize, spec, wanted, prices)
+        steps = moves.moves(mesh, asked.shape, asked.itemsize, spec, wanted, prices)
         sent += sum(step.sent for step in steps)
         cost += sum(prices.weight(mesh, step) for step in steps)
     return _Completed(rest, scattered, spec, sent, cost)
 
 
-def _scatterings(
-    mesh: Mesh, partial: Spec, over: Mapping[Reduction, tuple[str, ...]], shape: tuple[int, ...], wanted: Spec | None
-) -> Iterator[Scattering]:
+def _scatterings(asked: Question, partial: Spec, over: Mapping[Reduction, tuple[str, ...]]) -> Iterator[Scattering]:
     """Yield the ways to reduce-scatter a sum: towards the wanted layout, then those that need moves after them."""
+    mesh, shape, wanted = asked.around.mesh, asked.shape, asked.around.wanted
     summed = [axis for kind, axes in over.items() if kind in SCATTERED for axis in axes]
     if wanted is None or not summed:
         yield ()

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TypeAlias
 
-from runner.base.layout import Mesh, Spec
+from runner.base.layout import Spec
 from runner.base.lazy import dataclass
-from runner.compiled.estimate.prices import Prices
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation
 from runner.programs.derivation import (
@@ -29,35 +28,12 @@ from runner.programs.derivation import (
 from runner.programs.derivation.calls import Call, NotStatic, itemsize
 from runner.programs.derivation.facts import call_of
 from runner.programs.derivation.registry import WAYS, Write, as_written
-from runner.programs.derivation.rules import Assignment, PricedAssignment, Question, Rule, cheapest, choices
+from runner.programs.derivation.rules import Around, PricedAssignment, Question, Rule, cheapest, choices
 from runner.programs.derivation.scopes import Names
 from runner.programs.derivation.values import DeviceValue
 from runner.programs.derivation.work import traffic_of
 
 _Around: TypeAlias = tuple[tuple[Spec, ...], Spec | None, tuple[tuple[int, tuple[str, ...]], ...] | None]
-
-
-@dataclass(frozen=True)
-class Around:
-    """What surrounds an operation in a graph.
-
-    - `lying`: the current layouts of its operands; `wanted`: the layout that its result must have, None if any will do.
-    - `rounds`: the number of times it is computed for each time it is completed.
-    - `in_memory`: the places of the operands that are arrays of the experiment.
-    - `planned`: the assignment that a plan of the whole graph has for it, if there is one; `binding`: whether it is
-      taken although another one costs less here.
-
-    All but the layouts and the assignment are the same whenever it is written.
-    """
-
-    mesh: Mesh
-    prices: Prices
-    lying: tuple[Spec, ...]
-    wanted: Spec | None
-    rounds: int
-    in_memory: frozenset[str]
-    planned: Assignment | None
-    binding: bool
 
 
 @dataclass(frozen=True)
@@ -91,11 +67,8 @@ class Ruled:
         key = around.lying, around.wanted, planned
         if key not in self._ways:
             typed, whole = self.call.result, around.in_memory
-            question = Question(
-                around.mesh, self.rule, around.lying, typed.shape, itemsize(typed.dtype), around.wanted, around.rounds,
-                around.prices, traffic_of(self.call, self.rule, whole), around.planned,
-            )  # fmt: skip
-            self._ways[key] = choices(question)
+            traffic = traffic_of(self.call, self.rule, whole)
+            self._ways[key] = choices(Question(around, self.rule, typed.shape, itemsize(typed.dtype), traffic))
         return self._ways[key]
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 from runner.base import codec, dtypes
 from runner.base.codec import Misfit
-from runner.base.untyped import is_dict, is_list, is_sequence
+from runner.base.untyped import is_dict, is_list, is_mapping, is_sequence
 from runner.experiment.program import Program
 from runner.reports.record.model import ArrayRecord, CompiledProgram, OutputRecord, Pictures, Record
 
@@ -32,7 +32,7 @@ def require(record: Record, data: dict[str, Any]) -> None:
         _array(array, f"arrays.{name}")
     for program, compiled in record.compiled.items():
         for part in ("memory", "cost", "timing", "estimate", "profile"):
-            _finite(getattr(compiled, part), f"programs.{program}.{part}")
+            require_finite(getattr(compiled, part), f"programs.{program}.{part}")
         for name, output in compiled.outputs.items():
             _array(output, f"programs.{program}.outputs.{name}")
             _values(output, f"programs.{program}.outputs.{name}")
@@ -61,19 +61,16 @@ def _programs(record: Record, data: dict[str, Any]) -> None:
             codec.build_at(CompiledProgram, data["programs"][name], f"programs.{name}")
 
 
-def _finite(value: Any, at: str) -> None:
-    """Raise `Misfit` for a measured or estimated number that is NaN or infinite."""
+def require_finite(value: object, at: str = "") -> None:
+    """Raise `Misfit` for a number of a value that is NaN or infinite; `at`: the path of the value in its file."""
     if isinstance(value, float) and not math.isfinite(value):
         raise Misfit(f"{at} is {value}, not a finite number")
-    if is_dataclass(value):
-        for field_of_value in fields(value):
-            _finite(getattr(value, field_of_value.name), f"{at}.{field_of_value.name}")
-    elif is_dict(value):
-        for key, inner in value.items():
-            _finite(inner, f"{at}.{key}")
-    elif is_sequence(value):
+    if is_sequence(value):
         for number, inner in enumerate(value):
-            _finite(inner, f"{at}[{number}]")
+            require_finite(inner, f"{at}[{number}]")
+    elif is_dataclass(value) or is_mapping(value):
+        for key, inner in (vars(value) if is_dataclass(value) else value).items():
+            require_finite(inner, f"{at}.{key}" if at else str(key))
 
 
 def _array(array: ArrayRecord, at: str) -> None:

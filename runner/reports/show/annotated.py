@@ -12,6 +12,7 @@ from runner.base.lazy import dataclass
 from runner.base.printable import printable
 from runner.base.words import bytes_text
 from runner.compiled.explanation.model import Explanation, PlacedCollective, PlannedLayout
+from runner.graph.sharding import ring
 
 SHORT = {
     "all-gather": "AG", "all-reduce": "AR", "reduce-scatter": "RS", "all-to-all": "A2A", "collective-permute": "CP",
@@ -121,13 +122,12 @@ def _entries(explanation: Explanation) -> dict[str, list[MarginEntry]]:
 
 
 def _entry(kind: str, over: str, gradient: bool, alike: Sequence[PlacedCollective]) -> MarginEntry:
-    runs = executions.total((entry.count, entry.branches, 1) for entry in alike)
     return MarginEntry(
         kind=kind,
         over=over,
         gradient=gradient,
-        runs=executions.short(runs).replace(" to ", "–"),
-        sent=executions.most(executions.total((e.count, e.branches, e.bytes_sent) for e in alike)),
+        runs=executions.short(ring.runs(alike)).replace(" to ", "–"),
+        sent=executions.most(ring.total(alike)),
         inserted=all(entry.inserted for entry in alike),
         callers=list({tuple(entry.callers): entry.callers for entry in alike if entry.callers}.values()),
         reasons=list(dict.fromkeys(entry.why.text for entry in alike if entry.why is not None)),

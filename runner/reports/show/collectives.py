@@ -8,12 +8,16 @@ from dataclasses import replace
 
 from runner.base import executions
 from runner.base.executions import Count, Part, Range
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.base.words import bytes_text
 from runner.base.words import listed as names_listed
+from runner.compiled.evidence import words
 from runner.compiled.evidence.model import Collective
-from runner.compiled.evidence.words import NOBODY, because, collective, subject, summary
+from runner.compiled.explanation.model import over
+from runner.compiled.why.least import joined
 from runner.experiment.program import Program
+from runner.graph.sharding import ring
 from runner.graph.sharding.propagation import Reshard
 from runner.reports.record.model import Record
 from runner.reports.show.table import Table
@@ -59,7 +63,8 @@ def brief(record: Record) -> tuple[Table[str], str | None]:
     """
     rows = explained(record, in_brief)
     folds = len(rows) > SHOWN and not record.explain
-    table = [_folded(group) for group in _ways(rows)] if folds else [row.cells for row in rows]
+    of_places = _ways(explained(record, _innermost)) if folds else []
+    table = [_folded(group) for group in of_places] if folds else [row.cells for row in rows]
     alike = {k for k in (HEAD.index("dtype"),) if len({row[k] for row in table}) == 1}
     alike |= {HEAD.index("in → out per device")} if folds else set()
     alike |= {HEAD.index("programs")} if len(record.programs) == 1 else set()
@@ -74,11 +79,7 @@ def brief(record: Record) -> tuple[Table[str], str | None]:
 
 def _ways(rows: Sequence[ExplainedRow]) -> list[list[ExplainedRow]]:
     """Group rows by kind, axes, dtype, who asks for them, and programs."""
-    groups: dict[tuple[str, ...], list[ExplainedRow]] = {}
-    for row in rows:
-        kind, _, over, _, _, _, *others = row.cells
-        groups.setdefault((kind, over, *others), []).append(row)
-    return list(groups.values())
+    return list(by_key(((row.cells[0], row.cells[2], *row.cells[6:]), row) for row in rows).values())
 
 
 def _folded(group: Sequence[ExplainedRow]) -> tuple[str, ...]:
@@ -96,10 +97,17 @@ def _folded(group: Sequence[ExplainedRow]) -> tuple[str, ...]:
 
 def in_brief(entry: Collective) -> Collective:
     """Name the lines of a collective by their places: `fun.py:5` for `fun.py:5 q, k, v = x @ w`."""
-    between = entry.between
-    if between is not None:
-        between = replace(between, source=_places(between.source), to=_places(between.to))
-    return replace(entry, nodes=_places(entry.nodes), between=between)
+    return _named(entry, _places)
+
+
+def _innermost(entry: Collective) -> Collective:
+    """Name the lines of a collective by their places alone: `ops.py:8` for `fun.py:5 gather(w) → ops.py:8`."""
+    return _named(entry, _last)
+
+
+def _named(entry: Collective, names: Callable[[Sequence[str]], list[str]]) -> Collective:
+    between = entry.between and replace(entry.between, source=names(entry.between.source), to=names(entry.between.to))
+    return replace(entry, nodes=names(entry.nodes), between=between)
 
 
 def several_in_brief(entry: Collective) -> Collective:
@@ -110,6 +118,19 @@ def several_in_brief(entry: Collective) -> Collective:
 
 def _places(lines: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(_LINE.sub(r"\1", line) for line in lines))
+
+
+def _last(lines: Sequence[str]) -> list[str]:
+    return _places([line.rpartition(" → ")[2] for line in lines])
+
+
+def places(lines: Sequence[str]) -> str:
+    """Name lines by their places alone: `fun.py:5, :6` for `fun.py:9 f(x) → fun.py:5` and `fun.py:6 y = x`."""
+    return _in_one_file(joined(_last(lines)))
+
+
+def _in_one_file(named: str) -> str:
+    return _IN_ONE_FILE.sub(lambda lines: lines[0].replace(f" and {lines[1]}", ", "), named)
 
 
 _LINE = re.compile(r"(\S+\.py:\d+)(?: (?!→)[^→]*[^→\s])?")
@@ -124,27 +145,18 @@ def explained(record: Record, named: Callable[[Collective], Collective] = lambda
     grouped: dict[tuple[str, ...], dict[str, list[Collective]]] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
-        alike: dict[tuple[str, ...], list[Collective]] = {}
-        for entry in listed:
-            alike.setdefault(_alike(named(entry)), []).append(entry)
+        alike = by_key((_alike(named(entry)), entry) for entry in listed)
         for cells, entries in alike.items():
-            runs = executions.total([(entry.count, entry.branches, 1) for entry in entries])
-            row = (*cells[:3], "unknown" if runs is None else executions.short(runs), *cells[3:])
+            row = (*cells[:3], words.runs(entries), *cells[3:])
             grouped.setdefault(row, {})[program] = entries
-    return [
-        ExplainedRow(
-            (*row, _all_or([*by_program], programs)),
-            tuple(dict.fromkeys(because(e.why) for each in by_program.values() for e in each if e.why is not None)),
-            _in_a_line([named(entry) for each in by_program.values() for entry in each]),
-            {program: _parts(entries) for program, entries in by_program.items()},
-        )
-        for row, by_program in grouped.items()
-    ]
-
-
-def _in_a_line(entries: Sequence[Collective]) -> str:
-    """Return the first reason of alike collectives in brief; nothing without one."""
-    return next((summary(entry.why, entry.nodes) for entry in entries if entry.why is not None), "")
+    rows: list[ExplainedRow] = []
+    for row, by_program in grouped.items():
+        known = [(entry, entry.why) for entries in by_program.values() for entry in entries if entry.why is not None]
+        brief = next((words.summary(why, named(entry).nodes) for entry, why in known), "")
+        reasons = tuple(dict.fromkeys(words.because(why) for _, why in known))
+        parts = {program: _parts(entries) for program, entries in by_program.items()}
+        rows.append(ExplainedRow((*row, _all_or([*by_program], programs)), reasons, brief, parts))
+    return rows
 
 
 def together(group: Sequence[ExplainedRow]) -> str:
@@ -152,7 +164,7 @@ def together(group: Sequence[ExplainedRow]) -> str:
     totals = [executions.total(parts) for parts in _by_program(group).values()]
     if None in totals:
         return "an unknown number of bytes"
-    texts = [_bytes_text(total) for total in sorted(totals, key=_most)]
+    texts = [words.total(total) for total in sorted(totals, key=_most)]
     if any(isinstance(total, Range) for total in totals):
         return texts[-1]
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
@@ -183,39 +195,21 @@ def totals(record: Record) -> list[str]:
     by_text: dict[str, list[str]] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
-        kinds: dict[str, list[Part]] = {}
-        axes: dict[str, list[Part]] = {}
-        for entry in listed:
-            if entry.bytes_sent is None or entry.alone:
-                continue
-            part = entry.count, entry.branches, entry.bytes_sent
-            kinds.setdefault(entry.kind, []).append(part)
-            axes.setdefault("groups along no axis" if entry.axes is None else " and ".join(entry.axes), []).append(part)
-        if sum(map(len, kinds.values())) < 2:
+        moving = [entry for entry in listed if entry.bytes_sent is not None and not entry.alone]
+        if len(moving) < 2:
             continue
-        of_axes = [f"over {over} {_sent(parts)}" for over, parts in axes.items()]
-        of_kinds = [f"{kind} {_sent(parts)}" for kind, parts in kinds.items()]
+        kinds = by_key((entry.kind, entry) for entry in moving)
+        axes = by_key((f"over {over(entry)}", entry) for entry in moving)
         if len(kinds) == len(axes) == 1:
-            (kind,), (over,) = kinds, axes
-            text = f"{kind} over {over} {_sent(kinds[kind])}"
+            text = f"{moving[0].kind} over {over(moving[0])} {words.total(ring.total(moving))}"
         else:
-            text = f"{', '.join(of_kinds)}; {', '.join(of_axes)}"
+            sides = ([f"{name} {words.total(ring.total(of))}" for name, of in side.items()] for side in (kinds, axes))
+            text = "; ".join(map(", ".join, sides))
         by_text.setdefault(text, []).append(program)
     return [
         f"total: {text}" if names == list(programs) else f"total of {names_listed(names)}: {text}"
         for text, names in by_text.items()
     ]
-
-
-def _sent(parts: list[Part]) -> str:
-    """Sum the bytes of collectives over all their executions; of alternative branches the largest counts."""
-    return _bytes_text(executions.total(parts))
-
-
-def _bytes_text(sent: Count) -> str:
-    if sent is None:
-        return "unknown"
-    return f"at most {bytes_text(sent.max)}" if isinstance(sent, Range) else bytes_text(sent)
 
 
 def _most(sent: Count) -> int:
@@ -247,12 +241,10 @@ def reasons(record: Record) -> list[str]:
     for program, listed in programs.items():
         for entry in listed:
             if entry.why is not None:
-                programs_of = of_collective.setdefault((because(entry.why), collective(entry)), [])
+                programs_of = of_collective.setdefault((words.because(entry.why), words.collective(entry)), [])
                 programs_of += [program] if program not in programs_of else []
                 named |= dict.fromkeys(entry.why.keys)
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for (reason, text), names in of_collective.items():
-        by_reason.setdefault((reason, _all_or(names, programs)), []).append(text)
+    by_reason = by_key(((reason, _all_or(names, programs)), text) for (reason, text), names in of_collective.items())
     texts: list[str] = []
     programs_of_part: dict[str, str] = {}
     for (reason, names), collectives in by_reason.items():
@@ -298,12 +290,11 @@ def _compiled(record: Record) -> dict[str, list[Collective]]:
 
 
 def _alike(entry: Collective) -> tuple[str, ...]:
-    axes = entry.axes
     return (
         entry.kind,
-        _IN_ONE_FILE.sub(lambda lines: lines[0].replace(f" and {lines[1]}", ", "), subject(entry)),
-        "groups along no axis" if axes is None else ", ".join(axes) or NOBODY,
-        " → ".join(dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out))),
+        _in_one_file(words.subject(entry)),
+        words.over(entry),
+        words.sizes(entry),
         "unknown" if entry.bytes_sent is None else bytes_text(entry.bytes_sent),
         entry.dtype,
         _how(entry),

@@ -69,6 +69,17 @@ def say(text: str = "", style: str = "") -> None:
     show_lines([[(part, style)] for line in text.split("\n") for part in wrapped(line, width)])
 
 
+def tell(sentence: str) -> None:
+    """Print a sentence that nothing parses, within the terminal, or within 100 columns."""
+    say_all(wrapped(printable(sentence), room() or PLAIN))
+
+
+def say_all(texts: Iterable[str], style: str = "") -> None:
+    """Print texts, each on lines of its own."""
+    for text in texts:
+        say(text, style)
+
+
 def wrapped(line: str, width: int) -> list[str]:
     """Wrap a line at a width and indent the continuation. A long word, such as a path, stays whole."""
     indent = line[: len(line) - len(line.lstrip())] + "  "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runner.base import executions
+from runner.base.grouping import by_key
 from runner.base.words import share_text, time_text
-from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime
+from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime, named
 from runner.reports.show.table import Table, Texts
 
 HEAD = (
@@ -57,10 +58,7 @@ def compared(estimates: Mapping[str, Estimate]) -> Texts:
 def beneath(estimates: Mapping[str, Estimate], *, complete: bool) -> list[str]:
     """Return notes: programs that exceed the memory, what the estimates omit, and if `complete` each line's time."""
     lines = [f"{program} does not fit into the memory" for program, entry in estimates.items() if entry.fits is False]
-    sentences: dict[str, list[str]] = {}
-    for program, estimate in estimates.items():
-        for sentence in estimate.unknown:
-            sentences.setdefault(sentence, []).append(program)
+    sentences = by_key((sentence, program) for program, estimate in estimates.items() for sentence in estimate.unknown)
     shown = list(sentences.items())[: None if complete else _MOST]
     for sentence, programs in shown:
         lines.append(sentence if len(programs) == len(estimates) else f"{', '.join(programs)}: {sentence}")
@@ -74,8 +72,8 @@ def beneath(estimates: Mapping[str, Estimate], *, complete: bool) -> list[str]:
 
 
 def _line(line: LineTime) -> str:
-    of = ", ".join(line.nodes) or "what belongs to no line"
-    return f"{of}: {time_text(line.seconds)}, {line.flops:.3g} flops and {line.bytes:.3g} bytes, bound by {line.bound}"
+    did = f"{line.flops:.3g} flops and {line.bytes:.3g} bytes"
+    return f"{named(line.nodes)}: {time_text(line.seconds)}, {did}, bound by {line.bound}"
 
 
 def _collective(entry: CollectiveTime) -> str:

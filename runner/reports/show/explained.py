@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.base import executions
-from runner.base.executions import Count, Part, Range
+from runner.base.executions import Range
+from runner.base.grouping import by_key
 from runner.base.words import bytes_text, listed, time_text
+from runner.compiled.evidence import words
 from runner.compiled.evidence.model import Collective, Profile
-from runner.compiled.evidence.words import NOBODY, because, summary
 from runner.compiled.explanation.dumps import DumpedModule
 from runner.compiled.explanation.model import Buffer, Explanation, PlacedCollective
+from runner.graph.sharding import ring
 from runner.reports.show import estimates, measured
-from runner.reports.show.console import print_table, say
+from runner.reports.show.console import print_table, say, say_all
 from runner.reports.show.table import Table, Texts
 
 COLLECTIVES = ("collective", "line", "over", "of", "runs", "in → out per device", "sends in all", "how")
@@ -32,14 +34,12 @@ _ARGUMENTS = 4
 def text(explanation: Explanation, *, complete: bool = False) -> None:
     """Print an explanation; if not `complete`, only the first rows of its long tables."""
     most = None if complete else SHOWN
-    for line in head(explanation):
-        say(line, "bold")
+    say_all(head(explanation), "bold")
     rows = collectives(explanation)
     if rows:
         say()
         _collectives(explanation, rows, complete=complete)
-    for line in totals(explanation):
-        say(line)
+    say_all(totals(explanation))
     if explanation.profile is not None:
         _measured(explanation, explanation.profile, complete=complete)
     rows = lines(explanation)
@@ -47,23 +47,19 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
         say()
         _table(line_columns(explanation), rows, most)
     say()
-    for line in memory(explanation):
-        say(line)
+    say_all(memory(explanation))
     if explanation.buffers:
         _table(BUFFERS, [buffer_row(buffer) for buffer in explanation.buffers], most and most // 3)
     if explanation.estimate is not None:
         say()
-        for line in estimates.head({"": explanation.estimate}):
-            say(line)
+        say_all(estimates.head({"": explanation.estimate}))
         (row,) = estimates.rows({"": explanation.estimate})
         print_table(Table(estimates.HEAD[1:], [row[1:]]))
-        for line in estimates.beneath({"": explanation.estimate}, complete=False):
-            say(line)
+        say_all(estimates.beneath({"": explanation.estimate}, complete=False))
     below = notes(explanation)
     if below:
         say()
-    for line in below:
-        say(line)
+    say_all(below)
 
 
 def _collectives(explanation: Explanation, rows: Sequence[tuple[str, ...]], *, complete: bool) -> None:
@@ -80,17 +76,14 @@ def _collectives(explanation: Explanation, rows: Sequence[tuple[str, ...]], *, c
 
 def _because(entries: Sequence[PlacedCollective], *, complete: bool) -> list[str]:
     """The reasons of alike collectives, each once; in brief the first."""
-    known = [entry for entry in entries if entry.why is not None]
-    texts = dict.fromkeys(
-        because(entry.why) if complete else summary(entry.why, entry.nodes) for entry in known if entry.why is not None
-    )
+    known = [(entry.why, entry.nodes) for entry in entries if entry.why is not None]
+    texts = dict.fromkeys(words.because(why) if complete else words.summary(why, nodes) for why, nodes in known)
     return [*texts] if complete else [*texts][:1]
 
 
 def _measured(explanation: Explanation, profile: Profile, *, complete: bool) -> None:
     say()
-    for line in measured.head(profile):
-        say(line)
+    say_all(measured.head(profile))
     rows = measured_collectives(explanation)
     if rows:
         _table(measured.COLLECTIVES, rows, None if complete else SHOWN)
@@ -100,7 +93,7 @@ def _measured(explanation: Explanation, profile: Profile, *, complete: bool) -> 
 
 def measured_collectives(explanation: Explanation) -> list[tuple[str, ...]]:
     """The rows under `measured.COLLECTIVES`."""
-    return measured.collectives(explanation, lambda entry: (entry.kind, line_of(entry), _over(entry)))
+    return measured.collectives(explanation, lambda entry: (entry.kind, line_of(entry), words.over(entry)))
 
 
 def modules(there: Sequence[DumpedModule]) -> None:
@@ -136,9 +129,9 @@ def collectives(explanation: Explanation) -> list[tuple[str, ...]]:
     return [
         (
             *alike[:4],
-            _runs(entries),
+            words.runs(entries),
             *alike[4:5],
-            _bytes(executions.total((e.count, e.branches, e.bytes_sent) for e in entries)),
+            words.total(ring.total(entries)),
             *alike[5:],
         )
         for alike, entries in _grouped(explanation)
@@ -147,37 +140,20 @@ def collectives(explanation: Explanation) -> list[tuple[str, ...]]:
 
 def _grouped(explanation: Explanation) -> list[tuple[tuple[str, ...], list[PlacedCollective]]]:
     """The collectives that share a row, by what they share; those for which a device sends most first."""
-    grouped: dict[tuple[str, ...], list[PlacedCollective]] = {}
-    for entry in explanation.moving:
-        grouped.setdefault(_alike(entry), []).append(entry)
-    return sorted(grouped.items(), key=lambda item: -_most(item[1]))
-
-
-def _most(entries: Sequence[Collective]) -> int:
-    return executions.most(executions.total((e.count, e.branches, e.bytes_sent) for e in entries)) or 0
-
-
-def _runs(entries: Sequence[Collective]) -> str:
-    parts: list[Part] = [(entry.count, entry.branches, 1) for entry in entries]
-    together = executions.total(parts)
-    return "unknown" if together is None else executions.short(together)
+    grouped = by_key((_alike(entry), entry) for entry in explanation.moving)
+    return sorted(grouped.items(), key=lambda item: -(executions.most(ring.total(item[1])) or 0))
 
 
 def _alike(entry: PlacedCollective) -> tuple[str, ...]:
     taken = [name for name in entry.between.source if name not in entry.nodes] if entry.between else []
-    sizes = dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out))
     return (
         entry.kind,
         line_of(entry),
-        _over(entry),
+        words.over(entry),
         ", ".join(taken) or "–",
-        f"{' → '.join(sizes)} {entry.dtype}",
+        f"{words.sizes(entry)} {entry.dtype}",
         _how(entry),
     )
-
-
-def _over(entry: Collective) -> str:
-    return "groups along no axis" if entry.axes is None else ", ".join(entry.axes) or NOBODY
 
 
 def line_of(entry: PlacedCollective) -> str:
@@ -217,15 +193,9 @@ def totals(explanation: Explanation) -> list[str]:
         return ["the collectives are not known"]
     if not explanation.moving:
         return ["no collectives"] if not explanation.missing else ["no collective could be read"]
-    by_kind = [f"{kind} {_bytes(sent)}" for kind, sent in explanation.sent_by_kind().items()]
-    by_axis = [f"over {axis} {_bytes(sent)}" for axis, sent in explanation.sent_by_axis().items()]
-    return [f"a device sends {_bytes(explanation.sent())} in a run: {', '.join(by_kind)}; {', '.join(by_axis)}"]
-
-
-def _bytes(sent: Count) -> str:
-    if sent is None:
-        return "unknown"
-    return f"at most {bytes_text(sent.max)}" if isinstance(sent, Range) else bytes_text(sent)
+    by_kind = [f"{kind} {words.total(sent)}" for kind, sent in explanation.sent_by_kind().items()]
+    by_axis = [f"over {axis} {words.total(sent)}" for axis, sent in explanation.sent_by_axis().items()]
+    return [f"a device sends {words.total(explanation.sent())} in a run: {', '.join(by_kind)}; {', '.join(by_axis)}"]
 
 
 def reasons(explanation: Explanation, *, complete: bool) -> list[list[str]]:
@@ -254,7 +224,7 @@ def lines(explanation: Explanation) -> list[tuple[str, ...]]:
         (
             name,
             str(counts.get(name, "")) or "–",
-            _bytes(sent[name]) if name in sent else "–",
+            words.total(sent[name]) if name in sent else "–",
             f"{flops[name]:.3g}" if flops.get(name) else "–",
             bytes_text(round(moved[name])) if moved.get(name) else "–",
             *([time_text(times[name]) if name in times else "–"] if explanation.profile is not None else []),
@@ -324,9 +294,7 @@ def notes(explanation: Explanation) -> list[str]:
 
 def _together(sentences: Sequence[str]) -> list[str]:
     """Sentences about instructions; those that differ in the name that they begin with are one."""
-    alike: dict[str, list[str]] = {}
-    for sentence in sentences:
-        alike.setdefault(sentence.partition(" ")[2], []).append(sentence)
+    alike = by_key((sentence.partition(" ")[2], sentence) for sentence in sentences)
     return [
         first + (f" (and so for {len(others)} other{'s' if len(others) > 1 else ''})" if others else "")
         for first, *others in alike.values()

@@ -11,8 +11,8 @@ from runner.base import codec, plain
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.compiled.evidence.model import Collective
-from runner.compiled.explanation import files, laid, meshes, modules
-from runner.compiled.explanation.model import Explanation
+from runner.compiled.explanation import files, meshes, modules
+from runner.compiled.explanation.model import Explanation, layouts_of
 from runner.compiled.explanation.modules import Known, UnreadableModule
 from runner.graph.sharding.propagation import PlannedOperation
 from runner.graph.source import Frame
@@ -89,7 +89,7 @@ def _laid_out(explanation: Explanation, file: Path, frames: Mapping[str, Frame])
         frame = frames.get(line)
         return None if frame is None else names.get((frame.file, frame.line))
 
-    return replace(explanation, layouts=laid.layouts(operations, name))
+    return replace(explanation, layouts=layouts_of(operations, name))
 
 
 def _same(left: Explanation, right: Explanation) -> bool:

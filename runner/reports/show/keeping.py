@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.base.grouping import by_key
 from runner.base.words import bytes_text, listed
 from runner.link.events import Cost, Memory
 from runner.reports.record.model import CompiledProgram, Record
@@ -9,14 +10,11 @@ from runner.reports.record.model import CompiledProgram, Record
 
 def lines(record: Record) -> list[str]:
     """Compare each program with and without its rematerialisation; programs with equal figures share a line."""
-    alike: dict[str, list[str]] = {}
-    for name, program in record.compiled.items():
-        comparison = _comparison(program)
-        if comparison:
-            alike.setdefault(comparison, []).append(name)
+    alike = by_key((_comparison(program), name) for name, program in record.compiled.items())
     return [
         f"{listed(names)} rematerialise{'s' if len(names) == 1 else ''}: {comparison}"
         for comparison, names in alike.items()
+        if comparison
     ]
 
 

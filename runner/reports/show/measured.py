@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
+from runner.base.grouping import by_key
 from runner.base.words import time_text
 from runner.compiled.evidence.model import Profile, ProfiledCollective, ProfiledDevice
 from runner.compiled.explanation.model import Explanation, PlacedCollective
@@ -74,10 +75,7 @@ def collectives(
     measured = {entry.instruction: entry for entry in profile.collectives if entry.seconds is not None}
     least = explanation.estimate.collectives if explanation.estimate is not None else []
     expected = {entry.instruction: entry.seconds for entry in least}
-    grouped: dict[tuple[str, ...], list[PlacedCollective]] = {}
-    for entry in explanation.moving:
-        if entry.instruction in measured:
-            grouped.setdefault(named(entry), []).append(entry)
+    grouped = by_key((named(entry), entry) for entry in explanation.moving if entry.instruction in measured)
     rows = [
         (seconds, (*names, *_cells(entries, [measured[e.instruction] for e in entries], expected)))
         for names, entries in grouped.items()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 
+from runner.base.grouping import by_key
 from runner.base.words import bytes_text, listed
-from runner.compiled.why.least import Gap
+from runner.compiled.why.least import Gap, parts
 from runner.reports.record.model import Mode, Record, alike, compiled_on_mesh
+from runner.reports.show.collectives import places
 
 HEAD = ("program", "view", "who places", "who communicates", "each device sends", "lines")
 
@@ -18,19 +20,18 @@ def compared(record: Record) -> str | None:
     """Return a line on what each program sends; None if all send the same, or too little is known."""
     same = alike(compiled_on_mesh(record.programs))
     sent = {name: each.bytes_sent for name, each in same.items() if each.bytes_sent is not None}
-    by_bytes: dict[str, list[str]] = {}
-    for name, count in sorted(sent.items(), key=lambda pair: pair[1]):
-        by_bytes.setdefault(bytes_text(count) if count else "nothing", []).append(name)
+    ranked = sorted(sent, key=lambda name: sent[name])
+    by_bytes = by_key((bytes_text(sent[name]) if sent[name] else "nothing", name) for name in ranked)
     if len(by_bytes) < 2:
         return None
-    parts: list[str] = []
+    sentences: list[str] = []
     for count, names in by_bytes.items():
         several = len(names) > 1
         whose = "the compiler's programs" if set(names) == _COMPILERS & set(sent) and several else listed(names)
-        verb = "" if parts else f" send{'' if several else 's'}"
-        parts.append(f"{whose}{verb} {count}")
+        verb = "" if sentences else f" send{'' if several else 's'}"
+        sentences.append(f"{whose}{verb} {count}")
     least, most = min(sent.values()), max(sent.values())
-    return f"{', '.join(parts)}{f': {most / least:.3g} ×' if least else ''}"
+    return f"{', '.join(sentences)}{f': {most / least:.3g} ×' if least else ''}"
 
 
 _COMPILERS = {"auto", "constraint", "explicit"}
@@ -46,11 +47,10 @@ def rows(record: Record) -> list[tuple[str, ...]]:
 
 def lines(record: Record) -> list[str]:
     """Say how much more than the least each program sends, and in which lines; equal programs share a line."""
-    programs_of: dict[str, list[str]] = {}
     modes = record.modes or []
-    for mode in modes if len(modes) > 1 else ():
-        if mode.gap is not None:
-            programs_of.setdefault(_gap(mode, mode.gap), []).append(mode.program)
+    programs_of = by_key(
+        (_gap(mode, mode.gap), mode.program) for mode in (modes if len(modes) > 1 else ()) if mode.gap is not None
+    )
     return [f"{listed(names)} send{'s' if len(names) == 1 else ''} {text}" for text, names in programs_of.items()]
 
 
@@ -58,10 +58,15 @@ def _gap(mode: Mode, gap: Gap) -> str:
     more = f"{_sent(mode)}, {gap.program} nothing"
     if gap.times is not None:
         more = f"{gap.times:g} times as much as {gap.program}"
-    lines = sorted(gap.lines.items(), key=lambda pair: pair[1][1] - pair[1][0])
-    parts = [f"{line} {bytes_text(mine)} instead of {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
+    by_place: dict[str, tuple[int, int]] = {}
+    for line, (mine, theirs) in gap.lines.items():
+        place = places(parts(line))
+        before = by_place.get(place, (0, 0))
+        by_place[place] = before[0] + mine, before[1] + theirs
+    lines = sorted(by_place.items(), key=lambda pair: pair[1][1] - pair[1][0])
+    most = [f"{line} {bytes_text(mine)} instead of {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
     rest = f"; {len(lines) - _LINES} more lines differ" if len(lines) > _LINES else ""
-    return f"{more}: {'; '.join(parts)}{rest}"
+    return f"{more}: {'; '.join(most)}{rest}"
 
 
 _LINES = 6

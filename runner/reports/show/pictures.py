@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from runner.base import dtypes
+from runner.base.grouping import by_key
 from runner.base.layout import Layout
 from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, devices_text
@@ -47,6 +49,7 @@ class Grid:
 class ArrayPicture(PicturedArray):
     """The picture of an array or of an output."""
 
+    unit = "shards"
     captions: tuple[str, ...] = ()
     """The programs of each output among several arrays with one layout; `name` has all their names."""
 
@@ -69,11 +72,6 @@ class ArrayPicture(PicturedArray):
     def device_ids(self) -> tuple[int, ...]:
         """Every device that holds a part, ascending."""
         return tuple(sorted({d for shard in self.shards for d in shard.devices}))
-
-    @property
-    def unit(self) -> str:
-        """The unit of a cell."""
-        return "shards"
 
     def grids(self) -> tuple[Grid, ...]:
         """The array as one grid; above rank 2 one grid per block of the leading dimensions, row-major."""
@@ -158,11 +156,11 @@ class MeshPicture(PicturedMesh):
         *_, row_axis, column_axis = "", "", *self.axes
         drawn: list[Grid] = []
         for lead in itertools.product(*map(range, leading)):
-            title = _place(self.axes, lead) if len(self.axes) > 2 else ""
+            title = mesh_place(self.axes, lead) if len(self.axes) > 2 else ""
             cells: list[tuple[Cell, ...]] = []
             for row in range(rows):
                 places = [(*lead, row, column)[-len(self.axes) :] for column in range(columns)]
-                cells.append(tuple(Cell(_place(self.axes, place), (next(ids),)) for place in places))
+                cells.append(tuple(Cell(mesh_place(self.axes, at), (next(ids),)) for at in places))
             drawn.append(
                 Grid(
                     title=title,
@@ -210,11 +208,9 @@ def read(drawn: Pictures) -> tuple[MeshPicture, list[ArrayPicture]]:
 
 def from_layout(
     layout: Layout,
-    *,
     name: str,
     role: Literal["array", "output"],
     dtype: str,
-    itemsize: int,
     dims: Sequence[str | None],
     device_ids: Sequence[int],
     platform: str,
@@ -225,7 +221,7 @@ def from_layout(
     for _, positions in layout.holders():  # blocks of an array without elements have the same ranges
         held.setdefault(layout.ranges(positions[0]), []).extend(device_ids[p] for p in positions)
     shards = tuple(Shard(ranges, tuple(sorted(ids))) for ranges, ids in held.items())
-    spec = str(layout.spec)
+    spec, itemsize = str(layout.spec), dtypes.dtype(dtype).itemsize
     return ArrayPicture(
         name, role, layout.shape, dtype, tuple(dims), spec, shards, itemsize, platform, programs=tuple(programs)
     )
@@ -245,17 +241,12 @@ def merge(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
 
 def alike(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
     """Return each distinct layout once, with the names of all its arrays and outputs, in order."""
-    groups: dict[ArrayPicture, list[ArrayPicture]] = {}
-    for picture in merge(arrays):
-        groups.setdefault(replace(picture, name="", role="array", programs=()), []).append(picture)
+    groups = by_key((replace(picture, name="", role="array", programs=()), picture) for picture in merge(arrays))
     return tuple(group[0] if len(group) == 1 else _joined(group) for group in groups.values())
 
 
 def _joined(group: Sequence[ArrayPicture]) -> ArrayPicture:
-    outputs: dict[str, list[str]] = {}
-    for picture in group:
-        if picture.role == "output":
-            outputs.setdefault(picture.lines()[-1], []).append(picture.name)
+    outputs = by_key((picture.lines()[-1], picture.name) for picture in group if picture.role == "output")
     names = ", ".join(folded(picture.name for picture in group))
     mine = {", ".join(folded(of)): f"{'outputs' if of[1:] else 'output'}{line[6:]}" for line, of in outputs.items()}
     lines = [line if of == names else f"{of}: {line}" for of, line in mine.items()]
@@ -297,8 +288,9 @@ def _index(ranges: Sequence[Range]) -> str:
     return "[" + ", ".join(map(_range, ranges)) + "]"
 
 
-def _place(axes: Sequence[str], place: Sequence[int]) -> str:
-    return ", ".join(f"{axis}={i}" for axis, i in zip(axes, place, strict=False))
+def mesh_place(axes: Sequence[str], coordinates: Sequence[int]) -> str:
+    """Return a place in a mesh as text: `x=0, y=1`."""
+    return ", ".join(f"{axis}={at}" for axis, at in zip(axes, coordinates, strict=False))
 
 
 def _short(name: str) -> str:

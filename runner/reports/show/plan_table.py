@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from runner.base.layout import Spec
-from runner.base.printable import printable
+from runner.base.grouping import by_key
 from runner.base.words import bytes_text, listed
 from runner.experiment import remat
 from runner.experiment.open_layouts import PlanRequest
@@ -13,8 +12,8 @@ from runner.experiment.patterns import folded
 from runner.programs.planning.costs import costs_more
 from runner.programs.planning.plan import NOT_EXAMINED, Alternative, LayoutPlan
 from runner.reports.show import table
-from runner.reports.show.console import PLAIN, room, say, show_lines, wrapped
-from runner.reports.show.plan_layouts import EXCEEDS, amount, differing, short
+from runner.reports.show.console import PLAIN, room, say, show_lines, tell
+from runner.reports.show.plan_layouts import EXCEEDS, amount, differing, layout_texts, short
 from runner.reports.show.table import Table, Texts
 
 
@@ -34,8 +33,7 @@ def optimality(plan: LayoutPlan) -> str:
 def show(plan: LayoutPlan, labels: Mapping[str, str], request: PlanRequest) -> None:
     """Print a plan."""
     for line in figures(plan, request):
-        for part in wrapped(printable(line), room() or PLAIN):
-            say(part)
+        tell(line)
     print()
     show_table(layouts(plan, labels))
     if any(alternative.since == NOT_EXAMINED for alternative in plan.alternatives):
@@ -43,7 +41,7 @@ def show(plan: LayoutPlan, labels: Mapping[str, str], request: PlanRequest) -> N
     print()
     if plan.front:
         kinds = (plan.least, *request.beside)
-        texts = differing([_texts(candidate.layouts) for candidate in plan.front], labels)
+        texts = differing([layout_texts(candidate.layouts) for candidate in plan.front], labels)
         rows = [
             (*(amount(candidate.costs[kind], kind) for kind in kinds), text)
             for candidate, text in zip(plan.front, texts, strict=True)
@@ -95,10 +93,9 @@ def figures(plan: LayoutPlan, request: PlanRequest) -> Iterator[str]:
 
 def layouts(plan: LayoutPlan, labels: Mapping[str, str]) -> Table[str]:
     """Return the table of layouts: arrays, lines and outputs with the same layout, next best and reason in one row."""
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
-    for alternative in plan.alternatives:
-        section = alternative.key.partition(".")[0]
-        groups.setdefault((section, *_cells(alternative, plan)), []).append(short(alternative.key, labels))
+    groups = by_key(
+        ((each.key.partition(".")[0], *_cells(each, plan)), short(each.key, labels)) for each in plan.alternatives
+    )
     rows = [
         (f"{_SECTIONS.get(section, '')}{', '.join(_numbered(folded(names))).lstrip('/')}", layout, following, since)
         for (section, layout, following, since), names in groups.items()
@@ -125,10 +122,6 @@ def _cells(each: Alternative, plan: LayoutPlan) -> tuple[str, str, str]:
     more = f" +{amount(each.more, plan.least)}" if each.more else ""
     following = "" if each.next is None else each.next.yaml() + more
     return each.spec.yaml(), following, "" if each.since == NOT_EXAMINED else each.since
-
-
-def _texts(layouts: Mapping[str, Spec]) -> dict[str, str]:
-    return {key: spec.yaml() for key, spec in layouts.items()}
 
 
 def list_text(shape: Sequence[int]) -> str:

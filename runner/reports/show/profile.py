@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.base.words import time_text
 from runner.compiled.evidence.model import Profile, ProfiledCollective, ProfiledNode, Seconds
@@ -56,10 +57,8 @@ def _entries(profile: Profile) -> Iterator[_Entry]:
 
 def head(profiles: Mapping[str, Profile]) -> list[str]:
     """What a device does in a run of each program, a sentence each; of equal sentences one."""
-    programs: dict[str, list[str]] = {}
-    for program, profile in profiles.items():
-        for sentence in measured.head(profile) if profile.by_device else ():
-            programs.setdefault(sentence, []).append(program)
+    known = {program: profile for program, profile in profiles.items() if profile.by_device}
+    programs = by_key((sentence, program) for program in known for sentence in measured.head(known[program]))
     return [f"{', '.join(names)}: {sentence}" for sentence, names in programs.items()]
 
 

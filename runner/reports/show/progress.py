@@ -1,4 +1,4 @@
-"""Shows the current activity on the terminal, after two seconds of waiting.
+"""Shows the current activity on the terminal, within two seconds of its beginning.
 
 A bar shows the share that is done, where it is known: of a run's programs, of a sweep's points. Without a terminal a
 line is printed every ten seconds, unless nothing has happened since the last one.
@@ -13,10 +13,11 @@ import time
 from types import TracebackType
 from typing import Self
 
+from runner.base.invocation import began
 from runner.base.printable import printable, raw
 
-PATIENCE = 2.0
-"""Seconds after which the line appears."""
+PATIENCE = 1.8
+"""Seconds after the beginning of a command, or of a call, until the line appears."""
 
 _EVERY = 0.5
 """Seconds between two updates."""
@@ -36,7 +37,7 @@ class _ProgressLine:
 
     def __init__(self, every: float | None = None) -> None:
         self._every = PIPED if every is None else every
-        self._started = time.monotonic()
+        self._started = began()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -71,7 +72,7 @@ class _ProgressLine:
             self._thread.join()
 
     def _show(self, live: bool) -> None:
-        first, later = (PATIENCE, _EVERY) if live else (self._every, self._every)
+        first, later = (max(PATIENCE - self.seconds, 0.0), _EVERY) if live else (self._every, self._every)
         wait, shown, news = first, False, None
         while not self._over.wait(wait):
             if live:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
 
 from runner.base.lazy import dataclass
 from runner.base.printable import escape
@@ -69,14 +68,6 @@ class Card:
     def width(self) -> float:
         """The width of the card with its padding."""
         return max(self.head.width, self.body.width) + 2 * PAD
-
-
-class _HasWidth(Protocol):
-    @property
-    def width(self) -> float: ...
-
-
-_Sized = TypeVar("_Sized", bound=_HasWidth)
 
 
 def document(title: str, summary: str, legend: str, description: str, cards: Sequence[Card]) -> str:
@@ -155,9 +146,9 @@ def _page(cards: Sequence[Card]) -> Box:
     return Box(page, y - GAP, "".join(parts))
 
 
-def _rows(boxes: Sequence[_Sized], width: float) -> list[list[_Sized]]:
+def _rows(boxes: Sequence[Card], width: float) -> list[list[Card]]:
     """Split boxes into rows, as many in each as fit."""
-    rows: list[list[_Sized]] = []
+    rows: list[list[Card]] = []
     room = 0.0
     for box in boxes:
         if rows and box.width + GAP <= room:
@@ -188,12 +179,12 @@ def rect(
     return f'<rect {place}{rounded}{marked} fill="{fill}"{line}/>'
 
 
-def stripes(x: float, y: float, w: float, h: float, fills: Sequence[str], least: float = 6) -> str:
-    """Return a rectangle in diagonal stripes of all `fills`, each colour twice if no stripe gets narrower than `least`.
+def stripes(x: float, y: float, w: float, h: float, fills: Sequence[str]) -> str:
+    """Return a rectangle in diagonal stripes of all `fills`, each colour twice if no stripe gets narrower than 6.
 
     Diagonal, since vertical ones would look like a split. If there are too many colours, a sample in their order.
     """
-    room = max(int((w + h) / least), 1)
+    room = max(int((w + h) / 6), 1)
     if len(fills) > room:
         fills = [fills[k * (len(fills) - 1) // max(room - 1, 1)] for k in range(room)]
     count = len(fills) * max(1, min(2, room // len(fills)))

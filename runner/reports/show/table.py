@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.base.printable import printable
 from runner.reports.show.status import look
@@ -73,6 +74,11 @@ def markdown(table: Texts) -> list[str]:
     return [written[0], "|---" * len(table.head) + "|", *written[1:]]
 
 
+def text(lines: Iterable[Line]) -> str:
+    """Return lines as text without styles."""
+    return "\n".join("".join(piece for piece, _ in line).rstrip() for line in lines)
+
+
 def lines(table: Texts, room: int | None = None) -> list[Line]:
     """Return the table within `room` columns (None: unlimited).
 
@@ -112,9 +118,7 @@ def _without_constant(head: list[str], rows: list[list[_Styled]]) -> tuple[list[
 def _grouped(head: list[str], rows: list[list[_Styled]], by: Sequence[int], room: int) -> list[Line] | None:
     """Return the table with the values of some columns above their rows; None if it does not fit either."""
     others = [k for k in range(len(head)) if k not in by]
-    groups: dict[str, list[list[_Styled]]] = {}
-    for row in rows:
-        groups.setdefault(": ".join(row[k][0] for k in by), []).append([row[k] for k in others])
+    groups = by_key((": ".join(row[k][0] for k in by), [row[k] for k in others]) for row in rows)
     rest, every = [head[k] for k in others], [row for group in groups.values() for row in group]
     least = _least(rest, every)
     if _total(least) > room:

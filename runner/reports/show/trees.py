@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from runner.base import dtypes
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.base.words import bytes_text
 from runner.reports.record.model import ArrayRecord, Record
@@ -50,10 +51,7 @@ def _leaf(name: str, array: ArrayRecord) -> _Leaf:
 
 def _children(leaves: Iterable[_Leaf], prefix: tuple[str, ...]) -> dict[tuple[str, ...], list[_Leaf]]:
     """Return the children of a node with their leaves, the largest first."""
-    children: dict[str, list[_Leaf]] = {}
-    for leaf in leaves:
-        if leaf.path != prefix:
-            children.setdefault(leaf.path[len(prefix)], []).append(leaf)
+    children = by_key((leaf.path[len(prefix)], leaf) for leaf in leaves if leaf.path != prefix)
     parts = sorted(children.values(), key=lambda each: -_per_device(each))
     return {_common([leaf.path for leaf in part]): part for part in parts}
 

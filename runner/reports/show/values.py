@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runner.base import dtypes
+from runner.base.grouping import by_key
 from runner.base.words import listed
 from runner.reports.record.model import OutputRecord
 
@@ -41,9 +42,7 @@ def lines(
     for name in names[:most]:
         held = {program: has[name] for program, has in outputs.items() if name in has}
         held = {program: output for program, output in held.items() if _is_small(output)}
-        groups: dict[str, list[str]] = {}
-        for program, output in held.items():
-            groups.setdefault(_rounded(output.values, output.dtype), []).append(program)
+        groups = by_key((_rounded(output.values, output.dtype), program) for program, output in held.items())
         for programs in groups.values():
             drawn += [*_value(name, {program: held[program] for program in programs}, len(groups) > 1, width), ""]
     if most is not None and (rest := names[most:]):

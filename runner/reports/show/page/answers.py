@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.reports.record import measures
@@ -32,9 +32,7 @@ def part(sweep: MeasuredSweep) -> Part:
         names = f"The runs are of several experiments, {listed(experiments)}: no layout is the answer for all."
         return Part("answer", "Answer", tag("p", names))
     sizes = sweep.sizes
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in sweep.rows if not sweep.candidates else sweep.candidates:
-        groups.setdefault(tuple(row.keys[key] for key in sizes), []).append(row)
+    groups = by_key((tuple(row.keys[key] for key in sizes), row) for row in sweep.candidates or sweep.rows)
     best_of = {size: _best(sweep, groups[size]) for size in sorted(groups, key=lambda size: [natural(n) for n in size])}
     if not any(best_of.values()):
         return Part("answer", "Answer", tag("p", _without_best(sweep, groups.values())))
@@ -108,8 +106,7 @@ def _chosen_of(sweep: MeasuredSweep, rows: Sequence[Row], measure: str) -> _Choi
     order = [measure, *(name for name in _FIRST if name != measure and name in sweep.ranked)]
 
     def cost(row: Row) -> tuple[float, ...]:
-        values = (row.measures.get(name) for name in order)
-        return tuple(math.inf if value is None else value for value in values)
+        return tuple(row.cost(name) for name in order)
 
     known = [
         row
@@ -216,7 +213,7 @@ def _by_size(
         if best is None:
             return tag("span", "nothing to choose", class_="told")
         first, others = best.rows[0], len(best.rows) - 1
-        words = " ".join([*([first.program] if first.program else []), *_chosen(first, sizes)]) or sweep.name(first)
+        words = " ".join(filter(None, [first.program, first.overrides(sizes)])) or sweep.name(first)
         way = sweep.link(first)
         more = f", and {others} alike" if others else ""
         most = f"the most {text(name, best.of(best.worst))}"
@@ -237,15 +234,8 @@ def _by_size(
     return table(caption, Table(("size", *map(title, names)), rows), kind="small")
 
 
-def _chosen(row: Row, sizes: Sequence[str]) -> list[str]:
-    """Return the swept values of a row without the sizes."""
-    return [f"{key}={value}" for key, value in row.keys.items() if value and key not in sizes]
-
-
 def _card(sweep: MeasuredSweep, best: measures.Best) -> Markup:
-    points: dict[int, list[Row]] = {}
-    for row in best.rows:
-        points.setdefault(row.point, []).append(row)
+    points = by_key((row.point, row) for row in best.rows)
     items = [tag("li", link(sweep, rows)) for rows in list(points.values())[:_ALIKE]]
     if len(points) > _ALIKE:
         more = len(points) - _ALIKE

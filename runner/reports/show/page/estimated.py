@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from runner.base import executions
+from runner.base.grouping import by_key
 from runner.base.words import listed, time_text
-from runner.compiled.estimate.model import Estimate
+from runner.compiled.estimate.model import Estimate, named
 from runner.reports.record.model import Record
 from runner.reports.record.readable import lines_of, readable
 from runner.reports.show import estimates
@@ -84,11 +85,8 @@ _TIMELINE = (
 
 def unknown(record: Record) -> dict[str, list[str]]:
     """Return what the estimates omit, each with its programs."""
-    programs_of: dict[str, list[str]] = {}
-    for program, result in record.compiled.items():
-        for sentence in result.estimate.unknown if result.estimate else ():
-            programs_of.setdefault(f"estimate: {sentence}", []).append(program)
-    return programs_of
+    estimate_of = {program: result.estimate for program, result in record.compiled.items() if result.estimate}
+    return by_key((f"estimate: {text}", program) for program, of in estimate_of.items() for text in of.unknown)
 
 
 def _bars(estimate_of: Mapping[str, Estimate]) -> Markup:
@@ -128,9 +126,8 @@ def _bar(kind: str, share: float) -> Markup:
 def _rows(estimate: Estimate) -> Iterator[list[Inside]]:
     entries: list[tuple[float, list[Inside]]] = []
     for line in estimate.lines:
-        of = ", ".join(line.nodes) or "what belongs to no line"
         does = f"{line.flops:.3g} flops, {line.bytes:.3g} bytes"
-        of += " (backward)" if line.gradient else ""
+        of = named(line.nodes, line.gradient)
         entries.append((line.seconds or 0.0, [of, does, line.bound or "–", time_text(line.seconds), "–"]))
     for collective in estimate.collectives:
         of = f"{collective.kind} of {', '.join(collective.nodes)}" if collective.nodes else collective.kind

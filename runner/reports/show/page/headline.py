@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from textwrap import shorten
 
+from runner.base.grouping import by_key
 from runner.base.words import bytes_text, listed, time_text
 from runner.experiment.program import Program
 from runner.reports.record.model import CompiledProgram, Record
@@ -34,11 +35,8 @@ def _entries(record: Record) -> Iterator[tuple[str, str, str]]:
     """Return the name, the value and a note of each number."""
     if not record.programs:
         return
-    others: dict[str, list[str]] = {}
-    for name, program in record.programs.items():
-        if program.status != "passed":
-            others.setdefault(program.status.replace("_", " "), []).append(name)
-    note = "; ".join(f"{status}: {', '.join(names)}" for status, names in others.items())
+    programs_of = by_key((program.status, name) for name, program in record.programs.items())
+    note = "; ".join(f"{status}: {', '.join(names)}" for status, names in programs_of.items() if status != "passed")
     yield (
         "programs passed",
         f"{summary.passed(record)} of {len(record.programs)}",

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import TypeAlias
 
+from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
 
 Name: TypeAlias = Hashable
@@ -100,9 +101,7 @@ def _ports(
     """Return where along its box each edge begins and ends: side by side, ordered by the other end."""
 
     def spread(end: int, near: int) -> dict[Edge, float]:
-        of: dict[Name, list[Edge]] = {}
-        for edge in edges:
-            of.setdefault(edge[end], []).append(edge)
+        of = by_key((edge[end], edge) for edge in edges)
         places: dict[Edge, float] = {}
         for name, several in of.items():
             several.sort(key=lambda edge: across[runs[edge][near]])

@@ -51,3 +51,16 @@ def test_a_plan_has_the_name_of_what_it_is(name: str) -> None:
         assert sentences == plan["names"]
     assert set(plan.get("has", ())) <= set(sentences)
     assert not [word for word in plan.get("without", ()) for sentence in sentences if word in sentence]
+
+
+def test_a_plan_gives_layouts_to_lines_in_loops_and_to_arrays_as_lines_read_them() -> None:
+    """Without these layouts the compiler chooses others."""
+    arrays = {"x": [[16, 8], ["a"]], "w": [[8, 8], ["a"]], "stack": [[3, 8, 8], []]}
+    body = {"p": "h @ u", "h": "h + gelu(p)"}
+    graph = {"y": "x @ w", "layers": {"repeat": 3, "over": {"u": "stack"}, "carry": {"h": "y"}, "body": body}}
+    written = {"mesh": {"a": 4}, "arrays": arrays, "graph": graph, "outputs": {"layers.h": ["a"]}}
+    constraints = planned(config(written)).best.constraints
+    assert {name: constraints[name].json() for name in ("layers.p", "w")} == {
+        "layers.p": ["a", None],
+        "w": [None, None],
+    }

@@ -207,6 +207,61 @@ def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
 rule_for(INDEX, write=looked_up, otherwise=[_reads(_bracketed, _in_brackets), READS])(subscript)
 
 
+# Static slices.
+
+
+def _sliced(call: Call) -> tuple[list[Taken], list[int]]:
+    """The ranges that `slice` takes."""
+    shape = call.array.shape
+    strides = call.static("strides") or (1,) * len(shape)
+    bounds = zip(call.static("start_indices"), call.static("limit_indices"), strides, strict=True)
+    return [_range(range(n)[slice(*bound)], n) for n, bound in zip(shape, bounds, strict=True)], []
+
+
+def _sliced_along(call: Call) -> tuple[list[Taken], list[int]]:
+    """The range that `slice_in_dim` takes."""
+    between = slice(call.static("start_index"), call.static("limit_index"), call.static("stride", 1))
+    return _along_axis(call, lambda n: _range(range(n)[between], n))
+
+
+def _indexed_along(call: Call) -> tuple[list[Taken], list[int]]:
+    """The position that `index_in_dim` takes."""
+    return _along_axis(call, lambda n: Taken(1, call.static("index") % n, drops=not call.static("keepdims", True)))
+
+
+def _along_axis(call: Call, taken: Callable[[int], Taken]) -> tuple[list[Taken], list[int]]:
+    """What is taken along the argument `axis`, by the size of that dimension; the others are whole."""
+    shape = call.array.shape
+    axis: int = call.static("axis", 0) % len(shape)
+    return [taken(n) if d == axis else Taken() for d, n in enumerate(shape)], []
+
+
+def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
+    """Write a static slice, with brackets if it is sharded."""
+    if not any(site.assignment.values()):
+        return site.rewritten()
+    parts = [ALL if d == whole else _between(taken, site.over(d)) for d, taken in enumerate(takes)]
+    while parts and parts[-1] == ALL:
+        parts.pop()
+    return indexed(site.x, parts) if parts else site.x
+
+
+def _between(taken: Taken, over: tuple[str, ...]) -> Term:
+    """The entry between brackets for one dimension."""
+    if taken.count is None:
+        return ALL
+    if taken.drops:
+        return constant(taken.start)
+    assert taken.start is not None
+    end = NOTHING if over else constant(taken.start + taken.step * taken.count)
+    return Slice(constant(taken.start), end, constant(taken.step) if taken.step != 1 else NOTHING)
+
+
+for _name, _takes in (("slice", _sliced), ("slice_in_dim", _sliced_along), ("index_in_dim", _indexed_along)):
+    _way = _reads(_takes, _as_brackets)
+    rule_for(_name, write=_way.write)(_way.rule)
+
+
 # Dynamic slices. The start is clamped, so every read is in range.
 
 

@@ -383,9 +383,9 @@ class _Composer:
 
     def point(self, overrides: Sequence[str], number: int = 0) -> Composed:
         self.asked += 1
-        configuration = compose("case3_allreduce", conf_folder(), ["program=vmap"])
-        sources = replace(configuration.sources, overrides=tuple(overrides))
-        return Composed(sources, configuration, None, configuration.plain, {})
+        composed = compose("case3_allreduce", conf_folder(), ["program=vmap"])
+        sources = replace(composed.sources, overrides=tuple(overrides))
+        return Composed(sources, replace(composed, sources=sources), None, composed.plain, {})
 
 
 def test_a_point_is_composed_once_where_a_sweep_is_resumed_too(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from runner.experiment.program import Program  # noqa: E402
 from runner.experiment.reader import read  # noqa: E402
 from runner.programs.writers import WRITERS  # noqa: E402
 from runner.worker import calls  # noqa: E402
-from runner.worker.compilation import NotLowered, asked, compile_program, planned  # noqa: E402
+from runner.worker.compilation import Unsupported, asked, compile_program, planned  # noqa: E402
 from runner.worker.job import _load  # noqa: E402
 from runner.worker.specs import structs  # noqa: E402
 from runner.worker.types import infer  # noqa: E402
@@ -84,7 +84,7 @@ def compiled_collectives(
             try:
                 compiled = compile_program(program, module.program(mesh), operands)
                 compiled.leave(program, folder)
-            except NotLowered as error:
+            except Unsupported as error:
                 if refused:
                     raise invalid(("program",), f"{program}: {error}") from error
                 continue

@@ -62,6 +62,7 @@ SAMPLES: dict[str, list[str]] = {
         "f(U, A)",
     ),
     **_each("betaln rel_entr kl_div xlog1py gammainc gammaincc", "f(U, U.T.T)", "f(U, 2.0)"),
+    **_each("random_gamma_grad igamma_grad_a", "f(U, U.T.T)", "f(2 * U, U)"),
     "zeta": ["zeta(U + 1.5, U)"],
     "polygamma": ["polygamma(ones_like(U), U)"],
     "clz": ["clz(I)"],

@@ -112,7 +112,7 @@ def test_a_topology_has_its_own_devices():
     assert fault(TEXT, target={"topology": "v5e:2x2", "devices": 8}) == "target.devices: v5e:2x2 has its own 4 devices"
 
 
-def test_libtpu_is_missing(monkeypatch):
+def test_a_topology_of_tpus_needs_libtpu(monkeypatch):
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InvalidExperiment) as error:
         topology.require(topology.parse("v5e:16x16", "cpu"))

@@ -122,7 +122,18 @@ def test_advice_for_python_is_read_from_python() -> None:
     assert refusal(CASE, api.texts({}, {"expect": {"collectives": {"all-reduce": 1}}})) is None
 
 
-@pytest.mark.parametrize("line", ["jnp.matmul(A,B)", "(A @ B) * (1 + 0)", "where(A > 0, A, A) @ B", "A @ B"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jnp.matmul(A,B)",
+        "(A @ B) * (1 + 0)",
+        "where(A > 0, A, A) @ B",
+        "A @ B",
+        "A[:, 0:2] @ B[0:2]",
+        "(A @ B) == A",
+        "A & B",
+    ],
+)
 def test_a_line_needs_no_quotes_beside_those_of_the_shell(line: str) -> None:
     assert refusal(CASE, [f"graph.C={line}"]) is None
 

@@ -226,7 +226,7 @@ def test_an_error_of_all_processes_is_reported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["runner derive", "runner mutate", "runner plan"])
-def test_other_commands_report_it_too(tmp_path: Path, module: str) -> None:
+def test_other_commands_report_a_wrong_environment_too(tmp_path: Path, module: str) -> None:
     wanted = ("per_device=null", "expect=null", "arrays.A.spec=auto") if module == "runner plan" else ()
     done = command(tmp_path, "+experiment=case3_allreduce", *wanted, module=module, JAX_ENABLE_X64="maybe")
     assert done.returncode == 3

@@ -37,7 +37,7 @@ def test_an_attempt_goes_on_from_another_as_if_written_whole(name: str) -> None:
     for number in numbers:
         replicated = Spec().padded(len(hints.layouts[number]))
         other = replace(hints, layouts={**hints.layouts, number: replicated})
-        attempt, whole = own.other(other, before, (number,)), writer(other).first()
+        attempt, whole = own.other(other, before, number), writer(other).first()
         assert (attempt.cost, attempt.asked, attempt.asked_at) == (whole.cost, whole.asked, whole.asked_at)
         assert attempt.states[0] is before.states[0]
-    assert own.other(hints, before, (-1,)) is before
+    assert own.other(hints, before, -1) is before

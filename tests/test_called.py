@@ -8,10 +8,11 @@ import importlib
 import linecache
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -353,11 +354,14 @@ def test_a_collective_of_a_notebooks_cell_has_the_text_of_its_line(
 ) -> None:
     cell, text = "/absent/12.py", "def summed(x):\n    return x.sum(axis=0)\n"
     monkeypatch.setitem(linecache.cache, cell, (len(text), None, text.splitlines(keepends=True), cell))
+    labels = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[3]") if file == cell else None)
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=labels))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)  # type: ignore[arg-type]
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, cell, "exec"), space)
     record = check(tmp_path / "cell", space["summed"], X, in_specs=P("data"), program="auto")
     (collective,) = record.compiled["auto"].collectives or []
-    assert collective.of == "12.py:2 return x.sum(axis=0)"
+    assert collective.of == "cell_3.py:2 return x.sum(axis=0)"
 
 
 def test_an_argument_that_cannot_be_pickled_raises(tmp_path: Path) -> None:

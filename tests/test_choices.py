@@ -272,7 +272,7 @@ def test_the_names_that_a_lambda_may_read_are_its_parameters_and_none_that_the_r
 
 
 @pytest.mark.parametrize("line", ["step(w, grad.w, s)", "cond(s > 0, step, kept, w, grad.w, s)"])
-def test_a_function_of_which_some_lines_need_gradients(line: str, tmp_path: Path) -> None:
+def test_a_function_of_which_some_lines_need_gradients_runs(line: str, tmp_path: Path) -> None:
     text = f"""\
 mesh: {{axes: [x], shape: [2]}}
 arrays:

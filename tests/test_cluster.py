@@ -267,7 +267,7 @@ class Meeting:
     address: str = field(default_factory=lambda: f"localhost:{free_port()}")
 
     def place(self, number: int, jax: str = "0.12.0") -> Member:
-        return Member(number, self.count, self.address, None, jax, self.idle())
+        return Member(number=number, count=self.count, address=self.address, local=None, jax=jax, worker=self.idle())
 
     def comes(self, number: int, config: Mapping[str, Any], jax: str = "0.12.0") -> tuple[threading.Thread, list[Any]]:
         """Connect another process; return its thread, and a list that receives the answer."""
@@ -525,7 +525,7 @@ def test_an_impostor_at_the_address_receives_nothing(
     says: Callable[[socket.socket], None], message: str, idle: Callable[[], Worker]
 ) -> None:
     impostor = Impostor(says)
-    place = Member(1, 2, impostor.address, None, "0.12.0", idle())
+    place = Member(number=1, count=2, address=impostor.address, local=None, jax="0.12.0", worker=idle())
     began = time.monotonic()
     with pytest.raises(Unmet) as unmet:
         lending.lend(place, {}, 1.0, Path(), lambda _: Path())

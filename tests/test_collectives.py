@@ -176,7 +176,7 @@ def test_a_movement_in_groups_stays_within_each_group(name, arguments, tiled, me
 @pytest.mark.in_turn
 @few
 @given(st.data(), places())
-def test_psum_of_floats(data, place):
+def test_psum_of_floats_agrees_with_jax(data, place):
     mesh, axes = place
     assert_agreement(mesh, "psum", data.draw(values_on(mesh, (2, 3))), axes)
 

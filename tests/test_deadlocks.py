@@ -91,5 +91,5 @@ def test_a_collective_that_devices_may_not_reach_together_is_refused(name: str) 
 
 
 @pytest.mark.parametrize("name", REACHED)
-def test_a_collective_that_all_devices_reach_is_not(name: str) -> None:
+def test_a_collective_that_all_devices_reach_is_accepted(name: str) -> None:
     deadlocks.require_none(traced(REACHED[name]))

@@ -49,7 +49,7 @@ def test_other_sizes_apply_to_everything_computed_from_dims() -> None:
     assert [equation.form.steps for equation in given.graph.equations if isinstance(equation.form, Repeat)] == [8]
 
 
-def test_it_equals_the_experiment_that_a_changed_file_describes() -> None:
+def test_an_experiment_at_other_values_is_the_one_that_a_changed_file_describes() -> None:
     changed = TEXT.replace("I: 8", "I: 16").replace(
         'B": {shape: [I, J], spec: [x, null]}', 'B": {shape: [I, J], spec: [y]}'
     )

@@ -266,12 +266,13 @@ EXPRESSIONS = {
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "array_equal", "bernoulli", "bincount", "bits", "block_diag", "categorical", "choice", "convolve",
-    "correlate", "cross", "diag_indices", "empty", "fft2", "fftfreq", "fftn", "fliplr", "flipud", "fold_in", "gumbel",
-    "hsplit", "ifft2", "ifftn", "irfft2", "irfftn", "key", "key_data", "kron", "laplace", "linspace", "lu",
-    "lu_pivots_to_permutation", "meshgrid", "normal", "permutation", "polyval", "rademacher", "randint", "rfft2",
-    "rfftfreq", "rfftn", "rot90", "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform",
-    "unravel_index", "vander", "vsplit", "wrap_key_data",
+    "PRNGKey", "bernoulli", "bits", "block_diag", "choice", 
+    "convolve", "correlate", "cross", "diag_indices", "empty", "fft2", "fftfreq",
+    "fftn", "fold_in", "gumbel", "hsplit", "ifft2", "ifftn", "irfft2", "irfftn",
+    "key", "key_data", "kron", "laplace", "linspace", "lu", "lu_pivots_to_permutation", "meshgrid",
+    "normal", "permutation", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
+    "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform", "unravel_index",
+    "vander", "vsplit", "wrap_key_data",
 ]  # fmt: skip
 """The operations without a rule."""
 
@@ -442,6 +443,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "blocks that are not combined": (
         "associative_scan('mul', a)", sliding, "_combined", lambda fn, left, right, **_: right,
     ),
+    "noise of another distribution": ("categorical(key(0), A)", reductions, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
 """Wrong rules: an expression that needs the rule, and the replaced and replacing ways or functions."""
 

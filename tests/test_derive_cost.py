@@ -173,7 +173,7 @@ outputs: {out: [i, j]}
 
 
 @pytest.mark.in_turn
-def test_gradients_count_too(tmp_path: Path) -> None:
+def test_gradients_count_in_the_choice_of_an_exchange(tmp_path: Path) -> None:
     """Attention over a sharded sequence: an exchange to heads sends a quarter of a gather, forward and backward."""
     text = """
 mesh: {axes: [seq], shape: [4]}

@@ -27,12 +27,12 @@ UNARY = (
     "erf", "erfc", "erf_inv", "sinc", "log1p", "expm1", "logistic", "softplus", "log_sigmoid", "cbrt", "exp2", "rsqrt",
 )  # fmt: skip
 BINARY = (
-    "rel_entr", "kl_div", "betaln", "gammainc", "gammaincc", "zeta", "polygamma", "xlogy", "xlog1py",
+    "rel_entr", "kl_div", "betaln", "gammainc", "gammaincc", "zeta", "polygamma", "xlogy", "xlog1py", "igamma_grad_a",
     "logaddexp", "logaddexp2", "power", "arctan2", "hypot", "fmod", "remainder", "floor_divide", "copysign", "maximum",
     "fmin", "nextafter",
 )  # fmt: skip
 FLOATS_ONLY = (
-    "erf", "erfc", "erf_inv", "lgamma", "digamma", "rsqrt", "logistic", "polygamma", "nextafter",
+    "erf", "erfc", "erf_inv", "lgamma", "digamma", "rsqrt", "logistic", "polygamma", "igamma_grad_a", "nextafter",
     "ndtr", "log_ndtr", "ndtri", "zeta", "i0", "i1", "i0e", "i1e", "cbrt",
 )  # fmt: skip
 # At the ends of its range JAX's polynomials lose all digits, or this function its terms.
@@ -75,3 +75,12 @@ def test_where_versions_differ_the_element_is_open_and_no_other() -> None:
     rounding.take_in([digamma(x)], [digamma(rounded(x, "float32", Machine()))], lambda _: None)
     assert rounding.overflows is not None
     assert rounding.overflows[0].tolist() == [True, False, False]
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("name", ["random_gamma_grad", "igamma_grad_a"])
+def test_derivatives_of_the_incomplete_gamma_function_in_its_upper_tail(name: str) -> None:
+    a, x = np.array([0.1, 1, 1, 5, 50, 50, 1000]), np.array([30.0, 20, 100, 60, 120, 200, 1200])
+    with jax.enable_x64(True):
+        expected = np.asarray(getattr(jax.lax, name)(a, x))
+    np.testing.assert_allclose(OPERATIONS[name].numpy(a, x), expected, rtol=1e-12)

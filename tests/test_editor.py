@@ -95,7 +95,7 @@ def test_the_options_of_config_groups_are_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_a_wrong_file_is_not(mistake: str) -> None:
+def test_the_schema_refuses_a_wrong_file(mistake: str) -> None:
     old, new = WRONG[mistake]
     assert GOOD.count(old) == 1
     assert faults(GOOD.replace(old, new))
@@ -137,7 +137,7 @@ def test_every_default_has_the_form_of_its_key() -> None:
         assert value is None or check(value, ("arrays", "A", name)) is None
 
 
-def test_every_key_of_an_experiment_is_in_it() -> None:
+def test_every_key_of_an_experiment_is_in_the_schema() -> None:
     assert set(editor.json_schema()["properties"]) == {*(shape.root().keys or ()), "defaults", "hydra"}
 
 

@@ -649,7 +649,7 @@ def test_a_line_in_the_expected_layout_passes():
         ),
     ],
 )
-def test_other_layouts_fail(given, layouts, why):
+def test_outputs_in_other_layouts_than_expected_fail(given, layouts, why):
     assert verdicts(f"layouts: {{C: {given}}}", **layouts)["layouts"] == {
         "status": "failed",
         "reason": why,

@@ -76,7 +76,7 @@ def test_all_rows_have_the_whole_reason(explanation: Explanation) -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 @pytest.mark.parametrize("full", [False, True])
-def test_the_text_fits(explanation: Explanation, width: int, full: bool) -> None:
+def test_an_explanation_fits_the_width_that_is_asked_for(explanation: Explanation, width: int, full: bool) -> None:
     lines = Explained.of(explanation).text(width=width, full=full).splitlines()
     assert max(map(len, lines)) <= width
 

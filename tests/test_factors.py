@@ -208,6 +208,7 @@ WHOLE = "the dimension is whole; Shardy splits what the operation is made of"
 INDICES = "every device has all indices, and updates its block; Shardy splits the indices"
 CLIPPED = "the updated dimension is whole where indices are clipped: one may end in another block; Shardy splits it"
 OWN_INDICES = "each device updates by its own indices, and the results are summed; Shardy gathers the indices"
+DIAGONALS = "split with one of the two dimensions, while the other is whole; to Shardy, which gathers, it is alone"
 COPIES = "copies are made on each device; Shardy has a factor for them"
 MADE_OF_NOTHING = "lies as the array lies, so that nothing is sent for it; to Shardy no array enters"
 
@@ -219,6 +220,9 @@ DIFFERENT = {
     "cumprod": ("cumprod(a, axis=1)", INSIDE),
     "cumsum": ("cumsum(a, axis=0)", INSIDE),
     "cumulative_sum": ("cumulative_sum(A, axis=1)", INSIDE),
+    "flip": ("flip(a, axis=0)", INSIDE),
+    "fliplr": ("fliplr(A)", INSIDE),
+    "flipud": ("flipud(A)", INSIDE),
     "reduce_window": ("reduce_window(A, -inf, 'max', (1, 3), (1, 1), 'SAME')", INSIDE),
     "roll": ("roll(v, 4)", INSIDE),
     "dynamic_index_in_dim": ("dynamic_index_in_dim(a, i, axis=0, keepdims=False)", READ),
@@ -230,19 +234,19 @@ DIFFERENT = {
     "index": ("A[0, 1:3]", READ),
     "argmax": ("argmax(A)", WHOLE),
     "argmin": ("argmin(A)", WHOLE),
-    "diag": ("diag(b)", WHOLE),
-    "diagonal": ("diagonal(a, offset=-2)", WHOLE),
+    "bincount": ("bincount(J, length=4)", WHOLE),
     "matrix_power": ("matrix_power(S, 3)", WHOLE),
     "norm": ("norm(v, ord=1)", WHOLE),
     "pad": ("pad(A, ((0, 4), (0, 0)))", WHOLE),
     "svdvals": ("svdvals(S)", WHOLE),
-    "trace": ("trace(T, axis1=1, axis2=2)", WHOLE),
     "vector_norm": ("vector_norm(A)", WHOLE),
     "at[].add": ("a.at[k].add(c, mode='clip')", CLIPPED),
     "at[].subtract": ("S.at[:, J].subtract(A)", OWN_INDICES),
     "at[].get": ("t.at[:, k].get(mode='fill', fill_value=0)", INDICES),
     "at[].mul": ("a.at[p, :].mul(2)", INDICES),
     "at[].multiply": ("a.at[k].multiply(c, mode='fill')", INDICES),
+    "diag": ("diag(b)", DIAGONALS),
+    "diagonal": ("diagonal(a, offset=-2)", DIAGONALS),
     "repeat": ("repeat(A, 2)", COPIES),
     "tile": ("tile(a, (1, 2))", COPIES),
     "full_like": ("full_like(A, 3)", MADE_OF_NOTHING),

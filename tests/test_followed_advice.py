@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import runner
-from runner.app import given
+from runner.app import api, given
 from runner.app.called import experiment as called_experiment
 from runner.app.cli import measure
 from runner.base.faults import InvalidExperiment
@@ -326,7 +326,21 @@ def swept(*overrides: str) -> None:
 REFUSALS = ValueError, TypeError, InvalidConfiguration, InvalidExperiment, manifest.Occupied, wire.Unusable, SystemExit
 Call = Callable[[Path], Any]
 
+
+def written(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
 CALLS: dict[str, tuple[Call, Call]] = {
+    "this is no module; to explain an experiment write python -m runner ": (
+        lambda folder: files.explain(written(folder, "mine.yaml", "name: mine")),
+        lambda folder: api.compose(folder / "mine.yaml", ["explain=true"]),
+    ),
+    "in a script write print(runner.explain(step, …))": (
+        lambda folder: files.explain(written(folder, "mine.py", "import runner")),
+        lambda _: runner.explain(jnp.multiply, X, X),
+    ),
     "is 3; give the path of a folder": (
         lambda _: given.path(3, "folder", "the path of a folder"),
         lambda _: given.path("3", "folder", "the path of a folder"),

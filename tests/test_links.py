@@ -125,7 +125,7 @@ def test_an_all_reduce_on_a_v4_without_wrap_around() -> None:
     assert seconds(links, mesh, "all-reduce", "Z", 2 * 2048 * 8192) == pytest.approx(1118e-6, rel=1e-3)
 
 
-def test_a_node_of_gpus_and_several() -> None:
+def test_collectives_within_a_node_of_gpus_use_its_links_and_others_the_network() -> None:
     """How to Scale Your Model, gpus.md: `V (N - 1) / (N W)` in a node, about `V / W` of the node between nodes."""
     mesh = Mesh(("node", "gpu"), (4, 8))
     links = Links(named("h100", mesh), mesh)

@@ -77,7 +77,7 @@ def changed(old: str, new: str, text: str = GOOD) -> str:
 
 
 @pytest.mark.in_turn
-def test_it_runs_in_every_program_and_is_traced(tmp_path: Path) -> None:
+def test_a_partly_manual_shard_map_runs_in_every_program_and_is_traced(tmp_path: Path) -> None:
     outcome = run(GOOD, tmp_path, trace=True)
     assert outcome.failures() == []
     assert set(outcome.runs) == {*Program}

@@ -495,6 +495,7 @@ CASES = {
     **dict.fromkeys(
         ("gammainc", "gammaincc"), elementwise(lambda s: floats(POSITIVE, s), lambda s: floats((*POSITIVE, 0.0), s))
     ),
+    **dict.fromkeys(("random_gamma_grad", "igamma_grad_a"), call(floats(POSITIVE, (3,)), floats(POSITIVE, (3,)))),
     "zeta": elementwise(lambda s: floats((1.5, 2.0, 5.0), s), lambda s: floats(POSITIVE, s)),
     "polygamma": call(floats((0.0, 1.0, 2.0), (3,)), floats(POSITIVE, (3,))),
     "clz": call(st.one_of(wide_ints(), ints(0, 255, dtype=np.uint8))),

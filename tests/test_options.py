@@ -55,7 +55,7 @@ def test_the_command_line_overrides_the_option_and_its_keys(mine: Path) -> None:
     assert chosen(runner.compose(mine, mesh="x8"))[:2] == (["x"], [8])
 
 
-def test_it_is_the_same_as_in_the_defaults_list(mine: Path, tmp_path: Path) -> None:
+def test_a_choice_by_its_group_is_that_of_the_defaults_list(mine: Path, tmp_path: Path) -> None:
     groups = ("mesh", "hardware", "target", "rules")
     text = MINE.replace("x2_y2", "data2_model4").replace("name:", "rules: data_tensor\nname:")
     mine.write_text(text, encoding="utf-8")

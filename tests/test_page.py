@@ -27,11 +27,10 @@ from runner.compiled.evidence.model import Collective, Reason
 from runner.reports.record import record
 from runner.reports.record.model import STATUSES, ArrayRecord, MeshShape, Record, RecordedLine
 from runner.reports.record.verdicts import FileChecks, NotRun, RefusalVerdict
-from runner.reports.show.page import chart, graph, headline, heat, measured, plots, run, scale, sweep, timeline
+from runner.reports.show.page import chart, graph, headline, heat, measured, run, scale, sweep, timeline
 from runner.reports.show.page.chart import Dot
 from runner.reports.show.page.layered import place
 from runner.reports.show.page.markup import Markup, joined, tag
-from runner.reports.show.page.plots import MeasureGrid
 from runner.reports.show.status import LOOKS, style_sheet
 from tests import evidence, swept
 from tests.command import ROOT, run_command
@@ -511,8 +510,8 @@ def test_a_heat_map_prefers_layouts_then_meshes_then_other_keys() -> None:
         ("dims.I=2", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
         ("dims.I=3", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
     )
-    assert plots.layouts(points) == MeasureGrid("bytes_sent", "arrays.A.spec", "mesh")
-    assert plots.layouts(swept_points(("mesh=a",), ("mesh=b",))) is None
+    assert heat.keys(points) == ("arrays.A.spec", "mesh")
+    assert heat.keys(swept_points(("mesh=a",), ("mesh=b",))) is None
 
 
 def test_a_heat_map_shows_the_least_over_the_other_keys() -> None:
@@ -521,9 +520,9 @@ def test_a_heat_map_shows_the_least_over_the_other_keys() -> None:
         (f"arrays.A.spec={a}", f"arrays.B.spec={b}", f"dims.I={i}") for i in (1, 2) for a in specs for b in specs
     ]
     points = swept_points(*overridden)
-    plot = plots.layouts(points)
-    assert plot is not None
-    (drawn, _) = heat.maps(points, plot)
+    keys = heat.keys(points)
+    assert keys is not None
+    (drawn, _) = heat.maps(points, keys)
     page = Page(str(drawn))
     assert page.text == (
         "auto : bytes sent per device, the least over dims.I arrays.A.spec ↓ arrays.B.spec → [x] [y] "
@@ -534,7 +533,7 @@ def test_a_heat_map_shows_the_least_over_the_other_keys() -> None:
 def test_a_sweep_over_a_size_and_a_mesh_has_a_heat_map_a_scatter_plot_and_a_line_chart_of_each_measure() -> None:
     points = swept_points(*((f"dims.I={i}", f"mesh={mesh}") for i in (2, 4, 16) for mesh in "ab"))
     page = sweep.page("mine", points)
-    assert [plot.key for plot in plots.growths(points)] == ["dims.I"]
+    assert re.findall("<h3>([^<]*)</h3>", page.partition('id="sizes"')[2]) == ["dims.I"]
     assert page.count("<figure") == 1 + len(points.measures)
     assert all(f'id="{part}"' in page for part in ("heat", "against", "sizes"))
 

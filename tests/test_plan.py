@@ -1102,8 +1102,7 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     assert "params/up" in written["labels"].values()
     (down,) = (each for each in written["plan"]["alternatives"] if written["labels"][each["key"]] == "params/down")
-    line = re.escape("'model.py:9 y = jnp.tanh(x @ params['up']) @ params['down']'")
-    assert re.fullmatch(rf"{line} would cost more: (partial sums of )?matmul", down["since"])
+    assert re.fullmatch(r"'model\.py:9' would cost more: (partial sums of )?matmul", down["since"])
     assert {split["line"].split(" ")[0] for split in written["plan"]["splits"]} <= {"model.py:9", "model.py:10"}
 
 

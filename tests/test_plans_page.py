@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runner.app.cli import plan, report
-from runner.reports.show import plan_layouts as show
+from runner.reports.record import plan_file
 from runner.reports.show.page import plan_section, plans
 from runner.reports.show.page.markup import joined
 from tests.test_page import Page
@@ -121,7 +121,7 @@ def test_two_plans_name_their_meshes_and_the_layouts_of_their_fronts(tmp_path: P
     small, large = (Path(path) for path in write_plans(tmp_path))
     for file, mesh in ((small / "plan.json", {"data": 2, "model": 4}), (large, {"data": 8})):
         file.write_text(json.dumps({"mesh": mesh, **json.loads(file.read_text("utf-8"))}), encoding="utf-8")
-    text = Page(plans.page(show.read(small), show.read(large))).text
+    text = Page(plans.page(plan_file.read(small), plan_file.read(large))).text
     assert "small, mesh data=2 × model=4" in text
     assert "large/plan.json, mesh data=8" in text
     assert "A1 300 B 256 B x=[data, null] A2 500 B 200 B x=[data, model] B1 1.1 kB 512 B x=[model, null]" in text

@@ -26,7 +26,7 @@ TRANSFORMS = {"fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2"
 NOT_EXPLICIT = {*TRANSFORMS, "lgamma", "gammaln", "betaln", "ragged_dot"}
 if jax.__version_info__ >= (0, 12):
     # They gather from a table of coefficients, whose sharding JAX does not settle.
-    NOT_EXPLICIT |= {"zeta", "gammainc", "gammaincc"}
+    NOT_EXPLICIT |= {"zeta", "gammainc", "gammaincc", "igamma_grad_a", "random_gamma_grad"}
 MISPARTITIONED = "convolve(V, V, mode='same')"
 NOT_CAST = {"sinc"}
 NOT_UNDER_VMAP = {"ragged_dot"}

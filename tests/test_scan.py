@@ -92,7 +92,7 @@ def test_a_scan_computes_what_numpy_does(section: str) -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("unrolled", [False, True])
-def test_it_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
+def test_a_scan_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
     text = changed("    stack: {gs: g}\n", "    stack: {gs: g}\n    unroll: true\n") if unrolled else GOOD
     outcome = run(changed(GRAD, "", text), tmp_path)
     assert outcome.failures() == []

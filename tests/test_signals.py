@@ -52,7 +52,7 @@ def ended(body: str, *numbers: int, before: str = "", after: str = "pass") -> tu
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_an_orderly_end(number: signal.Signals) -> None:
+def test_a_signal_ends_a_process_in_order(number: signal.Signals) -> None:
     assert ended("time.sleep(60)", number) == (128 + number, "in order\n")
 
 

@@ -120,7 +120,7 @@ def test_files_of_packages_and_of_python_are_no_users(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["/home/me/python3.12/train.py", "/home/me/lib/train.py", "<ipython-input-3-ab>"])
-def test_other_files_are_users(file: str) -> None:
+def test_files_outside_of_installed_packages_are_the_users(file: str) -> None:
     assert not installed(file)
 
 

@@ -30,7 +30,7 @@ What it says: something.
 """
 
 
-def test_every_study_is_among_them() -> None:
+def test_every_study_is_listed() -> None:
     names = [study.name for study in experiments.studies()]
     assert len(set(names)) == len(names)
     files = {path.stem for path in (ROOT / "experiments" / "study").glob("*.yaml")}

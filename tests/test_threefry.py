@@ -269,14 +269,14 @@ def test_permutation_along_an_axis(axis):
 
 
 @pytest.mark.parametrize("seed", [-1, 2**40 + 3, 2**63 - 1])
-def test_64_bit_seeds_as_with_x64(seed):
+def test_64_bit_seeds_give_the_keys_of_jax_with_x64(seed):
     with jax.enable_x64(True):
         expected = jax.random.key_data(jax.random.key(np.asarray(seed, np.int64)))
     np.testing.assert_array_equal(threefry.key(np.asarray(seed, np.int64)), expected)
 
 
 @pytest.mark.in_turn
-def test_64_bit_values_as_with_x64():
+def test_64_bit_values_are_those_of_jax_with_x64():
     with jax.enable_x64(True):
         key = jax.random.PRNGKey(11)
         np.testing.assert_array_equal(

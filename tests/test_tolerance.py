@@ -116,7 +116,7 @@ def test_the_worse_of_two_differences() -> None:
     assert first.joined(second) == Difference(1.0, 0.7, 4, 12, (0,), 3)
 
 
-def test_largest_is_finite() -> None:
+def test_the_magnitude_of_arrays_is_that_of_their_finite_values() -> None:
     assert magnitude([np.array([1.0, -7.0, math.inf, math.nan]), np.array([2 + 0j])]) == 7.0
     assert magnitude([np.zeros(0)]) == 0.0
 

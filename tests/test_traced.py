@@ -245,6 +245,6 @@ def test_terms_are_printed_only_for_programs_files_and_persons() -> None:
     "from runner.graph.language.printing import is_within, text\n",
     "from runner.graph.language import printing\n",
 ])  # fmt: skip
-def test_the_search_for_printing_finds_it(text_of_module: str) -> None:
+def test_the_search_finds_modules_that_print(text_of_module: str) -> None:
     assert importing(ast.parse(text_of_module), PRINTS)
     assert not importing(ast.parse("from runner.graph.language.printing import is_within\n"), PRINTS)

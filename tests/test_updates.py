@@ -74,7 +74,7 @@ def test_their_gradients_are_those_of_the_differences(tmp_path: Path, program: s
     assert harness.run(GRAD, tmp_path, program=program).failures() == []
 
 
-def test_a_program_has_them_as_jax_writes_them(tmp_path: Path) -> None:
+def test_a_program_has_updates_as_jax_writes_them(tmp_path: Path) -> None:
     lines = {
         "added": "a.at[k, 1].add(c[0], mode='drop')",
         "out": "associative_scan(lambda m, q: m * q, added[::2].T)",

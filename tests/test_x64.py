@@ -79,7 +79,7 @@ def ran(folder: Path, **keys: Any) -> Record:
 
 
 @pytest.mark.in_turn
-def test_a_file_that_sets_it_is_run_with_it(folder: Path) -> None:
+def test_a_file_that_sets_x64_is_run_with_it(folder: Path) -> None:
     lines = {name: f"switched_on.{name}(x)" for name in ("drawn", "counted", "chosen")}
     lines |= {"plain": "where(x > 0, 2**40, 0) + argmax(x) * 2**31", "seeded": "key_data(key(2**40 + 3))"}
     record = ran(folder, graph=lines)
@@ -90,7 +90,7 @@ def test_a_file_that_sets_it_is_run_with_it(folder: Path) -> None:
 
 
 @pytest.mark.in_turn
-def test_a_function_that_sets_it_for_a_part_of_its_lines_is_run_without_it(folder: Path) -> None:
+def test_a_function_that_sets_x64_for_a_part_of_its_lines_is_run_without_it(folder: Path) -> None:
     record = ran(folder, graph={"noisy": "in_part.noisy(x)"})
     assert record.status == "passed", (record.error, record.programs)
     assert "with jax.enable_x64(False):\n" in (folder / "run" / "program_auto.py").read_text()

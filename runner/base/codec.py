@@ -278,6 +278,13 @@ def schema(kind: type[Any]) -> dict[str, Any]:
     }
 
 
+def schema_of_file(kind: type[Any], title: str, number: int | str) -> dict[str, Any]:
+    """Return the JSON Schema of a file that holds a dataclass whose field `schema` is always `number`."""
+    described = schema(kind)
+    described["$defs"][kind.__name__]["properties"]["schema"] = {"const": number}
+    return {"$schema": described.pop("$schema"), "title": title, **described}
+
+
 def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     def of(inner: Any) -> dict[str, Any]:
         return _schema(inner, definitions)

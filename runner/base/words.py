@@ -129,7 +129,7 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
 def long_text(seconds: float) -> str:
     """`2 minutes`, `5 hours`, `3 days`."""
     size, unit = next((size, unit) for size, unit in _SPANS if seconds >= size)
-    count = round(seconds / size)
+    count = round(seconds / max(size, 1.0))
     return f"{count} {unit}{'' if count == 1 else 's'}"
 
 

@@ -17,20 +17,18 @@ from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from runner.base.codec import Misfit, build
 from runner.base.faults import InvalidExperiment
 from runner.base.lazy import dataclass
 from runner.base.words import of_system
 from runner.link import process, together, wire
+from runner.link.events import Called, Died, Done, Invalid, WorkerEvent, heard
 from runner.link.process import CLUSTER, Hear, Worker
 from runner.link.together import Together
 from runner.link.wire import Arrivals, End, Introduction, Values, Wire, WorkerLine
 from runner.version import __version__
-
-if TYPE_CHECKING:
-    from runner.link.events import WorkerEvent
 
 
 class Unmet(Exception):
@@ -45,15 +43,10 @@ class Unlike(Exception):
     status = 2
 
 
-@dataclass(frozen=True)
-class Member:
+@dataclass(kw_only=True)
+class Member(Called):
     """This process of the cluster, and its worker, which has no job yet."""
 
-    number: int
-    count: int
-    address: str
-    local: list[int] | None
-    jax: str
     worker: Worker
 
     @property
@@ -72,8 +65,6 @@ def called(timeout: float) -> Member:
 
     Raises `InvalidExperiment` if there is no cluster, and `Unmet` if JAX cannot tell within `timeout` seconds.
     """
-    from runner.link.events import Called, Died, Invalid
-
     worker = Worker(membership=(CLUSTER,))
     try:
         worker.listen()
@@ -301,8 +292,6 @@ class Remote:
 
     def _event(self, answer: WorkerLine) -> WorkerEvent:
         """The event that its worker sent. Raises `Misfit`."""
-        from runner.link.events import Done, heard
-
         event = heard(answer.event)
         if event is None:
             raise Misfit("it is not an event")

@@ -282,18 +282,7 @@ class _End:
 
 def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
     """Yield the events of one process in a job, and remove finished steps from those that remain."""
-    from runner.link.events import (
-        Called,
-        Died,
-        Done,
-        Finished,
-        FunctionsRead,
-        Invalid,
-        Phase,
-        Started,
-        Types,
-        ValuesTyped,
-    )
+    from runner.link import events
 
     running: Step | None = None
     done = False
@@ -307,7 +296,7 @@ def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generat
             worker.kill()
             how = f"no result after the timeout of {ticket.timeout:g} s, while {doing}"
             return _End() if done else _End(how, running)
-        if isinstance(event, Phase):
+        if isinstance(event, events.Phase):
             # Not a result, so the time limit is not reset.
             phase, doing, spare = event.doing, event.doing, event.spare
             ticket.tell(event.shown)
@@ -321,24 +310,24 @@ def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generat
                 if running is None and phase is not None and spare is None:
                     how = f"{how}, while {phase}"
                 return _End() if done else _End(how, running, spare=spare)
-            case Done():
+            case events.Done():
                 line.note(event)
                 return _End(gone=False)
-            case Died():
+            case events.Died():
                 return _End(event.error, running, reported=True)
-            case Called():
+            case events.Called():
                 raise AssertionError("a process gives its name before its first job")
-            case Started():
+            case events.Started():
                 running, doing = event.step, f"{event.step} was being done"
-            case Finished():
+            case events.Finished():
                 ticket.left.remove(event.step)
                 running = None
-            case Types():
+            case events.Types():
                 ticket.left[:] = [step for step in ticket.left if step.supported(event.unsupported)]
             case _:
                 pass
-        if ticket.first or not isinstance(event, Types):
+        if ticket.first or not isinstance(event, events.Types):
             yield event
-        ticket.first &= not isinstance(event, Types)
-        ended = isinstance(event, Invalid | FunctionsRead | ValuesTyped)
-        done = ended or (isinstance(event, Finished | Types) and not ticket.left)
+        ticket.first &= not isinstance(event, events.Types)
+        ended = isinstance(event, events.Invalid | events.FunctionsRead | events.ValuesTyped)
+        done = ended or (isinstance(event, events.Finished | events.Types) and not ticket.left)

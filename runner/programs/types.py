@@ -13,7 +13,7 @@ from runner.graph.sharding.propagation import Derivation
 from runner.graph.sharding.repairs import Repair
 
 
-@dataclass(frozen=True)
+@dataclass
 class Repairs:
     """The repairs of a whole section.
 
@@ -25,10 +25,10 @@ class Repairs:
     - `constant`: whether no output depends on an array, so that only the outputs tell JAX the mesh.
     """
 
-    calls: Mapping[str, Mapping[int, Repair]] = field(default_factory=dict[str, Mapping[int, Repair]])
-    reshard: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
-    returned: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
-    gathered: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
+    calls: dict[str, dict[int, Repair]] = field(default_factory=dict[str, dict[int, Repair]])
+    reshard: dict[str, Spec] = field(default_factory=dict[str, Spec])
+    returned: dict[str, Spec] = field(default_factory=dict[str, Spec])
+    gathered: dict[str, Spec] = field(default_factory=dict[str, Spec])
     makes: bool = False
     constant: bool = False
 

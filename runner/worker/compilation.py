@@ -22,8 +22,8 @@ from runner.worker.stderr import CapturedStderr
 from runner.worker.walk import REFUSALS, refusal
 
 
-class NotLowered(Exception):
-    """JAX's sharding types refuse an operation during lowering, where JAX builds it from others."""
+class Unsupported(Exception):
+    """A step that cannot be done with a program; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,8 @@ def _lower(program: Program, function: Any, operands: Any, *, of_user: bool) -> 
     try:
         return _traced(function, operands, of_user=of_user).lower()
     except REFUSALS as error:
-        raise NotLowered(refusal(error, [])) from error
+        # The types refuse an operation that JAX builds from others only now.
+        raise Unsupported(refusal(error, [])) from error
 
 
 def _traced(function: Any, operands: Any, *, of_user: bool) -> Any:

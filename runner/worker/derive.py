@@ -25,8 +25,9 @@ from runner.graph.language.syntax import SyntaxFault
 from runner.graph.model import Equation, Operand, Ref
 from runner.graph.sharding.propagation import Derivation, Plan, whole_axes
 from runner.programs.derivation.derive import TRIES, Derived, Typing, derive, settled
+from runner.programs.derivation.rewriting import rewritten
 from runner.programs.derivation.ruling import Rulings
-from runner.programs.derivation.scopes import NotDerived
+from runner.programs.derivation.scopes import Names, NotDerived
 from runner.programs.derivation.section import section
 from runner.programs.derivation.writer import Hints
 from runner.programs.planning.inner import inner_layouts
@@ -151,6 +152,11 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
     if experiment.regions:
         return f"the shard_map in {listed(experiment.regions)} is per-device code already; nothing is derived from it"
     shardy, types = planned(experiment)
+    own, plan_of_own = experiment, shardy
+    graph = rewritten(Names(experiment, types), shardy.values)
+    if graph is not None:
+        experiment = replace(experiment, graph=graph)
+        shardy, types = planned(experiment)
     hints = Hints({number: whole_axes(spec) for number, spec in shardy.values.items()})
     hardware, mesh = experiment.derive.hardware, experiment.mesh
     prices = BYTES if hardware is None else EstimatedSeconds(hardware, mesh, experiment.precision)
@@ -174,10 +180,10 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
         check_vma=best.derived.check_vma,
         sent_bytes=round(best.derived.sent),
         notes=[*best.derived.notes, *notes],
-        plan=shardy.summary(),
-        notation=notation.lines(experiment, shardy),
+        plan=plan_of_own.summary(),
+        notation=notation.lines(own, plan_of_own),
     )
-    return best.written, summary, best.floats
+    return replace(best.written, graph=own.graph), summary, best.floats
 
 
 def _of_whole_graph(mine: _Accepted, line_by_line: _Accepted, prices: Prices) -> str:

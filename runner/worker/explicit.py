@@ -47,23 +47,10 @@ def repairs(experiment: Experiment, *, through: bool = False) -> Repairs:
     mesh = abstract_mesh(experiment.mesh, experiment.mesh.explicit)
     # The meshes that a user's function holds have devices.
     mesh = setting.mesh(experiment, explicit=True) if imports.functions else mesh
-    chosen: dict[str, dict[int, Repair]] = {}
-    reshard: dict[str, Spec] = {}
-    returned: dict[str, Spec] = {}
-    gathered: dict[str, Spec] = {}
-    created: set[str] = set()
+    chosen = Repairs()
 
     def walker(values: dict[str, Any]) -> _Explicit:
-        explicit = _Explicit(
-            experiment,
-            values,
-            mesh=mesh,
-            chosen=chosen,
-            reshard=reshard,
-            gathered=gathered,
-            created=created,
-            through=through,
-        )
+        explicit = _Explicit(experiment, values, mesh=mesh, repairs=chosen, through=through)
         explicit.constrain_arrays()
         return explicit
 
@@ -82,7 +69,7 @@ def repairs(experiment: Experiment, *, through: bool = False) -> Repairs:
         for name in experiment.forward.outputs:
             padded = _wanted(experiment, experiment.outputs[name], values[name])
             if _typed(values[name]) != padded:
-                returned[name] = padded
+                chosen.returned[name] = padded
                 values[name] = calls.reshard(values[name], NamedSharding(mesh, partition(padded)))
         here.run(experiment.after("graph"), "graph")
         return {name: here.values[name] for name in experiment.outputs}
@@ -97,12 +84,13 @@ def repairs(experiment: Experiment, *, through: bool = False) -> Repairs:
                 continue
             padded = _wanted(experiment, experiment.outputs[name], value)
             if _typed(value) != padded:
-                returned[name] = padded
+                chosen.returned[name] = padded
         return list(outputs.values())
 
     with setting.within(mesh if imports.within else getattr(mesh, "abstract_mesh", mesh)):
         traced = calls.jit(whole).trace(*structs(experiment, mesh))
-    return Repairs(chosen, reshard, returned, gathered, makes=bool(created), constant=not _depends(traced.jaxpr.jaxpr))
+    chosen.constant = not _depends(traced.jaxpr.jaxpr)
+    return chosen
 
 
 def _with_gradients(
@@ -177,11 +165,8 @@ def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:
 @dataclass
 class _Explicit(Walker):
     mesh: Any = field(kw_only=True)
-    chosen: dict[str, dict[int, Repair]] = field(kw_only=True)
-    reshard: dict[str, Spec] = field(kw_only=True)
-    gathered: dict[str, Spec] = field(kw_only=True)
-    created: set[str] = field(kw_only=True)
-    """The paths of the lines with a call that creates an array from numbers alone."""
+    repairs: Repairs = field(kw_only=True)
+    """Collects what the types require."""
     through: bool = field(kw_only=True, default=False)
     """Whether the lines of the user's functions are evaluated, instead of calling them."""
 
@@ -202,7 +187,7 @@ class _Explicit(Walker):
         padded = _wanted(self.experiment, spec, value)
         if _typed(value) == padded:
             return value
-        self.reshard[path] = padded
+        self.repairs.reshard[path] = padded
         return calls.reshard(value, self._sharding(padded))
 
     def settle(self, path: str, value: Any) -> Any:
@@ -219,7 +204,7 @@ class _Explicit(Walker):
             return value
         lies, entered = _typed(value), _typed(start)
         if any(axes and not before for axes, before in zip(lies, entered, strict=True)):
-            self.gathered[path] = lies
+            self.repairs.gathered[path] = lies
         return self._settled(path, value, entered)
 
     def inside(self, call: FunctionCall, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -252,8 +237,8 @@ class _Explicit(Walker):
             return call(*operands)
         path, part = equation.source.line.path, equation.source.part
         if not any(hasattr(operand, "shape") for operand in operands) or _by_number(equation, operands):
-            self.created.add(path)
-        known = self.chosen.get(path, {}).get(part)
+            self.repairs.makes = True
+        known = self.repairs.calls.get(path, {}).get(part)
         if known is not None:
             # A later step of the same loop body.
             return self._attempt(equation, call, operands, known)
@@ -270,7 +255,7 @@ class _Explicit(Walker):
                     result = self._attempt(equation, call, operands, repair)
                 except REFUSALS:
                     continue
-                self.chosen.setdefault(path, {})[part] = repair
+                self.repairs.calls.setdefault(path, {})[part] = repair
                 return result
             message = "no resharding of its operands makes its sharding types agree"
             return self.refuse(f"{message}. {describe(refusal, operands)}", equation.source)

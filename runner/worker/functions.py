@@ -69,7 +69,7 @@ from runner.worker.trees import (
     types_text,
 )
 from runner.worker.user_modules import Standing, UserModules
-from runner.worker.versions import donated_parameters
+from runner.worker.versions import donated_parameters, varying_axes
 from runner.worker.walk import REFUSALS
 
 _OF_FUNCTIONS = ("of", "result", "checkpoint")
@@ -154,6 +154,8 @@ class _FunctionReader:
     """The names of the functions that lines call, directly or inside."""
     statics: Mapping[str, str] = field(default_factory=dict[str, str])
     """The static arguments of the function around, as texts by parameter."""
+    typed: dict[str, str] = field(default_factory=dict[str, str])
+    """For each call in a line: an expression of the types of its results, as JAX traced them."""
     inside_functions: list[DefinedFunction] = field(default_factory=list[DefinedFunction])
     """The functions of the experiment that are being read."""
     scope: set[str] | None = None
@@ -253,7 +255,6 @@ class _FunctionReader:
             **self.definition,
             **written,
             "arrays": self.arrays,
-            "functions": {**self.plain, **self.functions},
             "outputs": self._of_trees("outputs"),
             "constraints": self._constraints(),
             "grad": self._grad(),
@@ -466,7 +467,7 @@ class _FunctionReader:
                 given, text = self._line(section, name, value, key)
                 if given in self.before:
                     raise invalid(key, f"'{given}' appears twice")
-                self.before[given] = text
+                self._keep(given, text)
                 if where == BOTH:
                     written[BOTH].setdefault(given, {})[section] = text
                 else:
@@ -475,6 +476,11 @@ class _FunctionReader:
             written[BOTH] = {name: _shared(texts) for name, texts in written[BOTH].items()}
         # Outputs may name the trees of any section.
         self.trees = {**known, **self.trees}
+
+    def _keep(self, given: str, text: Any) -> None:
+        """Keep a line for the types of later ones; of a call those that JAX has traced are enough."""
+        lines = self.around[-1].lines if self.around else self.before
+        lines[given] = self.typed.get(text, text) if isinstance(text, str) else text
 
     def _line(self, section: Section, name: str, value: Any, key: Key) -> tuple[str, Any]:
         """The names and the text of a line, with calls of Python replaced by functions of the experiment."""
@@ -562,12 +568,13 @@ class _FunctionReader:
         self.trees = {name: tree for name, tree in self.operands.items() if name not in self.local} | trees
         self.values, self.statics = {*arguments} - {*statics}, statics
         lines: dict[str, Any] = {}
-        self.around.append(FunctionAround(line, arguments, lines))
+        self.around.append(FunctionAround(line, arguments))
         self.inside_functions.append(function)
         try:
             for written in function.body(section):
                 given, text = self._line(section, ", ".join(written.names), written.value, written.key)
                 lines[given] = text
+                self._keep(given, text)
             gives, structure = self._gives(section, function.result(section), lines)
         except InvalidExperiment as error:
             raise InvalidExperiment(replace(error.fault, uses=(*error.fault.uses, key))) from None
@@ -633,7 +640,7 @@ class _FunctionReader:
         self.values |= {str(repeat.get("index", "i")), *(leaf for part in first.values() for leaf in part)}
         lines: dict[str, Any] = {}
         body: Mapping[str, Any] = repeat["body"]
-        self.around.append(RepeatAround(name, {**repeat, **first}, lines))
+        self.around.append(RepeatAround(name, {**repeat, **first}))
         for written, value in body.items():
             own: Key = (*key, "body", written)
             given, text = (written, value) if is_choice(value) else self._line(section, written, value, own)
@@ -641,6 +648,7 @@ class _FunctionReader:
                 self._refuse_inside(value, own)
                 self.values |= set(targets(written, own))
             lines[given] = text
+            self._keep(given, text)
         self.around.pop()
         after = {
             f"{name}.{tree}": self.trees[tree].renamed(f"{name}.") for tree in parts["carry"] if tree in self.trees
@@ -741,6 +749,7 @@ class _FunctionReader:
             raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
         code = compile(call.text, f"<{key_text(key)}>", "eval")
         result: list[Any] = []
+        kinds: list[Any] = []
 
         def in_space(space: Mapping[str, Any]) -> Callable[..., list[Any]]:
             def function(*leaves: Any) -> list[Any]:
@@ -749,6 +758,7 @@ class _FunctionReader:
                 given = eval(code, _BUILTINS, {**space, **read})
                 leaves_of, structure = calls.tree.flatten(given)
                 result[:] = [calls.tree.unflatten(structure, range(len(leaves_of)))]
+                kinds[:] = map(jax.typeof, leaves_of)
                 return leaves_of
 
             return function
@@ -838,6 +848,8 @@ class _FunctionReader:
             function = latest[0] if reference is None else in_space(space)
             self.compilable[line] = CompilableCall(function, self.settings.typed(structs, layouts, how), how, gives)
         text, tree = self._function(call, own, reads, structs, lines, gives, where)
+        if all(str(kind.dtype) in dtypes.NAMES and not kind.weak_type for kind in kinds):
+            self.typed[text] = tuple_of(map(_of_type, kinds))
         if reference is not None and not local and not self.around:
             with self.settings.context(how):
                 self._write(
@@ -885,7 +897,6 @@ class _FunctionReader:
         whole: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": arrays,
-            "functions": {**self.plain, **self.functions},
             "graph": {", ".join(given): f"{name}({', '.join(traced.parameters)})"},
             "outputs": {each: [] for each in given},
             "per_device": {},
@@ -1007,13 +1018,17 @@ class _FunctionReader:
             probing = around.probing(probing)
         inner = {**probing.lines, **probing.probes} if self.around else {}
         stacks = sum(around.stacks for around in self.around)
+        lines_read = {"probe_": "zeros(1)", **self.before, **inner}
+        functions = {**self.plain, **self.functions, **probing.functions}
+        texts = " ".join(_texts_in([lines_read, functions]))
+        imported = {name: function for name, function in self.imported.items() if f"{name}(" in texts}
         partial: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": self.arrays,
-            "functions": {**self.plain, **self.functions, **probing.functions},
-            section: {"probe_": "zeros(1)", **self.before, **inner},
+            "functions": functions,
+            section: lines_read,
             "outputs": {"probe_": [], **{name: [] for name in names.values()}},
-            KEY: codec.plain(Imports(self.imported, x64=calls.x64())),
+            KEY: codec.plain(Imports(imported, x64=calls.x64())),
         }
         partial |= {other: {} for other in SECTIONS if other != section}
         experiment = read({**partial, "program": "all", "expect": {}, "grad": {}})
@@ -1176,6 +1191,13 @@ class _FunctionReader:
         if not isinstance(show, list):
             return [*self.trees[show].leaves] if show in self.trees else show
         return self._leaves(cast("list[str]", show))
+
+
+def _of_type(kind: Any) -> str:
+    """An expression with the type of a traced value."""
+    made = f"zeros({tuple(kind.shape)}, '{kind.dtype}')"
+    axes = tuple(sorted(varying_axes(kind)))
+    return f"pcast({made}, {axes}, to='varying')" if axes else made
 
 
 def _names_in(operand: python_source.PythonPart) -> Iterator[str]:

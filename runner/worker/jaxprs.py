@@ -690,7 +690,7 @@ class _Body:
 
     def _call(self, equation: Any, body: Any, wanted: Sequence[bool]) -> list[Term]:
         """The results of a call: its lines inlined, or a call of the operation if it is JAX's implementation of one."""
-        own = self._library(equation, body) if equation.primitive.name in ("jit", "pjit") else None
+        own = self._library(equation, body) if equation.primitive.name == "jit" else None
         if own is not None:
             several = len(equation.outvars) > 1
             whole = self.named(own, equation.params["name"]) if several else own
@@ -722,7 +722,7 @@ class _Body:
 
     def _referred(self, equation: Any, name: str) -> list[Term]:
         """Inline the lines of a reference in place of the called function."""
-        info = equation.params["jaxpr"].jaxpr.debug_info if equation.primitive.name in ("jit", "pjit") else None
+        info = equation.params["jaxpr"].jaxpr.debug_info if equation.primitive.name == "jit" else None
         if info is not None and (info.arg_names is None or info.result_paths is None):
             raise self._cannot(
                 f"'{name}' is differentiated or mapped here, and its reference is only for the function itself: name a "

@@ -39,9 +39,11 @@ from runner.link.events import (
     FunctionsRead,
     GradientFile,
     Invalid,
+    Parted,
     Profiled,
     Ran,
     Started,
+    Traced,
     ValuesTyped,
     WorkerEvent,
 )
@@ -51,7 +53,7 @@ from runner.programs.writers import WRITERS
 from runner.reports.record.writing import write_text
 from runner.worker import calls, gradient, own_files, phases, processes, ready, warm
 from runner.worker.chosen_layouts import layouts
-from runner.worker.compilation import NotLowered, keeping
+from runner.worker.compilation import Unsupported, keeping
 from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
 from runner.worker.refusing import raised, text_of
@@ -294,12 +296,14 @@ class _Doing:
         name = _source_name(step)
         if name in self.failed:
             return Finished(step=step, error=self.failed[name])
+        if step.work is StepWork.PROFILE and step.program not in self.executions:
+            return Finished(step=step, error=f"program {step.program} did not run")
         try:
             with self._context(step):
-                return self._done(step)
+                return Finished(step=step, result=self._result(step))
         except Deadlock as deadlock:
             return Finished(step=step, error=str(deadlock))
-        except NotLowered as refused:
+        except Unsupported as refused:
             return Finished(step=step, unsupported=str(refused))
         except BaseException as error:  # JAX, XLA, the backend and the user's code may raise anything.
             traceback.print_exc()
@@ -313,18 +317,21 @@ class _Doing:
         module = self.modules[name]
         return calls.set_mesh(module.make_mesh() if self.absent is None else module.make_mesh(self.absent.devices))
 
-    def _done(self, step: Step) -> Finished:
+    def _result(self, step: Step) -> Ran | Traced | Profiled | Parted:
+        """Run a step. Raises `Unsupported`."""
         match step.work:
             case StepWork.RUN:
-                return Finished(step=step, result=self._run(step.program))
+                return self._run(step.program)
             case StepWork.TRACE:
-                return self._take_trace(step)
+                return self._take_trace()
             case StepWork.PROFILE:
-                return self._take_profile(step)
+                phases.tell(f"the profile of {step.program} was taken")
+                # Release its device memory before the next program runs.
+                return _profile(step.program, self.executions.pop(step.program), self.folder, self.arrays)
             case StepWork.TWIN:
-                return self._take_twin(step)
+                return self._take_twin(step.program)
             case StepWork.PARTING:
-                return self._measure(step)
+                return self._measure(step.program)
 
     def _run(self, program: Program) -> Ran:
         module = self.modules[program]
@@ -354,41 +361,29 @@ class _Doing:
         own = self.experiment.run_by(program)
         return self.derived or own if program is Program.DERIVED else own
 
-    def _take_trace(self, step: Step) -> Finished:
+    def _take_trace(self) -> Traced:
         assert self.trace is not None
         if self.trace.refused is not None:
-            return Finished(step=step, unsupported=self.trace.refused)
+            raise Unsupported(self.trace.refused)
         phases.tell("the trace was running")
-        return Finished(step=step, result=self.trace.take(self.modules[StepWork.TRACE], self.arrays))
+        return self.trace.take(self.modules[StepWork.TRACE], self.arrays)
 
-    def _take_twin(self, step: Step) -> Finished:
+    def _take_twin(self, program: Program) -> Ran:
         from runner.worker import twin
 
-        module = self.modules[_twin(step.program)]
+        module = self.modules[_twin(program)]
         try:
-            return Finished(step=step, result=twin.take(self._written(step.program), step.program, module, self.arrays))
+            return twin.take(self._written(program), program, module, self.arrays)
         except module.CannotWiden as refused:
-            return Finished(step=step, unsupported=f"it has {refused}")
+            raise Unsupported(f"it has {refused}") from None
 
-    def _measure(self, step: Step) -> Finished:
+    def _measure(self, program: Program) -> Parted:
         """Measure the equations of a program beside float64."""
         from runner.worker import parting
 
-        phases.tell(f"the equations of {step.program} were measured in float64")
-        module = self.modules[_twin(step.program)]
-        try:
-            program = ready.placed(self._written(step.program), step.program, module)
-            return Finished(step=step, result=parting.measured(program.function, program.operands))
-        except parting.TooLarge as refused:
-            return Finished(step=step, unsupported=str(refused))
-
-    def _take_profile(self, step: Step) -> Finished:
-        phases.tell(f"the profile of {step.program} was taken")
-        # Release its device memory before the next program runs.
-        execution = self.executions.pop(step.program, None)
-        if execution is None:
-            return Finished(step=step, error=f"program {step.program} did not run")
-        return Finished(step=step, result=_profile(step.program, execution, self.folder, self.arrays))
+        phases.tell(f"the equations of {program} were measured in float64")
+        prepared = ready.placed(self._written(program), program, self.modules[_twin(program)])
+        return parting.measured(prepared.function, prepared.operands)
 
 
 def _of_gathered(carry: str, spec: Spec) -> str:

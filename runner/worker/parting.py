@@ -19,6 +19,7 @@ from jax.sharding import AxisType, PartitionSpec
 from runner.base.lazy import dataclass
 from runner.link.events import EquationError, Parted
 from runner.worker import calls, widening
+from runner.worker.compilation import Unsupported
 from runner.worker.versions import CALLING, Literal, core, opened, user_places, varying_axes
 
 _jax: Any = cast("Any", jax)
@@ -40,7 +41,7 @@ _Term: TypeAlias = "int | Any"
 """A value by its number, or a literal."""
 
 
-class TooLarge(Exception):
+class TooLarge(Unsupported):
     """A program has too many equations or values to be measured; the message says how many."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from typing import Any
 
 from runner.base.lazy import dataclass
@@ -14,8 +15,7 @@ class RepeatAround:
 
     name: str
     repeat: Mapping[str, Any]
-    lines: Mapping[str, Any]
-
+    lines: dict[str, Any] = field(default_factory=dict[str, Any])
     stacks: int = 1
 
     def probing(self, probing: Probing) -> Probing:
@@ -37,7 +37,7 @@ class FunctionAround:
 
     name: str
     arguments: Mapping[str, str]
-    lines: Mapping[str, Any]
+    lines: dict[str, Any] = field(default_factory=dict[str, Any])
     stacks: int = 0
 
     def probing(self, probing: Probing) -> Probing:

@@ -78,7 +78,7 @@ def _whole(literal: Any) -> Known:
 
 def _results(equation: Any, operands: list[Known]) -> Sequence[Known]:
     name = equation.primitive.name
-    if name in ("jit", "pjit"):
+    if name == "jit":
         return _evaluated(equation.params["jaxpr"].jaxpr, operands)
     if name in _RULES:
         return [_RULES[name](name, operands, equation.outvars[0].aval)]

@@ -29,11 +29,10 @@ from runner.worker import calls
 core: Any = _core
 Literal, Var = core.Literal, core.Var
 CALLING = {
-    "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
-    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "jit": "jaxpr", "closed_call": "call_jaxpr", "remat2": "jaxpr", "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
 }  # fmt: skip
-"""The primitives that only call a jaxpr, under the names that JAX has given them, each with its parameter for that."""
+"""The primitives that only call a jaxpr, each with its parameter for that."""
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:

@@ -214,7 +214,7 @@ def _literals(jaxpr: Any, within: str = "") -> Iterator[_Literal]:
 
 def _called(equation: Any) -> str:
     """The name of the function that an equation calls; "" if it calls none."""
-    return equation.params.get("name", "") if equation.primitive.name in ("jit", "pjit") else ""
+    return equation.params.get("name", "") if equation.primitive.name == "jit" else ""
 
 
 def _is_float(dtype: Any) -> bool:

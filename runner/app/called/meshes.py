@@ -121,8 +121,8 @@ def _context() -> tuple[Any, bool]:
         return None, False
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.axis_names:
-        concrete = jax.sharding.get_mesh() if hasattr(jax.sharding, "get_mesh") else None
-        return (concrete if concrete is not None and concrete.axis_names else mesh), True
+        concrete = jax.sharding.get_mesh()
+        return (concrete if concrete.axis_names else mesh), True
     return jax_internals.mesh_of_with(), False
 
 

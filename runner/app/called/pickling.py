@@ -17,6 +17,7 @@ from collections.abc import Container, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from runner.compiled.evidence.source_lines import cell_name
 from runner.link import jax_internals
 
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type, FunctionType, ModuleType)
@@ -97,10 +98,11 @@ def pickled(*values: Any) -> tuple[bytes, list[Any], dict[str, list[str]]]:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, CodeType):
                 make, parts = self.dispatch_table[CodeType](obj)
+                file = cell_name(obj.co_filename)
                 if not os.path.exists(obj.co_filename) and (lines := linecache.getlines(obj.co_filename)):
-                    cells[obj.co_filename] = lines
+                    cells[file] = lines
                 # cloudpickle 3.1.3 leaves out the file, by which messages name lines.
-                return make, tuple(obj.co_filename if part == _NO_FILE else part for part in parts)
+                return make, tuple(file if part in (_NO_FILE, obj.co_filename) else part for part in parts)
             if jax is not None and isinstance(obj, jax.custom_vjp):
                 # Its class cannot make one without the function, which its attributes hold.
                 return object.__new__, (type(obj),), vars(obj)

@@ -21,6 +21,7 @@ from runner.base.invocation import invocation
 from runner.base.words import bytes_text, of_system, shown
 from runner.experiment.config.compose import Configuration
 from runner.link.workers import Workers
+from runner.reports.record import plan_file
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.show import plan_table as showing
 from runner.reports.show.plan_layouts import CHOICES, ROUNDS, amount, choice_cells, round_cells
@@ -65,7 +66,7 @@ def _compare(arguments: Sequence[str]) -> int:
     try:
         if len(options.plans) != 2:
             raise BadInput("it takes two run folders, or two plan.json files")
-        a, b = map(saved.read, options.plans)
+        a, b = map(plan_file.read, options.plans)
         page = report.named(options.output) if options.output else None
     except BadInput as error:
         raise BadInput(f"command line: {COMPARE}\n  {error}") from None
@@ -114,7 +115,8 @@ def _show_first(planning: Planning, refused: str | None) -> None:
 def _show_rounds(planning: Planning, rounds: Sequence[Round]) -> None:
     """Print the plans within the memory limit, in the order in which they were made."""
     if rounds:
-        showing.show_table(Table(ROUNDS, [round_cells(codec.plain(each), planning.request.memory) for each in rounds]))
+        recorded = [codec.build(plan_file.Round, codec.plain(each)) for each in rounds]
+        showing.show_table(Table(ROUNDS, [round_cells(each, planning.request.memory) for each in recorded]))
         print()
 
 
@@ -137,7 +139,8 @@ def _of_limit(memory: float, ranked: Ranked) -> str | None:
 def _show_plan(planning: Planning) -> None:
     showing.show(planning.plan, planning.labels, planning.request)
     if len(planning.choices) > 1:
-        rows = [choice_cells(codec.plain(choice), planning.plan.least) for choice in planning.choices]
+        recorded = [codec.build(plan_file.Choice, codec.plain(choice)) for choice in planning.choices]
+        rows = [choice_cells(choice, planning.plan.least) for choice in recorded]
         showing.show_table(Table(CHOICES, rows))
         print()
     if not planning.shapes:

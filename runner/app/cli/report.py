@@ -50,25 +50,25 @@ def main(arguments: Sequence[str]) -> int:
 
 def _report(paths: list[Path], options: argparse.Namespace) -> Path:
     """Write the pages; return the path of the common one. Raises `BadInput`."""
+
+    def page(folder: Path) -> Path:
+        return named(options.output) if options.output else _replaced(folder / PAGE)
+
     if len(paths) == 1 and (paths[0] / folders.PLAN).is_file() and not folders.runs(paths[0]):
-        page = named(options.output) if options.output else _replaced(paths[0] / PAGE)
-        write_text(page, plan_section.page(paths[0]))
-        manifest.add([] if options.output else [page])
-        return options.output or page
-    by_folder, unreadable = _read(paths)
-    if len(by_folder) == 1 and (paths[0] / folders.RECORD).is_file():
-        folder, only = next(iter(by_folder.items()))
-        page = named(options.output) if options.output else _replaced(folder / PAGE)
-        run.write(only, folder, page)
-        manifest.add([] if options.output else [page])
-        return options.output or page
-    page = named(options.output) if options.output else _replaced(_common(paths) / PAGE)
-    if not options.only:
-        for folder, record in by_folder.items():
-            manifest.add([run.write(record, folder, _replaced(folder / PAGE))])
-    write_sweep(by_folder, paths, page, unreadable)
-    manifest.add([] if options.output else [page])
-    return options.output or page
+        written = page(paths[0])
+        write_text(written, plan_section.page(paths[0]))
+    else:
+        by_folder, unreadable = _read(paths)
+        if len(by_folder) == 1 and (paths[0] / folders.RECORD).is_file():
+            folder, only = next(iter(by_folder.items()))
+            written = run.write(only, folder, page(folder))
+        else:
+            written = page(_common(paths))
+            for folder, record in () if options.only else by_folder.items():
+                manifest.add([run.write(record, folder, _replaced(folder / PAGE))])
+            write_sweep(by_folder, paths, written, unreadable)
+    manifest.add([] if options.output else [written])
+    return options.output or written
 
 
 def named(page: Path) -> Path:

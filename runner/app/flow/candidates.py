@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from runner.app.flow.filled_layouts import Planning
 from runner.app.flow.planning import Tried, exceeds
-from runner.base.layout import Spec
 from runner.base.words import bytes_text
 from runner.experiment import remat
-from runner.reports.show.plan_layouts import amount, differing
+from runner.reports.show.plan_layouts import amount, differing, layout_texts
 from runner.reports.show.plan_table import show_table
 from runner.reports.show.table import Table, status_cell
 
@@ -17,7 +16,7 @@ from runner.reports.show.table import Table, status_cell
 def show(planning: Planning, tried: Sequence[Tried]) -> None:
     """Print a table of the candidates of a plan as compiled."""
     least = planning.plan.least
-    layouts = differing([_texts(each.candidate.layouts) for each in tried], planning.labels)
+    layouts = differing([layout_texts(each.candidate.layouts) for each in tried], planning.labels)
     saves = [_saves(each, planning) for each in tried]
     parts = zip(layouts, tried, saves, strict=True)
     layouts = [" ".join(filter(None, (text, each.written, mine))) for text, each, mine in parts]
@@ -46,8 +45,3 @@ def _saves(tried: Tried, planning: Planning) -> str:
     """What a candidate saves for the backward pass, in words, if that was to be chosen and a choice was made."""
     saved = tried.candidate.saved
     return "" if saved is None or len(planning.choices) < 2 else f"saving {remat.words(saved)}"
-
-
-def _texts(layouts: Mapping[str, Spec]) -> dict[str, str]:
-    """Return layouts in YAML syntax."""
-    return {key: spec.yaml() for key, spec in layouts.items()}

@@ -88,10 +88,13 @@ class Planning(_Open):
 
     @property
     def labels(self) -> dict[str, str]:
-        """The paths of the leaves of trees, by the keys of their layouts."""
-        paths = self.experiment.imports.paths
+        """The paths of the leaves of trees, and the places of lines in Python, by the keys of their layouts."""
+        lines = {path: line for line, path in self.experiment.patterned.items()}
         named = {key: key.partition(".")[2].removesuffix(".spec") for key in self.plan.best.layouts}
-        return {key: paths[name] for key, name in named.items() if name in paths}
+        frames = {path: self.experiment.frames["graph"].get(lines.get(path, path)) for path in named.values()}
+        places = {path: f"{frame.place} {path.rpartition('/')[2]}" for path, frame in frames.items() if frame}
+        labels = {**places, **self.experiment.imports.paths}
+        return {key: labels[name] for key, name in named.items() if name in labels}
 
     @property
     def values(self) -> dict[str, Typed]:

@@ -101,7 +101,7 @@ _MORE = 1.01
 
 
 def too_large(planning: Planning) -> str | None:
-    """Return why no candidate is compiled here, if the oracle of one takes longer than the experiment's `timeout`.
+    """Return why no candidate is compiled here, if the oracle of one takes longer than the `timeout`, or than planning.
 
     A target that is not here is compiled without an oracle. None for a graph of moderate size.
     """
@@ -109,12 +109,16 @@ def too_large(planning: Planning) -> str | None:
     if experiment.target.topology is not None:
         return None
     seconds = effort.effort(experiment, {"graph": planning.values}).seconds
-    if seconds <= experiment.timeout:
+    if seconds <= min(experiment.timeout, _VERIFYING):
         return None
     return (
         f"no candidate is compiled: verifying one here takes about {long_text(seconds)}; choose smaller dims, or a "
         "target that is not here (target=v5e_4x4), for which candidates are compiled and not run"
     )
+
+
+_VERIFYING = 5.0
+"""The seconds that the oracle may take for a candidate: each is verified, and a plan takes no longer."""
 
 
 def ranked(planning: Planning, folder: Path, sources: Sources, workers: Workers) -> Ranked:

@@ -14,17 +14,26 @@ Roof: TypeAlias = Literal["flops", "memory", "links"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineTime:
-    """The computation of one line.
+class ComputedLine:
+    """The products and the memory traffic of one line on one device, over all executions.
 
-    - `flops`, `bytes`: over all executions.
-    - `seconds`: the longer of the times for both, which `bound` names; null where the hardware does not specify it.
+    - `nodes`: the lines; several if one instruction serves them all, none if the module does not say.
     """
 
     nodes: list[str]
     gradient: bool
     flops: float
     bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineTime(ComputedLine):
+    """The computation of one line.
+
+    - `flops`, `bytes`: over all executions.
+    - `seconds`: the longer of the times for both, which `bound` names; null where the hardware does not specify it.
+    """
+
     seconds: float | None
     bound: Bound | None
 
@@ -84,14 +93,15 @@ class Estimate:
 
 def bottleneck(lines: Sequence[LineTime], collectives: Sequence[CollectiveTime], whole: float) -> str | None:
     """The longest part, such as `w2's all-gather over data: 377 µs of 520 µs`; None if nothing takes time."""
-    parts = [(line.seconds or 0.0, _named(line.nodes, line.gradient)) for line in lines]
+    parts = [(line.seconds or 0.0, named(line.nodes, line.gradient)) for line in lines]
     for collective in collectives:
         over = f" over {', '.join(collective.axes)}" if collective.axes else ""
-        of = f" of {_named(collective.nodes, False)}" if collective.nodes else ""
+        of = f" of {named(collective.nodes)}" if collective.nodes else ""
         parts.append(((collective.seconds or 0.0) - collective.hidden, f"the {collective.kind}{of}{over}"))
     longest, what = max(parts, default=(0.0, ""), key=lambda part: part[0])
     return f"{what}: {time_text(longest)} of {time_text(whole)}" if longest else None
 
 
-def _named(nodes: Sequence[str], gradient: bool) -> str:
+def named(nodes: Sequence[str], gradient: bool = False) -> str:
+    """The lines that something belongs to, in words: `w1, w2 (backward)`."""
     return (", ".join(nodes) or "what belongs to no line") + (" (backward)" if gradient else "")

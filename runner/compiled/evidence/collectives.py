@@ -17,7 +17,7 @@ from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.flow import MOVES, Flow
 from runner.compiled.evidence.hlo import SILENT, STARTED, Computation, Instruction, Metadata, Module, size_of
 from runner.compiled.evidence.model import Between, Collective
-from runner.compiled.evidence.nodes import Attribution, OperationOrigin, again, asked, backward, stacks
+from runner.compiled.evidence.nodes import Attribution, OperationOrigin, again, asked, backward, served, stacks
 from runner.compiled.evidence.opcodes import (
     DONE,
     HEAVY,
@@ -231,7 +231,7 @@ class _CollectiveReader:
         if inserted:
             taken = self._flow.producers(computation, instruction.operands)
             needed = self._flow.consumers(*self._result_of(place))
-            between = Between(source=_nodes(taken), to=_nodes(needed))
+            between = Between(source=served(taken)[0], to=served(needed)[0])
             if all(not origin.primitive for origin in origins):
                 # It has only the name of the array that it moves; the operation that needs the array is the cause.
                 origins = needed or origins or taken
@@ -241,7 +241,7 @@ class _CollectiveReader:
             origins = origins or self._flow.producers(computation, instruction.operands)
         if not origins:
             self._result.unknown.append(f"{instruction.name} {self._origins.unplaced}")
-        nodes = _nodes(origins)
+        nodes, gradient = served(origins)
         bytes_in, bytes_out, dtype = self._bytes(place)
         runs = self._counts.of(place.start[0].name)
         if runs.count is None:
@@ -251,7 +251,7 @@ class _CollectiveReader:
             kind=place.kind,
             node=nodes[0] if nodes else None,
             nodes=nodes,
-            gradient=bool(origins) and all(origin.gradient for origin in origins),
+            gradient=gradient,
             inserted=inserted,
             between=between,
             axes=None if axes is None else list(axes),
@@ -441,7 +441,3 @@ class _CollectiveReader:
         if not heavy and not self._communicates_inside(instruction):
             heavy = self._origins.of(instruction.metadata)
         yield from (origin.node for origin in heavy)
-
-
-def _nodes(origins: Iterable[OperationOrigin]) -> list[str]:
-    return list(dict.fromkeys(origin.node for origin in origins))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from runner.compiled.evidence.hlo import STARTED, Computation, Instruction, Metadata, Module, size_of
 from runner.compiled.evidence.model import MergedPart
-from runner.compiled.evidence.nodes import Attribution, OperationOrigin, asked, stacks
+from runner.compiled.evidence.nodes import Attribution, OperationOrigin, asked, served, stacks
 from runner.experiment.forms import KINDS
 
 MOVES = frozenset(
@@ -160,11 +160,6 @@ def parts(flow: Flow, origins: Attribution, computation: Computation, instructio
         of = origins.of(taken.get(index, named.get(index, Metadata())))
         if not of and not (asked(names[index]) and index not in taken):
             of = flow.producers(computation, [name])
-        listed.append(
-            MergedPart(
-                nodes=list(dict.fromkeys(origin.node for origin in of)),
-                gradient=bool(of) and all(origin.gradient for origin in of),
-                bytes=None if operand is None else size_of(operand.shapes),
-            )
-        )
+        (nodes, gradient), size = served(of), None if operand is None else size_of(operand.shapes)
+        listed.append(MergedPart(nodes=nodes, gradient=gradient, bytes=size))
     return listed

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from runner.compiled.evidence import collectives, hlo, warnings
-from runner.compiled.evidence.model import Evidence, Gathered, Profile
+from runner.compiled.evidence.model import Evidence, Gathered
 from runner.compiled.evidence.nodes import Origins
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -18,7 +18,6 @@ from runner.graph.sharding.propagation import Reshard
 if TYPE_CHECKING:
     from runner.compiled.evidence import planes
     from runner.compiled.evidence.narrow import NarrowFloats
-    from runner.compiled.evidence.work import ModuleWork
 
 
 def gather(
@@ -56,31 +55,24 @@ def gather(
         communication = _nothing(f"the backend does not show the compiled module{why}")
     heard = None if messages is None else warnings.read(messages, origins, module.stack_frames)
     heard = heard and [replace(warning, reshard=(reshards or {}).get(warning.text)) for warning in heard]
+    # Few runs are profiled or estimated.
+    measured, work_of = None, None
+    if taken:
+        from runner.compiled.evidence import profile
+
+        measured = profile.read(taken, module, origins, communication)
+    if experiment.hardware and program.on_mesh:
+        from runner.compiled.evidence import work
+
+        work_of = work.read(module, origins, narrow_lines)
     evidence = Evidence(
         collectives=listed,
         collectives_unknown=list(dict.fromkeys(communication.unknown)),
         collectives_missing=list(dict.fromkeys(communication.missing)),
         compiler_warnings=heard,
-        profile=_profile(taken, module, origins, communication) if taken else None,
+        profile=measured,
     )
-    return Gathered(evidence, _work(module, origins, narrow_lines) if experiment.hardware and program.on_mesh else None)
-
-
-# Few runs are profiled or estimated.
-
-
-def _profile(
-    taken: planes.Profile, module: hlo.Module, origins: Origins, communication: collectives.Collectives
-) -> Profile:
-    from runner.compiled.evidence import profile
-
-    return profile.read(taken, module, origins, communication)
-
-
-def _work(module: hlo.Module, origins: Origins, narrow_lines: Mapping[str, NarrowFloats]) -> ModuleWork | None:
-    from runner.compiled.evidence import work
-
-    return work.read(module, origins, narrow_lines)
+    return Gathered(evidence, work_of)
 
 
 def _nothing(why: str) -> collectives.Collectives:

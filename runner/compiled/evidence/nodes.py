@@ -7,7 +7,7 @@ call; their frames in the user's file identify the lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from typing import Protocol
@@ -19,8 +19,8 @@ from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import Imported, inside
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import line_of, lines, regions
-from runner.graph.language.operations import OPERATIONS
-from runner.graph.language.parts import called
+from runner.graph.language.operations import OPERATIONS, Operation
+from runner.graph.language.parts import calls_in
 from runner.graph.model import Equation, Graph, Repeat
 from runner.graph.source import Line
 from runner.graph.spelling import Spelling
@@ -61,6 +61,11 @@ class OperationOrigin:
     node: str
     primitive: str | None
     gradient: bool
+
+
+def served(origins: Collection[OperationOrigin]) -> tuple[list[str], bool]:
+    """The lines of some origins, and whether all of these are of the backward pass."""
+    return list(dict.fromkeys(each.node for each in origins)), bool(origins) and all(each.gradient for each in origins)
 
 
 def stacks(op_name: str) -> list[str]:
@@ -122,12 +127,12 @@ class StackScope:
 class PlacedLine:
     """A line of the user's Python.
 
-    - `term`: its expression; None for a repeat.
+    - `rows`: those of the operations that its expression calls, None for indexing; no tuple for a repeat.
     - `path`: the user's lines that lead to its place, the innermost first, if several do.
     """
 
     line: Line
-    term: Term | None
+    rows: tuple[Operation | None, ...] | None
     path: tuple[Location, ...] = ()
 
 
@@ -205,8 +210,8 @@ def _traced(
     if at is None:
         return OperationOrigin(scope.line, primitive, gradient)
     there = _on_the_path(lines[frames[at]], [frame for frame in frames[at + 1 :] if is_users(frame[0])])
-    of = [(placed.line, placed.term) for placed in there if placed.term is not None]
-    fitting = [line for line, term in of if any(_fits(part, primitive) for part in within(term))]
+    of = [(placed.line, placed.rows) for placed in there if placed.rows is not None]
+    fitting = [line for line, rows in of if any(_fits(row, primitive) for row in rows)]
     fitting = fitting or [line for line, _ in of]
     if not fitting:
         return OperationOrigin(str(there[-1].line), None, gradient)
@@ -226,13 +231,16 @@ def _on_the_path(lines: Sequence[PlacedLine], path: Sequence[Location]) -> list[
 _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
 
 
-def _fits(part: Term, primitive: str) -> bool:
-    """Whether an expression calls the operation of a JAX primitive."""
-    if spelled(part) == "index":
-        return primitive in ("gather", "dynamic_slice", "slice", "squeeze")
-    row = called(part)
+def _rows(term: Term) -> tuple[Operation | None, ...]:
+    """The rows of the operations that an expression calls, each once; None for indexing."""
+    rows = {row.name: row for _, row in calls_in(term)}
+    return (*rows.values(), *{None for part in within(term) if spelled(part) == "index"})
+
+
+def _fits(row: Operation | None, primitive: str) -> bool:
+    """Whether an operation is that of a JAX primitive."""
     if row is None:
-        return False
+        return primitive in ("gather", "dynamic_slice", "slice", "squeeze")
     if row.over is not None:
         return primitive.removesuffix("_start") in row.over.primitives
     if row.method is not None:
@@ -277,8 +285,8 @@ def _scopes(
             label = line_of(inner).label
             frame = call.function.frames.get(label)
             if frame is not None:
-                term = None if isinstance(inner.form, Repeat) else spelling.equation(inner)
-                placed = PlacedLine(line_of(inner), term, call.function.paths.get(label, ()))
+                rows = None if isinstance(inner.form, Repeat) else _rows(spelling.equation(inner))
+                placed = PlacedLine(line_of(inner), rows, call.function.paths.get(label, ()))
                 known.imported.setdefault((frame.file, frame.line), []).append(placed)
     return scopes
 

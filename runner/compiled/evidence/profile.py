@@ -18,9 +18,9 @@ from runner.compiled.evidence import planes, timeline
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import STARTED, Instruction, Module
 from runner.compiled.evidence.model import Collective, Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
-from runner.compiled.evidence.nodes import Attribution, OperationOrigin
+from runner.compiled.evidence.nodes import Attribution, OperationOrigin, served
 from runner.compiled.evidence.planes import Event, Recorded
-from runner.compiled.evidence.timeline import Flight, Timeline, complete, with_runs
+from runner.compiled.evidence.timeline import Covered, Flight, Timeline, complete, with_runs
 from runner.link.events import RunTimes
 
 _CALLS = ("while", "conditional", "call", *STARTED)
@@ -107,8 +107,8 @@ class _PlaneReader:
                 carried[self._collectives.carriers[event.instruction]].add(event, nanoseconds)
                 continue
             elif origins := self._lines(instruction):
-                nodes = list(dict.fromkeys(origin.node for origin in origins))
-                key = frozenset(nodes), all(origin.gradient for origin in origins)
+                nodes, gradient = served(origins)
+                key = frozenset(nodes), gradient
                 order.setdefault(key, nodes)
                 lines[key].add(event, nanoseconds)
                 continue
@@ -257,7 +257,10 @@ def own_times(events: Sequence[Event], inside: Mapping[str, frozenset[str]]) -> 
     within: list[list[tuple[int, int]]] = [[] for _ in events]
     _nested(events, within)
     _called(events, inside, within)
-    return [event.done - event.start - _covered(event, parts) for event, parts in zip(events, within, strict=True)]
+    return [
+        event.done - event.start - (Covered(parts).within(event.start, event.done) if parts else 0)
+        for event, parts in zip(events, within, strict=True)
+    ]
 
 
 def _nested(events: Sequence[Event], within: list[list[tuple[int, int]]]) -> None:
@@ -289,14 +292,3 @@ def _called(events: Sequence[Event], inside: Mapping[str, frozenset[str]], withi
         for at in executed[place][first:last]:
             if events[at].instruction in inside[event.instruction]:
                 within[number].append((events[at].start, events[at].done))
-
-
-def _covered(event: Event, parts: Iterable[tuple[int, int]]) -> int:
-    """How many nanoseconds of an event `parts` cover."""
-    covered, at = 0, event.start
-    for start, end in sorted(parts):
-        start, end = max(start, at), min(end, event.done)
-        if end > start:
-            covered += end - start
-            at = end
-    return covered

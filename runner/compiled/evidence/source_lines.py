@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import linecache
 import re
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
@@ -118,7 +119,14 @@ def distinguishing(lines: Iterable[SourceLine]) -> dict[SourceLine, tuple[Locati
 def frame(at: Location) -> Frame:
     """A line with its text, which is empty where the file is not on this machine."""
     file, number = at
-    return Frame(file, number, linecache.getline(file, number).strip())
+    return Frame(cell_name(file), number, linecache.getline(file, number).strip())
+
+
+def cell_name(file: str) -> str:
+    """The name of a file, `cell_3.py` for the third cell of a notebook: IPython gives it a number that says nothing."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cell = shell.compile.format_code_name(file) if shell is not None else None
+    return file if cell is None else f"cell_{cell[1].strip('In[]')}.py"
 
 
 def spelled(line: SourceLine, callers: Sequence[Location] = ()) -> str:

@@ -20,7 +20,7 @@ from runner.compiled.evidence import library_products, opcodes
 from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.hlo import STARTED, Computation, Instruction, Module, Shape
 from runner.compiled.evidence.narrow import WIDE, NarrowFloats, product, share
-from runner.compiled.evidence.nodes import Attribution
+from runner.compiled.evidence.nodes import Attribution, served
 from runner.compiled.evidence.opcodes import IDLE, kind_of, target_of
 
 Kind = tuple[str, str]
@@ -142,10 +142,8 @@ class _WorkReader:
         origins = [origin for fused in products for origin in self._origins.of(fused.metadata)]
         origins = origins or list(self._origins.of(instruction.metadata))
         origins = origins or [origin for fused in inside for origin in self._origins.of(fused.metadata)]
-        key = (
-            tuple(dict.fromkeys(origin.node for origin in origins)),
-            bool(origins) and all(origin.gradient for origin in origins),
-        )
+        nodes, gradient = served(origins)
+        key = tuple(nodes), gradient
         return self._lines.setdefault(key, LineWork(*key))
 
     def _count(self, computation: Computation, instruction: Instruction, flops: dict[Kind, float]) -> None:

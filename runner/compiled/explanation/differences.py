@@ -7,28 +7,13 @@ from dataclasses import replace
 
 from runner.base import executions
 from runner.base.executions import Count
+from runner.base.grouping import by_key
 from runner.base.layout import spec_text
-from runner.base.lazy import dataclass
 from runner.base.words import bytes_text, time_text
 from runner.compiled.explanation.model import ExplainedMesh, Explanation, PlacedCollective, over
 from runner.graph.sharding import ring
 
 _Key = tuple[str, tuple[tuple[str, str], ...], str, bool, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Collectives of one kind, line, direction and value: how often they run, and what a device sends for them."""
-
-    entries: tuple[PlacedCollective, ...]
-
-    @property
-    def runs(self) -> Count:
-        return ring.runs(self.entries)
-
-    @property
-    def sent(self) -> int | None:
-        return executions.most(ring.total(self.entries))
 
 
 def between(old: Explanation, new: Explanation) -> list[str]:
@@ -74,17 +59,18 @@ def _collectives(old: Explanation, new: Explanation) -> list[str]:
     before, after = _groups(old), _groups(new)
     lines: list[tuple[int, str]] = []
     for key in dict.fromkeys([*before, *after]):
-        was, now = before.get(key), after.get(key)
-        what = _described((now or was).entries[0])  # type: ignore[union-attr]
-        difference = _difference(was and was.sent, now and now.sent, bool(was), bool(now))
-        if was is None and now is not None:
-            text = f"{what} appeared, {_times(now.runs)}: {_signed(difference)} sent"
-        elif now is None and was is not None:
-            text = f"{what} disappeared, {_times(was.runs)}: {_signed(difference)} sent"
-        elif was is not None and now is not None and (was.runs, was.sent) != (now.runs, now.sent):
-            often = [executions.text(side.runs) for side in (was, now)]
-            runs = " sends another amount" if was.runs == now.runs else f" runs {' → '.join(often)} times"
-            text = f"{what}{runs}: {_signed(difference)} sent ({bytes_text(was.sent)} → {bytes_text(now.sent)})"
+        was, now = before.get(key, []), after.get(key, [])
+        (runs_before, sent_before), (runs, sent) = _summed(was), _summed(now)
+        difference = None if sent is None or sent_before is None else sent - sent_before
+        what = _described((now or was)[0])
+        if not was:
+            text = f"{what} appeared, {_times(runs)}: {_signed(difference)} sent"
+        elif not now:
+            text = f"{what} disappeared, {_times(runs_before)}: {_signed(difference)} sent"
+        elif (runs_before, sent_before) != (runs, sent):
+            often = f" runs {executions.text(runs_before)} → {executions.text(runs)} times"
+            does = " sends another amount" if runs_before == runs else often
+            text = f"{what}{does}: {_signed(difference)} sent ({bytes_text(sent_before)} → {bytes_text(sent)})"
         else:
             continue
         lines.append((abs(difference or 0), text))
@@ -130,20 +116,21 @@ def _spans(mesh: ExplainedMesh) -> dict[str, frozenset[int]]:
     return {axis: spans[axis] for axis in mesh.axes}
 
 
-def _difference(was: int | None, now: int | None, there: bool, here: bool) -> int | None:
-    if (there and was is None) or (here and now is None):
-        return None
-    return (now or 0) - (was or 0)
+def _summed(entries: Sequence[PlacedCollective]) -> tuple[Count, int | None]:
+    """How often alike collectives run, and what a device sends for them."""
+    return ring.runs(entries), executions.most(ring.total(entries))
 
 
-def _groups(explanation: Explanation) -> dict[_Key, _Group]:
-    grouped: dict[_Key, list[PlacedCollective]] = {}
-    for entry in explanation.moving:
+def _groups(explanation: Explanation) -> dict[_Key, list[PlacedCollective]]:
+    """The collectives of one kind, line, direction and value."""
+
+    def key(entry: PlacedCollective) -> _Key:
         nodes = tuple(_identity(explanation, node) for node in entry.nodes)
         taken = entry.between.source if entry.between else []
         moved = tuple(name for name in taken if name not in entry.nodes and name not in explanation.lines)
-        grouped.setdefault((entry.kind, nodes, over(entry), entry.gradient, moved), []).append(entry)
-    return {key: _Group(tuple(entries)) for key, entries in grouped.items()}
+        return entry.kind, nodes, over(entry), entry.gradient, moved
+
+    return by_key((key(entry), entry) for entry in explanation.moving)
 
 
 def _identity(explanation: Explanation, node: str) -> tuple[str, str]:

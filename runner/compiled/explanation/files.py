@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.base import codec, plain
 from runner.base.faults import nearest
+from runner.base.invocation import invocation
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_dict
 from runner.base.words import of_address
@@ -85,7 +86,10 @@ def explain(path: Path | None, wanted: Wanted = _ANY) -> Explanation:
         taken = _taken(path, wanted)
     if isinstance(taken, Explanation):
         return _named(taken, path, wanted)
-    explanation = _named(_estimated(taken, wanted), path, wanted)
+    explanation = taken.explanation
+    if wanted.hardware is not None:
+        explanation = estimating.estimated(taken, wanted.hardware, folder=wanted.config_dir)
+    explanation = _named(explanation, path, wanted)
     if lowered is None or (wanted.lowered is None and not any(entry.inserted for entry in explanation.moving)):
         return explanation
     return _with_reasons(explanation, taken.text, lowered, wanted)
@@ -167,12 +171,6 @@ def _text(file: Path) -> str:
     return serialized.text(_checked(file)) if file.name.endswith(".pb") else read_text(file)
 
 
-def _estimated(taken: ReadModule, wanted: Wanted) -> Explanation:
-    if wanted.hardware is None:
-        return taken.explanation
-    return estimating.estimated(taken, wanted.hardware, folder=wanted.config_dir)
-
-
 def _has_modules(path: Path) -> bool:
     return path.is_dir() and bool(_modules(path))
 
@@ -238,10 +236,18 @@ def _checked(path: Path) -> Path:
     """A regular file that is not too large. Raises `UnreadableModule`."""
     if not path.is_file():
         what = "it is not a regular file" if path.exists() else f"there is no such file{of_address(path)}"
-        raise UnreadableModule(f"{path}: {what}")
+        raise UnreadableModule(f"{path}: {what}{_of_run(path) if path.name == str(path) and not path.suffix else ''}")
+    if path.suffix in (".yaml", ".yml"):
+        raise UnreadableModule(f"{path}: this is no module{_of_run(path)}")
+    if path.suffix == ".py":
+        raise UnreadableModule(f"{path}: this is no module; in a script write print(runner.explain(step, …))")
     if path.stat().st_size > LARGEST:
         raise UnreadableModule(f"{path}: a file of more than {LARGEST // 1_000_000_000} GB is not read")
     return path
+
+
+def _of_run(path: Path) -> str:
+    return f"; to explain an experiment write {invocation()} {path} explain=true"
 
 
 def read_text(path: Path) -> str:
@@ -261,10 +267,8 @@ def document(explanation: Explanation) -> str:
 
 def schema_text() -> str:
     """The JSON Schema of a saved explanation, which is `docs/explain.schema.json`."""
-    schema = codec.schema(Explanation)
-    head = {"$schema": schema.pop("$schema"), "title": f"a saved explanation, schema {SCHEMA}"}
-    schema["$defs"]["Explanation"]["properties"]["schema"] = {"const": SCHEMA}
-    return json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n"
+    schema = codec.schema_of_file(Explanation, f"a saved explanation, schema {SCHEMA}", SCHEMA)
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
 def saved(text: str, source: str) -> Explanation:

@@ -13,7 +13,7 @@ from runner.base.executions import Count
 from runner.base.grouping import by_key
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
-from runner.compiled.estimate.model import Estimate
+from runner.compiled.estimate.model import ComputedLine, Estimate
 from runner.compiled.evidence.model import Collective, Profile
 from runner.graph.sharding import ring
 from runner.graph.sharding.propagation import PlannedOperation
@@ -110,19 +110,6 @@ class Argument:
     spec: Spec | None = None
     donated: bool = False
     output: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComputedLine:
-    """The products and the memory traffic of one line on one device, over all executions.
-
-    - `nodes`: the lines; several if one instruction serves them all, none if the module does not say.
-    """
-
-    nodes: list[str]
-    gradient: bool
-    flops: float
-    bytes: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from runner.base.lazy import dataclass
 from runner.compiled.evidence import collectives, hlo, work
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import Instruction, Module
+from runner.compiled.evidence.nodes import served
 from runner.compiled.evidence.source_lines import IsUsers, is_users
 from runner.compiled.explanation import arguments, living, meshes, places, written
 from runner.compiled.explanation.model import (
@@ -144,7 +145,8 @@ def _read(text: str, source: str, known: Known) -> ReadModule:
     explanation = Explanation(
         source=source,
         module=module.name,
-        stage="compiled" if _is_compiled(module) else "lowered",
+        # The backends schedule a module last: what has a schedule is what devices run.
+        stage="compiled" if module.scheduled else "lowered",
         platform=known.platform or ("tpu" if module.tiled else None),
         device=known.device,
         partitions=devices,
@@ -180,11 +182,6 @@ def _module(text: str, source: str) -> Module:
         why = module.unread[0] if module.unread else "no computation is marked ENTRY"
         raise UnreadableModule(f"{source}: the module has no entry computation that could be read: {why[:200]}")
     return module
-
-
-def _is_compiled(module: Module) -> bool:
-    """Whether a module is what devices run: the backends schedule it last."""
-    return module.scheduled
 
 
 def _placed(module: Module, lines: Places, communication: Collectives) -> list[PlacedCollective]:
@@ -247,20 +244,21 @@ def _temporary(module: Module, lines: Places, instruction: Instruction, size: in
     if not origins and instruction.opcode == "fusion":
         origins = tuple(o for inner in module.inside(instruction) if inner.root for o in lines.of(inner.metadata))
     largest = max(instruction.shapes, key=lambda shape: shape.bytes, default=hlo.Shape("token", (), 0))
+    nodes, gradient = served(origins)
     return Buffer(
         what="temporary",
         name=instruction.name,
-        node=origins[0].node if origins else None,
+        node=next(iter(nodes), None),
         dtype=largest.dtype,
         shape=largest.dims,
         bytes=size,
-        gradient=bool(origins) and all(origin.gradient for origin in origins),
+        gradient=gradient,
     )
 
 
 def _notes(module: Module, mesh: ExplainedMesh | None) -> list[str]:
     notes: list[str] = []
-    if not _is_compiled(module):
+    if not module.scheduled:
         notes.append(
             "the module has no schedule: it is not what devices run, and the compiler may insert, merge and move "
             "collectives after it"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -37,12 +36,16 @@ class Matching:
 
     def __init__(self, collectives: Sequence[Collective], plan: Planned, mesh: Mesh) -> None:
         self._planned, self._mesh = plan.collectives or [], mesh
-        self._of_lines, self._of_values = _by_line(self._planned), _by_value(self._planned)
+        # The places of collectives in the plan, by their lines and those whose keys or own text ask for them.
+        self._of_lines = by_key(
+            (line, at)
+            for at, planned in enumerate(self._planned)
+            for line in {planned.line, _asking(planned), planned.stated_in}
+            if line is not None
+        )
+        self._of_values = by_key((planned.of, at) for at, planned in enumerate(self._planned))
         self._inserted = [compiled for compiled in collectives if compiled.inserted]
-        self._of_nodes: dict[str, list[Collective]] = defaultdict(list)
-        for compiled in self._inserted:
-            for node in dict.fromkeys(compiled.nodes):
-                self._of_nodes[node].append(compiled)
+        self._of_nodes = by_key((node, of) for of in self._inserted for node in dict.fromkeys(of.nodes))
         # An equal collective is a different one, so each is known by its address.
         self._matches = {id(compiled): self._match(compiled, compiled.nodes) for compiled in self._inserted}
         self._taken = {id(planned) for match in self._matches.values() for planned in match.planned}
@@ -175,25 +178,9 @@ class Matching:
         axes, planned_axes = set(compiled.axes or ()), needs.axes_of(planned)
         if axes == planned_axes or planned.kind != "all-reduce" or not axes < planned_axes:
             return axes == planned_axes
-        rest: set[str] = set()
-        for inserted in (inserted for node in dict.fromkeys(compiled.nodes) for inserted in self._of_nodes[node]):
-            if inserted.kind == compiled.kind and set(inserted.axes or ()) < planned_axes:
-                rest |= set(inserted.axes or ())
-        return planned_axes <= rest
-
-
-def _by_line(plan: Sequence[PlannedCollective]) -> dict[str, list[int]]:
-    """The places in a plan of the collectives of each line, and of those that its keys or its own text ask for."""
-    places: dict[str, list[int]] = defaultdict(list)
-    for at, planned in enumerate(plan):
-        for line in {planned.line, _asking(planned), planned.stated_in} - {None}:
-            places[str(line)].append(at)
-    return places
-
-
-def _by_value(plan: Sequence[PlannedCollective]) -> dict[str, list[int]]:
-    """The places in a plan of the collectives of each value."""
-    return by_key((planned.of, at) for at, planned in enumerate(plan))
+        beside = [other for node in dict.fromkeys(compiled.nodes) for other in self._of_nodes.get(node, ())]
+        covered = [set(other.axes or ()) for other in beside if other.kind == compiled.kind]
+        return planned_axes <= set[str]().union(*(axes for axes in covered if axes < planned_axes))
 
 
 def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[str]) -> bool:

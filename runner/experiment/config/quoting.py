@@ -60,25 +60,28 @@ def _several(text: str) -> list[str]:
     return parts if all(map(_OVERRIDE.fullmatch, parts)) and all(closed) else []
 
 
-_LINE = re.compile(r"\+{0,2}(?:graph|per_device)\.[\w.]+\Z")
-"""The key of an override that is a line of a section."""
+_LINE = re.compile(r"\+{0,2}(?:graph|per_device|both|functions)\.[\w.]+\Z")
+"""The key of an override that is a line of a section, or of a function."""
+
+_LACKED = re.compile(r"[(\[&|<>=~^]")
+"""What lines have and unquoted values of Hydra's grammar lack."""
 
 _HYDRAS = re.compile(r"\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|int|float|str|bool|json_str)\s*\(")
 """A value that Hydra's grammar reads as a call of one of its functions."""
 
 
 def line(override: str) -> str:
-    """Quote the calls in a line's expressions for Hydra, whose grammar has no others than its own.
+    """Quote a line's expressions for Hydra, whose grammar lacks their calls, indices and most of their operators.
 
     `graph.C=matmul(A, B),A @ B` becomes `graph.C="matmul(A, B)",A @ B`.
     """
     key, equals, value = override.partition("=")
-    if not equals or not _LINE.match(key) or "(" not in value or _HYDRAS.match(value) or "${" in value:
+    if not equals or not _LINE.match(key) or not _LACKED.search(value) or _HYDRAS.match(value) or "${" in value:
         return override
     if value.lstrip()[:1] in ("'", '"', "[", "{"):
         return override
     parts = ("".join(part) for part in _parts_of_sweep(value))
-    return f"{key}={','.join(in_quotes(part.strip(), _DOUBLE) if '(' in part else part for part in parts)}"
+    return f"{key}={','.join(in_quotes(part.strip(), _DOUBLE) if _LACKED.search(part) else part for part in parts)}"
 
 
 def _parts_of_sweep(value: str) -> list[list[str]]:

@@ -61,12 +61,7 @@ class Sources:
 
     def place(self, key: Key) -> Location | None:
         """The place in a file of the value of `key`, or of its longest prefix that a file has."""
-        best: tuple[int, Location] | None = None
-        for layer in self.layers:
-            candidate = _find(layer, key)
-            if candidate is not None and (best is None or candidate[0] >= best[0]):
-                best = candidate
-        return best[1] if best else None
+        return _deepest({layer: _compose(layer.file) for layer in self.layers if _concerns(layer, key)}, key)
 
     def places(self, keys: Mapping[str, Key]) -> dict[str, str]:
         """For each name, the file and line or the override that set its key; keys that nothing sets are left out."""
@@ -77,13 +72,10 @@ class Sources:
         for name, key in keys.items():
             if name in place_of:
                 continue
-            override = self.override(key)
-            places = [place for layer, node in nodes.items() if (place := _below(layer, node, key)) is not None]
-            if override is not None:
+            if (override := self.override(key)) is not None:
                 place_of[name] = f"command line: {override}"
-            elif places:
-                deepest = max(depth for depth, _ in places)
-                place_of[name] = str([place for depth, place in places if depth == deepest][-1])
+            elif place := _deepest(nodes, key):
+                place_of[name] = str(place)
         return place_of
 
     def names(self, key: Key) -> list[str]:
@@ -173,9 +165,10 @@ def _columns(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _find(layer: Layer, key: Key) -> tuple[int, Location] | None:
-    """Return how many parts of `key` a layer has, and the place of the last of them; None where it has none."""
-    return _below(layer, _compose(layer.file) if _concerns(layer, key) else None, key)
+def _deepest(nodes: Mapping[Layer, yaml.Node | None], key: Key) -> Location | None:
+    """The place of the longest prefix of `key` that a file has, in the last such file."""
+    places = [place for layer, node in nodes.items() if (place := _below(layer, node, key)) is not None]
+    return max(reversed(places), key=lambda place: place[0])[1] if places else None
 
 
 def _concerns(layer: Layer, key: Key) -> bool:
@@ -183,7 +176,7 @@ def _concerns(layer: Layer, key: Key) -> bool:
 
 
 def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Location] | None:
-    """Like `_find`, in a parsed file."""
+    """How many parts of `key` a layer, parsed, has, and the place of the last of them; None where it has none."""
     package = layer.package
     if node is None or not _concerns(layer, key):
         return None

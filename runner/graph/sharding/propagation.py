@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import field
+from functools import cache
 from typing import Any, TypeAlias
 
 from runner.base import codec
@@ -256,6 +257,7 @@ Factors: TypeAlias = list[list[list[str]]]
 """For each array, for each of its dimensions, the factors that it consists of, such as `z_1`."""
 
 
+@cache
 def parsed_rule(rule: str | None) -> tuple[Factors, Factors]:
     """Parse the text of Shardy's rule, `([i, jk], [k, l])->([i, l])`: the factors of the operands and of the results.
 

@@ -10,7 +10,6 @@ from runner.compiled.estimate.prices import Prices
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, with_terms
 from runner.graph.language.check import canonical_term
-from runner.graph.language.operations import OPERATIONS
 from runner.graph.term import Name
 from runner.programs.derivation.invariants import hoisted
 from runner.programs.derivation.ruling import Rulings
@@ -99,29 +98,8 @@ def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices, 
             break
         tried.add(asked)
         number, spec = asked
-        for numbers in dict.fromkeys(((number,), _alike(experiment, types, number))):
-            other = replace(hints, layouts={**hints.layouts, **dict.fromkeys(numbers, spec)})
-            attempt = writer.other(other, best, numbers)
-            if attempt.cost < best.cost:
-                best, hints = attempt, other
-                break
+        other = replace(hints, layouts={**hints.layouts, number: spec})
+        attempt = writer.other(other, best, number)
+        if attempt.cost < best.cost:
+            best, hints = attempt, other
     return hints
-
-
-def _alike(experiment: Experiment, types: Parts, number: int) -> tuple[int, ...]:
-    """A value and the values of the same type that it is computed from elementwise, at most `_TRIALS` of them."""
-    producers, alike = experiment.computed("graph").producers, dict[int, None]()
-
-    def add(number: int) -> None:
-        equation = producers.get(number)
-        if number in alike or equation is None or len(alike) == _TRIALS:
-            return
-        alike[number] = None
-        row = OPERATIONS.get(equation.operation)
-        if row is not None and row.elementwise:
-            for read in equation.reads:
-                if types.get(read) == types.get(number):
-                    add(read)
-
-    add(number)
-    return tuple(alike)

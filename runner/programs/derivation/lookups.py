@@ -199,6 +199,15 @@ rule_for("segment_max", write=_segments)(partial(segments, kind="max"))
 rule_for("segment_min", write=_segments)(partial(segments, kind="min"))
 
 
+@rule_for("bincount")
+def counted(call: Call) -> Rule | None:
+    """Rule: the counts of all devices are added up."""
+    if call.static("length") is None:
+        return None
+    parts = {name: ((0,),) for name in ("x", "weights") if name in call.arguments and call.type_of(name)}
+    return Rule(parts, ((),), {0: call.type_of("x").shape[0]}, {0: "sum"})
+
+
 @rule_for("digitize", "interp")
 def searched(call: Call, place: str = "x") -> Rule | None:
     """Rule: elementwise in the argument `place`, with a table that is whole on every device."""

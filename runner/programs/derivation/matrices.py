@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from runner.graph.term import Term
-from runner.programs.derivation.calls import Call
-from runner.programs.derivation.registry import rule_for
-from runner.programs.derivation.rules import Rule, every
+from functools import partial
+
+from runner.base.lazy import dataclass
+from runner.graph.term import NOTHING, Slice, Term
+from runner.programs.derivation.calls import Call, NotStatic, is_number
+from runner.programs.derivation.registry import Way, rule_for
+from runner.programs.derivation.rules import Dimensions, Rule, every
 from runner.programs.derivation.site import Site
-from runner.programs.derivation.terms import built
+from runner.programs.derivation.terms import ALL, built, constant, indexed, spread
 
 
 @rule_for("inv", "cholesky", "matrix_power", "svdvals", "eigvalsh", "det", "slogdet", "qr", "eigh")
@@ -37,33 +40,136 @@ def solved(call: Call) -> Rule | None:
     return Rule(operands, every(shape, but=[rank - 2]), dict(enumerate(shape)))
 
 
-def _diagonal(site: Site) -> Term:
-    """Write a diagonal, of rows that devices share: of the square in which it meets a block of them."""
-    rows, columns = _ends(site.call)
-    size, over = site.call.array.shape[rows], site.over(rows)
-    if not over:
+@dataclass(frozen=True)
+class _Diagonal:
+    """A diagonal of matrices.
+
+    - `rows`, `columns`: their dimensions; `offset`: that of the diagonal.
+    - `kept`: the one that an element of the diagonal is counted along, the other one being summed over.
+    - `taken`: the positions along `kept` that have an element of it.
+    """
+
+    rows: int
+    columns: int
+    offset: int
+    kept: int
+    taken: range
+
+    @property
+    def other(self) -> int:
+        """The dimension that is summed over."""
+        return self.columns if self.kept == self.rows else self.rows
+
+    def batch(self, dimensions: Dimensions) -> Dimensions:
+        """The dimensions of the stack."""
+        return tuple(factors for d, factors in enumerate(dimensions) if d not in (self.rows, self.columns))
+
+    @classmethod
+    def of(cls, call: Call, place: str) -> _Diagonal:
+        """The diagonal that a call takes; its offset is the argument `place`. Raises `NotStatic` if it is unknown."""
+        shape, offset = call.array.shape, call.static(place, 0)
+        if not isinstance(offset, int):
+            raise NotStatic
+        rows: int = call.static("axis1", 0) % len(shape)
+        columns: int = call.static("axis2", 1) % len(shape)
+        low, left = max(-offset, 0), max(offset, 0)
+        count = max(min(shape[rows] - low, shape[columns] - left), 0)
+        by_columns = count == shape[columns] and count != shape[rows]
+        kept, first = (columns, left) if by_columns else (rows, low)
+        return cls(rows, columns, offset, kept, range(first, first + count))
+
+
+def _diagonal(site: Site, offset: str = "offset", *, summed: bool = False) -> Term:
+    """Write a diagonal, whose offset is the argument `offset`, or the sum of its elements."""
+    diagonal, shape = _Diagonal.of(site.call, offset), site.call.array.shape
+    rows, columns, rank = diagonal.rows, diagonal.columns, len(shape)
+    over, across = site.over(rows), site.over(columns)
+    if not over and not across:
         return site.rewritten()
     site.ours("the diagonal of a block")
-    n, template = size // site.mesh.axis_size(over), "dynamic_slice_in_dim({x}, {start}, {n}, axis={d})"
-    square = built(template, x=site.x, start=site.start(over, size), n=n, d=columns)
-    return site.rewritten({site.call.operand.place: square})
+    if not across and not diagonal.offset and diagonal.kept == rows and len(diagonal.taken) == shape[rows]:
+        n, template = shape[rows] // site.mesh.axis_size(over), "dynamic_slice_in_dim({x}, {start}, {n}, axis={d})"
+        square = built(template, x=site.x, start=site.start(over, shape[rows]), n=n, d=columns)
+        return site.rewritten({site.call.operand.place: square})
+    first = spread(site.indices(shape[rows], over), rank - 1 - rows)
+    first = built("{i} + {k}", i=first, k=diagonal.offset) if diagonal.offset else first
+    second = spread(site.indices(shape[columns], across), rank - 1 - columns)
+    alone = built("where({i} == {j}, {x}, 0)", i=first, j=second, x=site.x)
+    if summed:
+        return built("sum({x}, axis={axes})", x=alone, axes=(rows, columns))
+    term = built("sum({x}, axis={d})", x=alone, d=diagonal.other)
+    at = diagonal.kept - (diagonal.other < diagonal.kept)
+    term = term if at == rank - 2 else built("moveaxis({x}, {at}, -1)", x=term, at=at)
+    if diagonal.taken == range(shape[diagonal.kept]):
+        return term
+    between = Slice(constant(diagonal.taken.start), constant(diagonal.taken.stop), NOTHING)
+    return indexed(term, [*[ALL] * (rank - 2), between])
 
 
-def _ends(call: Call) -> tuple[int, int]:
-    """The dimensions of the rows and of the columns."""
-    rank = len(call.array.shape)
-    return call.static("axis1", 0) % rank, call.static("axis2", 1) % rank
+def diagonals(call: Call, offset: str = "offset") -> Rule | None:
+    """Rule: one diagonal for each matrix in a stack, of which a device has the elements in its block.
 
-
-@rule_for("diag", "diagonal", "trace", write=_diagonal)
-def diagonal(call: Call) -> Rule | None:
-    """Rule: the diagonal of each matrix in a stack, or its sum; along the main one of a square rows are independent."""
-    shape = call.array.shape
-    if len(shape) < 2:
+    A device that has rows slices their columns; otherwise the elements, with zeros beside them, are summed.
+    `offset`: the argument that says which diagonal.
+    """
+    diagonal, shape, place = _Diagonal.of(call, offset), call.array.shape, call.operand.place
+    if not diagonal.taken:
         return None
-    rows, columns = _ends(call)
-    main = call.static("k" if call.name == "diag" else "offset", 0) == 0 and shape[rows] == shape[columns]
-    dimensions = every(shape, but={columns} if main and call.name != "trace" else {rows, columns})
-    batch = tuple(factors for d, factors in enumerate(dimensions) if d not in (rows, columns))
-    result = batch if call.name == "trace" else (*batch, dimensions[rows])
-    return Rule({call.operand.place: dimensions}, result, dict(enumerate(shape)))
+    dimensions, sizes, kept = every(shape), dict(enumerate(shape)), diagonal.kept
+    batch, number = diagonal.batch(dimensions), _adds_in_its_dtype(call)
+    complete = diagonal.taken == range(shape[kept])
+    # Rows on the main diagonal need no sum.
+    along = {diagonal.other} if kept == diagonal.rows and not diagonal.offset else {kept, diagonal.other}
+    summed = set[int]() if number else along
+    whole = summed if complete else {kept, *summed}
+    return Rule(
+        {place: dimensions},
+        (*batch, (kept,) if complete else ()),
+        sizes,
+        {diagonal.other: "sum"},
+        whole=frozenset(whole),
+    )
+
+
+def _from_vector(site: Site) -> Term:
+    (n, _), over, across = site.call.result.shape, site.over(0), site.over(1)
+    if not over and not across:
+        return site.rewritten()
+    template = "where({i}[:, None] == {j}, {x}[:, None], 0)"
+    return built(template, i=site.indices(n, over), j=site.indices(n, across), x=site.x)
+
+
+def from_vector(call: Call) -> Rule | None:
+    """Rule: the matrix with a vector on its main diagonal."""
+    n = call.result.shape[0]
+    if len(call.array.shape) != 1 or call.static("k", 0) != 0 or call.array.dtype == "bool":
+        return None
+    return Rule({call.operand.place: ((0,),)}, ((0,), (1,)), {0: n, 1: n})
+
+
+rule_for("diagonal", write=_diagonal)(diagonals)
+
+
+@rule_for("diag", write=partial(_diagonal, offset="k"), otherwise=[Way(from_vector, _from_vector)])
+def of_matrix(call: Call) -> Rule | None:
+    """Rule: the diagonal of a matrix."""
+    return diagonals(call, "k") if len(call.array.shape) == 2 else None
+
+
+@rule_for("trace", write=partial(_diagonal, summed=True))
+def traces(call: Call) -> Rule | None:
+    """Rule: the sum of one diagonal for each matrix in a stack; a device adds up the elements in its block."""
+    diagonal, shape = _Diagonal.of(call, "offset"), call.array.shape
+    if not diagonal.taken:
+        return None
+    dimensions, ends = every(shape), (diagonal.rows, diagonal.columns)
+    whole = frozenset(() if _adds_in_its_dtype(call) and not call.given("dtype") else ends)
+    sizes = dict(enumerate(shape))
+    return Rule(
+        {call.operand.place: dimensions}, diagonal.batch(dimensions), sizes, dict.fromkeys(ends, "sum"), whole=whole
+    )
+
+
+def _adds_in_its_dtype(call: Call) -> bool:
+    """Whether sums have the operand's dtype; a sum of small integers may have another."""
+    return is_number(call.array, "float", "complex") or call.array.dtype == "int32"

@@ -1,20 +1,23 @@
-"""Reduces on each device, then over the mesh axes that shard the reduced dimensions; chooses so too."""
+"""Reduces on each device, then over the mesh axes that shard the reduced dimensions; chooses and draws so too."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+from runner.base.layout import Spec
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.operations.row import Reduction
 from runner.graph.term import Term
-from runner.programs.derivation.calls import Call, is_number, itemsize
+from runner.programs.derivation.calls import Argument, Call, is_number, itemsize
 from runner.programs.derivation.pointwise import aligned
 from runner.programs.derivation.registry import Way, rule_for
 from runner.programs.derivation.rules import Rule, Sent, every
 from runner.programs.derivation.site import Site
-from runner.programs.derivation.terms import built
+from runner.programs.derivation.terms import built, constant
+from runner.programs.derivation.values import DeviceValue
 
 
 def along(call: Call) -> Rule | None:
@@ -74,25 +77,40 @@ for _row in OPERATIONS.values():
         rule_for(_row.name, otherwise=_otherwise)(partial(reduced, kind=_row.reduction))
 rule_for(
     "sort", "argsort", "median", "diff", "fft", "ifft", "rfft", "irfft", "trapezoid", "quantile", "percentile",
-    "fftshift", "ifftshift", "flip",
+    "fftshift", "ifftshift",
 )(along)  # fmt: skip
+
+
+@rule_for("allclose", "array_equal")
+def alike(call: Call) -> Rule | None:
+    """Rule: the comparison of all elements, completed over all devices."""
+    parts = [argument for name, argument in call.arguments.items() if name in ("a", "b", "a1", "a2")]
+    shapes = [Call.type(part).shape for part in parts]
+    if shapes[0] != shapes[1] or math.prod(shapes[0]) == 0:
+        return None
+    sizes = dict(enumerate(shapes[0]))
+    return Rule({part.place: every(shapes[0]) for part in parts}, (), sizes, dict.fromkeys(sizes, "all"))
 
 
 def _chosen(site: Site, kind: Literal["max", "min"]) -> Term:
     """Write an argmax or argmin: along a sharded dimension, the first position of the overall best."""
     shape, axes = site.call.array.shape, site.call.axes(rank=len(site.call.array.shape))
     axis = axes[0] if len(axes) == 1 else 0
-    over = site.over(axis)
-    if not over:
+    if not site.over(axis):
         return site.rewritten()
     site.ours("the choice among the blocks")
     x, size = (site.x, shape[axis]) if len(axes) == 1 else (built("ravel({x})", x=site.x), math.prod(shape))
-    x = site.named("of", x)
+    return first_best(site, kind, x, axis, size, is_number(site.call.array, "float"))
+
+
+def first_best(site: Site, kind: Literal["max", "min"], x: Term, axis: int, size: int, may_be_nan: bool) -> Term:
+    """Write the first position of the best of `x` along a sharded `axis`, which has `size` elements in all."""
+    over, x = site.over(axis), site.named("of", x)
     mine = site.define("mine", built("{f}({x}, axis={d})", f=kind, x=x, d=axis))
     best = site.define(kind, built("{f}(stop_gradient({m}), {over})", f=f"p{kind}", m=mine, over=over))
     at = built(f"arg{kind}({{x}}, axis={{d}}) + {{start}}", x=x, d=axis, start=site.start(over, size))
     template = "where({m} == {best}, {at}, {size})"
-    if not is_number(site.call.array, "float"):
+    if not may_be_nan:
         return built("pmin(" + template + ", {over})", m=mine, best=best, at=at, size=size, over=over)
     # The first NaN wins, which no collective expresses: counted from the end, its position is the least.
     at = site.define("at", at)
@@ -110,19 +128,61 @@ def chosen(call: Call) -> Rule | None:
     axes = call.axes(rank=len(call.array.shape))
     if not axes or call.given("keepdims") or not is_number(call.array, "float", "int"):
         return None
-    shape = call.array.shape
+    return choosing(call, call.operand, axes)
+
+
+def choosing(call: Call, operand: Argument, axes: Sequence[int]) -> Rule:
+    """The rule of a choice along one dimension of an operand, or among all its elements."""
+    typed = call.type(operand)
+    shape = typed.shape
     # The factor of the chosen dimension may be split, but is not in the result, which is whole along it.
     axis, alone = axes[0], len(axes) == 1
     others = [(size, (d,), 0) for d, size in enumerate(shape) if d != axis] if alone else []
-    widths = itemsize(call.array.dtype), itemsize(call.result.dtype)
+    widths = itemsize(typed.dtype), itemsize(call.result.dtype)
     kept = every(shape, but=[] if alone else range(1, len(shape)))
     return Rule(
-        {call.operand.place: kept},
+        {operand.place: kept},
         tuple((d,) for d in range(len(shape)) if d != axis) if alone else (),
         dict(enumerate(shape)) if alone else {0: shape[0]},
         inside=tuple(Sent("all-reduce", (axis,), tuple(others), width) for width in widths),
         below=shape[axis] if alone else math.prod(shape),
     )
+
+
+def _noise(site: Site) -> Term:
+    """The Gumbel noise of one device's block, in the layout of the logits."""
+    site.ours("the part of the noise")
+    typed, key = site.call.type_of("logits"), site.whole("key")
+    template = "gumbel({key}, {shape})" if typed.dtype == "float32" else "gumbel({key}, {shape}, {dtype})"
+    shape = typed.shape
+    noise = DeviceValue(
+        built(template, key=key, shape=constant(shape), dtype=typed.dtype),
+        shape,
+        Spec().padded(len(shape)),
+        typed.dtype,
+    )
+    return site.layouts.reshard(noise, Spec(site.over(d) for d in range(len(shape)))).term
+
+
+def _categorical(site: Site) -> Term:
+    if not any(site.assignment.values()):
+        return site.rewritten()
+    shape = site.call.type_of("logits").shape
+    axis: int = site.call.static("axis", -1) % len(shape)
+    x = built("{noise} + {x}", noise=_noise(site), x=site.x)
+    if not site.over(axis):
+        return built("argmax({x}, axis={d})", x=x, d=axis)
+    site.ours("the choice among the blocks")
+    return first_best(site, "max", x, axis, shape[axis], may_be_nan=True)
+
+
+@rule_for("categorical", write=_categorical)
+def categorical(call: Call) -> Rule | None:
+    """Rule: the argmax of the logits plus Gumbel noise."""
+    typed = call.type_of("logits")
+    if typed.dtype not in ("float32", "float64") or call.given("shape"):
+        return None
+    return choosing(call, call.arguments["logits"], [call.static("axis", -1) % len(typed.shape)])
 
 
 def _axis(call: Call) -> int:

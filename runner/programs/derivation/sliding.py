@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-import numpy as np
-
+from runner.base.untyped import is_sequence
 from runner.graph.language.operations import COMPUTATIONS, OPERATIONS
 from runner.graph.language.operations.row import Scan
 from runner.graph.language.parts import called, computed
@@ -137,6 +137,26 @@ def roll(call: Call) -> Rule | None:
     return _sliding(call, sent, permuted=True)
 
 
+@_slid
+def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
+    site.ours("the exchange of blocks")
+    n = site.mesh.axis_size(over)
+    pairs = constant([[i, n - 1 - i] for i in range(n)])
+    return built("ppermute({x}, {over}, perm={pairs})", x=site.rewritten(), over=over, pairs=pairs)
+
+
+@rule_for("flip", write=_flip, otherwise=[ALONG])
+def flip(call: Call, axis: int | None = None) -> Rule | None:
+    """Rule: the blocks are sent in reverse order, each flipped along `axis`, by default the call's own."""
+    axis, shape = _axis(call, axis), call.array.shape
+    blocks = tuple((size, (d,), 0) for d, size in enumerate(shape))
+    return _sliding(call, Sent("permute", (axis,), blocks, itemsize(call.array.dtype)), permuted=True)
+
+
+rule_for("flipud", write=_flip, otherwise=[ALONG])(partial(flip, axis=0))
+rule_for("fliplr", write=_flip, otherwise=[ALONG])(partial(flip, axis=1))
+
+
 def edges(
     site: Site,
     term: Term,
@@ -228,12 +248,27 @@ def _corners(call: Call, kept: Collection[int]) -> bool:
 
 def _pairs(call: Call) -> list[tuple[int, int]]:
     """The padding before and after each dimension. Raises `NotStatic` if `pad_width` does not fit the rank."""
-    rank, widths = len(call.array.shape), call.static("pad_width")
-    try:
-        pairs: list[list[int]] = np.broadcast_to(np.asarray(widths, np.int64), (rank, 2)).tolist()
-    except (TypeError, ValueError):
-        raise NotStatic from None
-    return [(low, high) for low, high in pairs]
+    rank, listed = len(call.array.shape), pairs(call.static("pad_width"))
+    listed = listed * rank if len(listed) == 1 else listed
+    if len(listed) != rank:
+        raise NotStatic
+    return listed
+
+
+def pairs(widths: Any) -> list[tuple[int, int]]:
+    """The pairs in `pad_width`, one for each dimension or one for all. Raises `NotStatic` if it is invalid."""
+    if isinstance(widths, int):
+        return [(widths, widths)]
+    if not is_sequence(widths) or len(widths) == 0:
+        raise NotStatic
+    if all(isinstance(width, int) for width in widths):
+        if len(widths) > 2:
+            raise NotStatic
+        return [(widths[0], widths[-1])]
+    listed: list[tuple[Any, ...]] = [tuple(width) for width in widths]
+    if any(len(pair) != 2 for pair in listed):
+        raise NotStatic
+    return [(int(low), int(high)) for low, high in listed]
 
 
 def _scanned_axis(call: Call) -> int:

@@ -124,15 +124,14 @@ class Writer:
         self._begin()
         return self._attempted(0)
 
-    def other(self, hints: Hints, before: Attempt, numbers: Iterable[int]) -> Attempt:
-        """The lines for hints that differ from those of the attempt `before` only in the layouts of these values.
+    def other(self, hints: Hints, before: Attempt, number: int) -> Attempt:
+        """The lines for hints that differ from those of the attempt `before` only in the layout of this value.
 
-        All lines are the same up to the first that asked for one of these.
+        All lines are the same up to the first that asked for it.
         """
-        lines = [before.asked_at[number] for number in numbers if number in before.asked_at]
-        if not lines:
+        if number not in before.asked_at:
             return before
-        kept = [state for state in before.states if state.line <= min(lines)]
+        kept = [state for state in before.states if state.line <= before.asked_at[number]]
         state = kept[-1]
         self._states, self._left_out = kept, {*state.left_out}
         # What is written from here on changes a copy; the state is also that of `before`.
@@ -272,41 +271,20 @@ class Writer:
             firsts.append(value)
         sliced = list(zip(equation.operands, form.starts, strict=True))[form.carried :]
         overs = [self._over(operand, source) for operand, source in sliced]
-        best: tuple[float, int, tuple[Spec, ...]] | None = None
         tried = list(itertools.islice(itertools.product(*self._layouts(loop, firsts)), _TRIALS))
-        exchanged = [specs for specs in self._exchanged(loop, firsts) if specs not in tried]
-        for order, specs in enumerate([*tried, *exchanged]):
-            if len(tried) > 1 or exchanged:
-                names, layouts = self.names.copied(), self.layouts.copied()
-                self._repeat(loop, firsts, specs, overs)
-                sent = self.layouts.cost
-                if specs in exchanged and self._goal(loop, loop.carry[0], firsts[0]) is None:
-                    sent += self.layouts.cost_of(replace(firsts[0], spec=specs[0], make=None), firsts[0].spec)
-                outcome = (round(sent, self.layouts.prices.digits), order, specs)
-                self.names.restore(names)
-                self.layouts.restore(layouts)
-            else:
-                outcome = (0.0, 0, specs)
-            best = outcome if best is None or outcome < best else best
-        assert best is not None
-        self._repeat(loop, firsts, best[2], overs)
+        best = min(tried, key=lambda specs: self._tried(loop, firsts, specs, overs)) if len(tried) > 1 else tried[0]
+        self._repeat(loop, firsts, best, overs)
 
-    def _exchanged(self, loop: RepeatLines, firsts: list[DeviceValue]) -> Iterator[tuple[Spec, ...]]:
-        """Yield layouts of a single carried array, sharded along one dimension, that shard another instead.
-
-        The array is moved there before the loop and back after it.
-        """
-        if len(firsts) != 1 or not (shape := firsts[0].shape) or not loop.form.counted:
-            return
-        before = firsts[0].spec
-        split = [(d, axes) for d, axes in enumerate(before) if axes]
-        # An output or a constraint may fix its layout.
-        if len(split) != 1 or len(next(self._layouts(loop, firsts))) < 2:
-            return
-        ((at, axes),) = split
-        for other, size in enumerate(shape):
-            if other != at and size % self.mesh.axis_size(axes) == 0:
-                yield (Spec(axes if d == other else () for d in range(len(shape))),)
+    def _tried(
+        self, loop: RepeatLines, firsts: list[DeviceValue], specs: tuple[Spec, ...], overs: list[DeviceValue]
+    ) -> float:
+        """What everything costs with a repeat whose carry has these layouts, which is not kept."""
+        names, layouts = self.names.copied(), self.layouts.copied()
+        self._repeat(loop, firsts, specs, overs)
+        cost = round(self.layouts.cost, self.layouts.prices.digits)
+        self.names.restore(names)
+        self.layouts.restore(layouts)
+        return cost
 
     def _over(self, operand: Operand, source: Source) -> DeviceValue:
         """The array that a repeat takes slices of, whole along its first dimension."""

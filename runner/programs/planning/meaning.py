@@ -158,6 +158,8 @@ class Meanings:
             groups = self._groups_of(number, rule.exponentials)
             if not groups and operation.called == "sum" and operation.operands:
                 producer = self._producers.get(operation.operands[0].tensor)
+                while producer is not None and producer.called == "astype":
+                    producer = self._producers.get(producer.operands[0].tensor)
                 if producer is not None and producer.called == "exp":
                     groups, begin = self._groups_of(number, rule.reduced), producer.results
             if groups:
@@ -317,7 +319,13 @@ class Meanings:
             before = self._spread(at for each in following for at in each.operation.results)
             after = self._spread((at for each in mine for at in (each.first, each.second)), back=True)
             between = [each for each in self._layable.operations if set(each.results) & before & after]
-        softmax = any(operation.rule.exponentials for operation in between)
+        return self._is_layer(between)
+
+    def _is_layer(self, between: Iterable[RuledOperation]) -> bool:
+        """Whether operations have a nonlinear function of each element, and no softmax."""
+        exponentials = {at for _, begin, _ in self._normalised() for at in begin}
+        between = list(between)
+        softmax = any(exponentials & set(operation.results) for operation in between)
         return not softmax and any(_is_curved(operation.called) for operation in between)
 
     def _weight_groups(self) -> Iterator[int]:
@@ -396,8 +404,7 @@ class Meanings:
                 self._spread((second.first, second.second), back=True),
             )
             between = [each for each in self._layable.operations if set(each.results) & after & before]
-            softmax = any(each.rule.exponentials for each in between)
-            if not softmax and any(_is_curved(each.called) for each in between):
+            if self._is_layer(between):
                 yield from first.carried & second.carried
 
     @cached_property

@@ -137,7 +137,7 @@ class Layable:
 
     def place(self, line: str) -> str:
         """The place of a line: `mlp.py:12` in a Python function of the user's, else its path."""
-        return self.frames[line].place if line in self.frames else line
+        return self.frames[line].place if line in self.frames else self.paths.get(line, line)
 
     def written(self, line: str) -> str:
         """A line as the user wrote it, with its place: `mlp.py:12 y = h @ w`; outside Python its path."""

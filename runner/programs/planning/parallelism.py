@@ -143,6 +143,8 @@ class _Plan:
                 mine = self._axes[axis]
                 if sending.tensor in self._meanings.roots and not sending.backward and kind == "all-gather":
                     for array in sorted(self._meanings.roots[sending.tensor]):
+                        if axis not in _axes(self._spec(array)):
+                            continue
                         label = self._layable.label(array)
                         mine.gathered[label] = mine.gathered.get(label, 0.0) + sent
                 elif kind in _COMPLETED and self._is_gradient(sending.tensor, backward=sending.backward):
@@ -198,7 +200,7 @@ class _Plan:
         yield from self._optimizer(axis, each, bool(tokens))
         yield from self._tensor_parallel(axis, each)
         # Values that lie as the batch do not change between products.
-        if each.between and not batch and self._with_roles(each, "features", "heads"):
+        if each.between and not batch and self._with_roles(axis, "features", "heads"):
             yield self._between(axis, each)
         for meaning, template in _KINDS.items():
             if groups := each.split.get(meaning):
@@ -247,24 +249,28 @@ class _Plan:
         are = "are" if len(names) > 1 else "is"
         yield f"ZeRO-{2 if sharded else 1} over {axis}: {_some(names)} {are} sharded, the weights are whole for use"
 
-    def _with_roles(self, each: _Axis, *meanings: Meaning) -> list[tuple[int, int, Role]]:
-        """The weights that are divided along dimensions with some meanings, their groups and roles."""
-        return [
+    def _with_roles(self, axis: str, *meanings: Meaning) -> list[tuple[int, int, Role]]:
+        """The weights that are divided along dimensions with some meanings, their groups and roles.
+
+        If some are sharded over the axis, whole ones that a product reads in parts are left out.
+        """
+        divided = [
             (array, group, role)
-            for array, (group, role) in each.roles.items()
+            for array, (group, role) in self._axes[axis].roles.items()
             if self._meanings.of(group) in meanings and role != "each"
         ]
+        return [each for each in divided if axis in _axes(self._spec(each[0]))] or divided
 
     def _tensor_parallel(self, axis: str, each: _Axis) -> Iterator[str]:
         sums = ""
         if each.sums:
             kinds = " and ".join(_COMPLETED[kind] for kind in sorted(each.sums))
             sums = f"; their products are {kinds} ({bytes_text(round(sum(each.sums.values())))})"
-        if heads := self._with_roles(each, "heads"):
+        if heads := self._with_roles(axis, "heads"):
             yield f"tensor parallelism by heads over {axis}: {self._by_roles(heads)}{sums}"
         elif groups := each.split.get("heads"):
             yield f"attention by heads over {axis}: {self._dimensions(groups, axis)}"
-        if features := self._with_roles(each, "features"):
+        if features := self._with_roles(axis, "features"):
             both = {role for _, _, role in features} == {"columns", "rows"}
             name = "tensor parallelism (Megatron)" if both else "tensor parallelism"
             yield f"{name} over {axis}: {self._by_roles(features)}{'' if heads else sums}"

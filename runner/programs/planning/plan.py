@@ -330,13 +330,13 @@ def _since(tables: Tables, chosen: Choice, other: Choice) -> str:
     if _more(sum(theirs.values()), sum(mine.values())) == 0.0:
         return _EQUAL
     line, what = max(more, key=lambda key: more[key])
-    return f"'{line}' would cost more: {what}"
+    return f"'{tables.layable.place(line)}' would cost more: {what}"
 
 
 def _by_what(tables: Tables, choice: Choice) -> dict[tuple[str, str], float]:
     costs: dict[tuple[str, str], float] = {}
     for item in tables.items(choice):
-        key = tables.layable.written(item.line), item.what
+        key = item.line, item.what
         costs[key] = costs.get(key, 0.0) + item.cost
     return costs
 
@@ -387,7 +387,8 @@ def _read_as(tables: Tables, choice: Choice) -> Iterator[tuple[str, Spec]]:
 
 def _lines(tables: Tables, choice: Choice) -> tuple[LineCost, ...]:
     costs = sorted(_by_what(tables, choice).items(), key=lambda item: -item[1])
-    return tuple(LineCost(line=line, what=what, cost=cost) for (line, what), cost in costs)
+    written = tables.layable.written
+    return tuple(LineCost(line=written(line), what=what, cost=cost) for (line, what), cost in costs)
 
 
 def _axes(tables: Tables, choice: Choice) -> Iterator[AxesBytes]:

@@ -12,12 +12,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from runner.base import plain
+from runner.base import codec, plain
 from runner.base.faults import BadInput
 from runner.base.lazy import dataclass
-from runner.base.untyped import is_dict
 from runner.reports.record.folders import PICTURES, RECORD, natural
 from runner.reports.record.writing import write_text
 
@@ -32,7 +31,7 @@ class Manifest:
     """The files of a run: the SHA-256 of each by its path in the folder; `files` is None until the run has ended."""
 
     kind: RunKind
-    files: Mapping[str, str] | None
+    files: Mapping[str, str] | None = None
 
 
 class Occupied(BadInput):
@@ -66,16 +65,9 @@ def read(folder: Path) -> Manifest | None:
     """Return the manifest of a folder; None if it has no readable one."""
     file = folder / FILE
     try:
-        data: Any = None if file.is_symlink() else json.loads(plain.read_text(file))
-    except (OSError, ValueError, RecursionError):
+        return None if file.is_symlink() else codec.build(Manifest, json.loads(plain.read_text(file)))
+    except (OSError, ValueError, RecursionError, codec.Misfit):
         return None
-    if not is_dict(data) or data.get("kind") not in ("run", "point", "sweep"):
-        return None
-    files = data.get("files")
-    if files is None:
-        return Manifest(data["kind"], None)
-    hashed = is_dict(files) and all(isinstance(part, str) for pair in files.items() for part in pair)
-    return Manifest(data["kind"], {str(name): str(sha) for name, sha in files.items()}) if hashed else None
 
 
 def refusal(folder: Path) -> str | None:
@@ -115,7 +107,7 @@ def mark(folder: Path, kind: RunKind) -> None:
     """Mark the start of a run in a folder. Raises `Occupied` if one has begun there."""
     try:
         with open(folder / FILE, "x", encoding="utf-8") as file:
-            file.write(_text(Manifest(kind, None)))
+            file.write(_text(Manifest(kind)))
     except FileExistsError:
         raise Occupied(f"{folder} is the folder of another run; name another one") from None
 
@@ -155,7 +147,7 @@ def again(folder: Path) -> None:
     """Mark that a sweep which had ended is resumed."""
     manifest = read(folder)
     if manifest is not None:
-        _write(folder, Manifest(manifest.kind, None))
+        _write(folder, Manifest(manifest.kind))
 
 
 @dataclass(frozen=True)

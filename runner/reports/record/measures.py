@@ -10,7 +10,7 @@ import io
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -54,7 +54,8 @@ def number_text(value: float) -> str:
     return f"{value:.3g}" if value >= 1e4 else f"{value:g}"
 
 
-def _bytes_text(value: float) -> str:
+def bytes_figure(value: float) -> str:
+    """Return a number of bytes with its unit, rounded to a whole one."""
     return bytes_text(round(value))
 
 
@@ -63,8 +64,8 @@ def _milliseconds(digits: int) -> Callable[[float], str]:
 
 
 MEASURES = {
-    "bytes_sent": Measure(lambda p: p.bytes_sent, "sent", "bytes sent", "bytes", _bytes_text),
-    "memory_bytes": Measure(lambda p: p.memory and p.memory.needed_bytes, "memory", "memory", "bytes", _bytes_text),
+    "bytes_sent": Measure(lambda p: p.bytes_sent, "sent", "bytes sent", "bytes", bytes_figure),
+    "memory_bytes": Measure(lambda p: p.memory and p.memory.needed_bytes, "memory", "memory", "bytes", bytes_figure),
     "flops": Measure(lambda p: p.cost and p.cost.total_flops, "flops", "flops", "flops", number_text),
     "estimate_s": Measure(
         lambda p: p.estimate and p.estimate.seconds, "estimate", "estimated time", "seconds", time_text
@@ -144,6 +145,14 @@ class Row:
         value = self.value(name)
         return float(value) if isinstance(value, int | float) else None
 
+    def cost(self, name: str) -> float:
+        """Return a measure, or infinity where it is not known: smaller is better."""
+        return math.inf if (value := self.measure(name)) is None else value
+
+    def overrides(self, without: Container[str] = ()) -> str:
+        """Return the swept values as on the command line, without some keys: `dims.M=8 mesh=2x2`."""
+        return " ".join(f"{key}={value}" for key, value in self.keys.items() if value and key not in without)
+
 
 def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | None = None) -> list[Row]:
     """Return the rows of a point; if it is the `same_as` of another point, `record` is that other point's."""
@@ -204,6 +213,12 @@ def estimated(rows: Iterable[Row]) -> list[str]:
     return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in measured_for]
 
 
+def worded(measure: str, rows: Iterable[Row]) -> str:
+    """Return a measure of rows in words; an estimate names the hardware: `estimated time on TPU v5e`."""
+    on = sorted({row.hardware for row in rows if row.hardware}) if measure == "estimate_s" else []
+    return " on ".join([MEASURES[measure].words, *([" or ".join(on)] if on else [])])
+
+
 def _accuracy(program: CompiledProgram) -> float | None:
     value = program.checks.value
     return value.accuracy if isinstance(value, ValueVerdict) else None
@@ -251,17 +266,12 @@ def candidates(rows: Sequence[Row]) -> list[Row]:
 def best(rows: Sequence[Row], measure: str) -> Best | None:
     """Return the best candidates by a measure; None if fewer than two have it, or all are equal."""
     answers = [row for row in candidates(rows) if row.measure(measure) is not None]
-    ordered = sorted(answers, key=lambda row: (_number(row, measure), row.point))
-    if len(ordered) < 2 or _number(ordered[0], measure) == _number(ordered[-1], measure):
+    ordered = sorted(answers, key=lambda row: (row.cost(measure), row.point))
+    if len(ordered) < 2 or ordered[0].cost(measure) == ordered[-1].cost(measure):
         return None
-    least = _number(ordered[0], measure)
-    first = tuple(row for row in ordered if _number(row, measure) == least)
+    least = ordered[0].cost(measure)
+    first = tuple(row for row in ordered if row.cost(measure) == least)
     return Best(measure, first, ordered[len(first)], ordered[-1])
-
-
-def _number(row: Row, measure: str) -> float:
-    value = row.measure(measure)
-    return math.inf if value is None else value
 
 
 def ordered(rows: Sequence[Row], by: str) -> list[Row]:

@@ -26,7 +26,7 @@ class UnreadablePlan(BadInput):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Candidate:
+class Candidate:
     """Layouts by their keys, and their cost."""
 
     layouts: Mapping[str, Spec]
@@ -34,7 +34,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Best(_Candidate):
+class Best(Candidate):
     """The best layouts, and what a device then does with bytes."""
 
     sent: float
@@ -42,9 +42,15 @@ class _Best(_Candidate):
     needed: float | None = None
     saved: tuple[str, ...] | str | None = None
 
+    @property
+    def totals(self) -> dict[str, float]:
+        """The bytes that a device sends, holds and needs, by these words, as far as the file has them."""
+        known = {"sends": self.sent, "holds": self.held, "needs": self.needed}
+        return {word: size for word, size in known.items() if size is not None}
+
 
 @dataclass(frozen=True, kw_only=True)
-class _OnFront:
+class OnFront:
     """A plan on the front: its layouts and its costs."""
 
     layouts: Mapping[str, Spec]
@@ -52,14 +58,14 @@ class _OnFront:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cost:
+class OtherPlan:
     """The cost of another plan."""
 
     cost: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Line:
+class PlannedLine:
     """What a part of a line costs."""
 
     line: str
@@ -68,7 +74,7 @@ class _Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Axes:
+class PlannedAxes:
     """The bytes of one kind of collective over mesh axes."""
 
     axes: tuple[str, ...]
@@ -77,7 +83,7 @@ class _Axes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Alternative:
+class Alternative:
     """The runner-up of a layout."""
 
     key: str
@@ -88,24 +94,29 @@ class _Alternative:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
+class BestPlan:
     """The plan itself."""
 
     least: Least
-    best: _Best
+    best: Best
     bound: float
     proved: bool
-    lines: tuple[_Line, ...]
-    alternatives: tuple[_Alternative, ...]
+    lines: tuple[PlannedLine, ...]
+    alternatives: tuple[Alternative, ...]
     memory: float | None = None
-    axes: tuple[_Axes, ...] = ()
-    others: tuple[_Cost, ...] = ()
-    front: tuple[_OnFront, ...] = ()
+    axes: tuple[PlannedAxes, ...] = ()
+    others: tuple[OtherPlan, ...] = ()
+    front: tuple[OnFront, ...] = ()
     parallelism: tuple[str, ...] = ()
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether it needs more memory than its limit."""
+        return self.memory is not None and (self.best.needed or 0) > self.memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Compiled:
+class CompiledCandidate:
     """A program of a candidate."""
 
     program: str
@@ -116,18 +127,18 @@ class _Compiled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tried:
+class Tried:
     """A candidate as compiled."""
 
-    candidate: _Candidate
+    candidate: Candidate
     folder: str
-    programs: tuple[_Compiled, ...]
+    programs: tuple[CompiledCandidate, ...]
     by_hand: str | None = None
     written: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Round:
+class Round:
     """A plan within a limit of the model."""
 
     planned: float
@@ -138,7 +149,7 @@ class _Round:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shape:
+class Shape:
     """The plan for one shape of the mesh, or the reason why there is none."""
 
     shape: tuple[int, ...]
@@ -148,7 +159,7 @@ class _Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Choice:
+class Choice:
     """The plan with one choice of what checkpoints save."""
 
     saved: tuple[str, ...] | str
@@ -162,33 +173,48 @@ class _Choice:
 class PlanFile:
     """A `plan.json`, as far as it is shown."""
 
-    plan: _Plan
+    plan: BestPlan
     experiment: str | None = None
     mesh: Mapping[str, int] = field(default_factory=dict[str, int])
     limit: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    shapes: tuple[_Shape, ...] = ()
-    tried: tuple[_Tried, ...] = ()
-    rounds: tuple[_Round, ...] = ()
-    choices: tuple[_Choice, ...] = ()
+    shapes: tuple[Shape, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    choices: tuple[Choice, ...] = ()
     without_gain: str | None = None
 
+    @property
+    def mesh_text(self) -> str:
+        """The mesh in words, `data=2 × model=4`; empty if an older version wrote the file."""
+        return " × ".join(f"{axis}={size}" for axis, size in self.mesh.items())
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the data of a run folder's `plan.json`, or of such a file. Raises `UnreadablePlan`."""
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """A plan that was read: its path, what is shown of it, and the whole file as plain data."""
+
+    name: str
+    file: PlanFile
+    plain: dict[str, Any]
+
+
+def read(path: Path) -> SavedPlan:
+    """Return the plan of a run folder, or of a file such as its `plan.json`. Raises `UnreadablePlan`."""
     file = path / PLAN if path.is_dir() else path
     try:
         whole: Any = plain.read(file)
         # Absent and null are the same where a plan was not made.
         whole = {key: value for key, value in whole.items() if value is not None} if is_mapping(whole) else whole
-        _require(codec.build(PlanFile, whole), whole)
+        plan = codec.build(PlanFile, whole)
+        _require(plan, whole)
     except OSError as error:
         raise UnreadablePlan(f"{file}: {error.strerror}") from None
     except plain.NotJson as error:
         raise UnreadablePlan(f"{file} is {error}") from None
     except Misfit as misfit:
         raise UnreadablePlan(f"{file} is not a plan, such as {invocation()} plan writes: {misfit}") from None
-    return whole
+    return SavedPlan(str(path), plan, whole)
 
 
 def _require(file: PlanFile, whole: dict[str, Any]) -> None:

@@ -171,10 +171,7 @@ def read(folder: Path) -> Record:
 
 def schema_text() -> str:
     """Return the JSON Schema of `result.json`, which is `docs/result.schema.json`."""
-    schema = codec.schema(Record)
-    head = {"$schema": schema.pop("$schema"), "title": f"result.json, schema {SCHEMA}"}
-    schema["$defs"]["Record"]["properties"]["schema"] = {"const": SCHEMA}
-    return _text({**head, **schema}) + "\n"
+    return _text(codec.schema_of_file(Record, f"result.json, schema {SCHEMA}", SCHEMA)) + "\n"
 
 
 def git() -> Git | None:

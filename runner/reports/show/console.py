@@ -71,8 +71,13 @@ def say(text: str = "", style: str = "") -> None:
 
 def tell(sentence: str) -> None:
     """Print a sentence that nothing parses, within the terminal, or within 100 columns."""
-    for part in wrapped(printable(sentence), room() or PLAIN):
-        say(part)
+    say_all(wrapped(printable(sentence), room() or PLAIN))
+
+
+def say_all(texts: Iterable[str], style: str = "") -> None:
+    """Print texts, each on lines of its own."""
+    for text in texts:
+        say(text, style)
 
 
 def wrapped(line: str, width: int) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from runner.base import executions
 from runner.base.grouping import by_key
 from runner.base.words import share_text, time_text
-from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime
+from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime, named
 from runner.reports.show.table import Table, Texts
 
 HEAD = (
@@ -72,8 +72,8 @@ def beneath(estimates: Mapping[str, Estimate], *, complete: bool) -> list[str]:
 
 
 def _line(line: LineTime) -> str:
-    of = ", ".join(line.nodes) or "what belongs to no line"
-    return f"{of}: {time_text(line.seconds)}, {line.flops:.3g} flops and {line.bytes:.3g} bytes, bound by {line.bound}"
+    did = f"{line.flops:.3g} flops and {line.bytes:.3g} bytes"
+    return f"{named(line.nodes)}: {time_text(line.seconds)}, {did}, bound by {line.bound}"
 
 
 def _collective(entry: CollectiveTime) -> str:

@@ -16,6 +16,7 @@ from runner.graph.sharding import ring
 from runner.reports.record.model import PLACED, TracedBlock, TracedDevice, TracedNode, TracedValue
 from runner.reports.show.colours import colours, ink
 from runner.reports.show.console import wrapped
+from runner.reports.show.pictures import mesh_place
 from runner.reports.show.shapes import DARK, GLYPH, INNER, Box, Card, card, document, rect, stripes, text
 from runner.reports.show.table import Line
 from runner.reports.show.terminal import filled
@@ -104,13 +105,12 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
         return None
     rows: list[DeviceExchange] = []
     for k, device in enumerate(devices):
-        at = ", ".join(f"{axis}={at}" for axis, at in zip(axes, device.coordinates, strict=True))
         whole = [TracedBlock(index=[[0, n] for n in before.shape], source=[device.id], part=None)]
         held = None if before.values is None else before.values[k]
         got = None if node.values is None else node.values[k]
         operand = _piece(whole, before.shape, held, before.shape)
         result = _piece(node.origins.blocks[k], node.shape, got, before.shape)
-        rows.append(DeviceExchange(device.id, at, operand, result))
+        rows.append(DeviceExchange(device.id, mesh_place(axes, device.coordinates), operand, result))
     sent = _sent(node, before, collective.operation)
     over = OPERATIONS[collective.operation].over if collective.operation in OPERATIONS else None
     kept = "output" if over is not None and over.does == "ragged" else "zeros"

@@ -14,7 +14,7 @@ from runner.compiled.explanation.dumps import DumpedModule
 from runner.compiled.explanation.model import Buffer, Explanation, PlacedCollective
 from runner.graph.sharding import ring
 from runner.reports.show import estimates, measured
-from runner.reports.show.console import print_table, say
+from runner.reports.show.console import print_table, say, say_all
 from runner.reports.show.table import Table, Texts
 
 COLLECTIVES = ("collective", "line", "over", "of", "runs", "in → out per device", "sends in all", "how")
@@ -34,14 +34,12 @@ _ARGUMENTS = 4
 def text(explanation: Explanation, *, complete: bool = False) -> None:
     """Print an explanation; if not `complete`, only the first rows of its long tables."""
     most = None if complete else SHOWN
-    for line in head(explanation):
-        say(line, "bold")
+    say_all(head(explanation), "bold")
     rows = collectives(explanation)
     if rows:
         say()
         _collectives(explanation, rows, complete=complete)
-    for line in totals(explanation):
-        say(line)
+    say_all(totals(explanation))
     if explanation.profile is not None:
         _measured(explanation, explanation.profile, complete=complete)
     rows = lines(explanation)
@@ -49,23 +47,19 @@ def text(explanation: Explanation, *, complete: bool = False) -> None:
         say()
         _table(line_columns(explanation), rows, most)
     say()
-    for line in memory(explanation):
-        say(line)
+    say_all(memory(explanation))
     if explanation.buffers:
         _table(BUFFERS, [buffer_row(buffer) for buffer in explanation.buffers], most and most // 3)
     if explanation.estimate is not None:
         say()
-        for line in estimates.head({"": explanation.estimate}):
-            say(line)
+        say_all(estimates.head({"": explanation.estimate}))
         (row,) = estimates.rows({"": explanation.estimate})
         print_table(Table(estimates.HEAD[1:], [row[1:]]))
-        for line in estimates.beneath({"": explanation.estimate}, complete=False):
-            say(line)
+        say_all(estimates.beneath({"": explanation.estimate}, complete=False))
     below = notes(explanation)
     if below:
         say()
-    for line in below:
-        say(line)
+    say_all(below)
 
 
 def _collectives(explanation: Explanation, rows: Sequence[tuple[str, ...]], *, complete: bool) -> None:
@@ -89,8 +83,7 @@ def _because(entries: Sequence[PlacedCollective], *, complete: bool) -> list[str
 
 def _measured(explanation: Explanation, profile: Profile, *, complete: bool) -> None:
     say()
-    for line in measured.head(profile):
-        say(line)
+    say_all(measured.head(profile))
     rows = measured_collectives(explanation)
     if rows:
         _table(measured.COLLECTIVES, rows, None if complete else SHOWN)

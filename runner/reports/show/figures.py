@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runner.experiment.showing import MESH, Show, names
+from runner.reports.show import table
 from runner.reports.show.console import PLAIN, wrapped
 from runner.reports.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge, read
 from runner.reports.show.table import Line
@@ -50,8 +51,7 @@ def shown(
 
 def text(mesh: MeshPicture, arrays: Sequence[ArrayPicture], width: int) -> str:
     """Draw each distinct layout once, as text of at most `width` columns that ends in a newline."""
-    lines = ["".join(part for part, _ in line).rstrip() for line in drawn(mesh, [mesh, *alike(arrays)], width)]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return table.text(drawn(mesh, [mesh, *alike(arrays)], width)).rstrip("\n") + "\n"
 
 
 def picture(record: Record) -> str | None:

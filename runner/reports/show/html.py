@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.base.printable import escape
 from runner.reports.record.model import Record, Trace
 from runner.reports.record.readable import readable
-from runner.reports.show import collectives, modes, report, summary, svg, trace
+from runner.reports.show import collectives, modes, report, summary, svg, table, trace
 from runner.reports.show.page import moves
 from runner.reports.show.page.markup import Inside, grid, joined, tag
 from runner.reports.show.status import HUES, look
@@ -48,8 +48,7 @@ def fragment(record: Record, folder: Path | None = None) -> str:
 
 
 def _trace(taken: Trace, axes: Sequence[str]) -> str:
-    lines = trace.lines(taken, axes, "cpu")
-    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+    return table.text(trace.lines(taken, axes, "cpu"))
 
 
 def _coloured(cell: StatusCell) -> Inside:

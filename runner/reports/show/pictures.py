@@ -49,6 +49,7 @@ class Grid:
 class ArrayPicture(PicturedArray):
     """The picture of an array or of an output."""
 
+    unit = "shards"
     captions: tuple[str, ...] = ()
     """The programs of each output among several arrays with one layout; `name` has all their names."""
 
@@ -71,11 +72,6 @@ class ArrayPicture(PicturedArray):
     def device_ids(self) -> tuple[int, ...]:
         """Every device that holds a part, ascending."""
         return tuple(sorted({d for shard in self.shards for d in shard.devices}))
-
-    @property
-    def unit(self) -> str:
-        """The unit of a cell."""
-        return "shards"
 
     def grids(self) -> tuple[Grid, ...]:
         """The array as one grid; above rank 2 one grid per block of the leading dimensions, row-major."""
@@ -160,11 +156,11 @@ class MeshPicture(PicturedMesh):
         *_, row_axis, column_axis = "", "", *self.axes
         drawn: list[Grid] = []
         for lead in itertools.product(*map(range, leading)):
-            title = _place(self.axes, lead) if len(self.axes) > 2 else ""
+            title = mesh_place(self.axes, lead) if len(self.axes) > 2 else ""
             cells: list[tuple[Cell, ...]] = []
             for row in range(rows):
                 places = [(*lead, row, column)[-len(self.axes) :] for column in range(columns)]
-                cells.append(tuple(Cell(_place(self.axes, place), (next(ids),)) for place in places))
+                cells.append(tuple(Cell(mesh_place(self.axes, at), (next(ids),)) for at in places))
             drawn.append(
                 Grid(
                     title=title,
@@ -292,8 +288,9 @@ def _index(ranges: Sequence[Range]) -> str:
     return "[" + ", ".join(map(_range, ranges)) + "]"
 
 
-def _place(axes: Sequence[str], place: Sequence[int]) -> str:
-    return ", ".join(f"{axis}={i}" for axis, i in zip(axes, place, strict=False))
+def mesh_place(axes: Sequence[str], coordinates: Sequence[int]) -> str:
+    """Return a place in a mesh as text: `x=0, y=1`."""
+    return ", ".join(f"{axis}={at}" for axis, at in zip(axes, coordinates, strict=False))
 
 
 def _short(name: str) -> str:

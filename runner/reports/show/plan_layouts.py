@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runner.base.grouping import by_key
 from runner.base.layout import Spec
-from runner.base.lazy import dataclass
 from runner.base.printable import printable
-from runner.base.words import bytes_text, listed, time_text
+from runner.base.words import bytes_text, time_text
 from runner.experiment import remat
 from runner.experiment.patterns import folded
 from runner.programs.planning.costs import costs_the_same
 from runner.reports.record import plan_file
+from runner.reports.record.plan_file import Choice, Round, SavedPlan
 from runner.reports.show.console import print_table
 from runner.reports.show.table import Table
 
 _LINES = 12
 """The most differing costs of lines that are shown, the largest difference first."""
 
-
-_TOTALS = {"sends": "sent", "holds": "held", "needs": "needed"}
-"""What a device does with bytes, and the keys of these totals in a plan."""
 
 EXCEEDS = "no layout that was tried fits the limit in the model; these need the least memory"
 """The sentence on a plan that exceeds its memory limit."""
@@ -33,55 +30,24 @@ ROUNDS = ("limit in the model", "needed by the model", "as compiled", "candidate
 """The columns of the table of plans within a memory limit."""
 
 
-def round_cells(plan: Mapping[str, Any], limit: float | None) -> tuple[str, str, str, str]:
-    """Return the row of a plan within a memory limit, from the record."""
-    needed = plan.get("needed")
-    compiled = "–" if needed is None else amount(needed, "bytes")
-    if limit is not None and (needed or 0) > limit:
+def round_cells(plan: Round, limit: float | None) -> tuple[str, str, str, str]:
+    """Return the row of a plan within a memory limit."""
+    compiled = amount(plan.needed, "bytes")
+    if limit is not None and (plan.needed or 0) > limit:
         compiled += " (over the limit)"
-    own = "none" if plan.get("limit") is None else amount(plan["limit"], "bytes")
-    planned = amount(plan["planned"], "bytes") + (" (the least)" if plan.get("exceeds") else "")
-    candidate = plan.get("candidate")
-    return own, planned, compiled, candidate or "arrays and outputs alone exceed the limit"
+    own = "none" if plan.limit is None else amount(plan.limit, "bytes")
+    planned = amount(plan.planned, "bytes") + (" (the least)" if plan.exceeds else "")
+    return own, planned, compiled, plan.candidate or "arrays and outputs alone exceed the limit"
 
 
 CHOICES = ("saved for the backward pass", "cost", "needs", "flops computed again")
 """The columns of the table of choices of what checkpoints save."""
 
 
-def choice_cells(choice: Mapping[str, Any], least: str) -> tuple[str, str, str, str]:
-    """Return the row of a choice of what checkpoints save, from the record."""
-    over = " (over the limit)" if choice.get("exceeds") else ""
-    needed = amount(choice["needed"], "bytes") + over
-    return remat.words(choice["saved"]), amount(choice["cost"], least), needed, f"{choice['recomputed']:.3g}"
-
-
-@dataclass(frozen=True)
-class SavedPlan:
-    """A plan: the quantity that it minimises, its layouts by key, its costs in total and per line.
-
-    - `totals`: the bytes that a device sends, holds and needs, by these words; `axes`: the bytes of each kind of
-      collective over each set of mesh axes.
-    - `front`: the costs of each plan on the front, by quantity; `front_layouts`: its layouts; of all but the first,
-      only those that differ.
-    - `labels`: the paths of the leaves of trees, by their keys; `plain`: the whole file; `mesh`: its mesh in words.
-    - `exceeds`: whether it needs more memory than its limit.
-    """
-
-    name: str
-    least: str
-    layouts: Mapping[str, str]
-    cost: float
-    totals: Mapping[str, float]
-    lines: Mapping[tuple[str, str], float]
-    axes: Mapping[tuple[str, str], float]
-    front: Sequence[Mapping[str, float]]
-    front_layouts: Sequence[str]
-    parallelism: Sequence[str]
-    labels: Mapping[str, str]
-    plain: Mapping[str, Any]
-    mesh: str
-    exceeds: bool
+def choice_cells(choice: Choice, least: str) -> tuple[str, str, str, str]:
+    """Return the row of a choice of what checkpoints save."""
+    needed = amount(choice.needed, "bytes") + (" (over the limit)" if choice.exceeds else "")
+    return remat.words(choice.saved), amount(choice.cost, least), needed, f"{choice.recomputed:.3g}"
 
 
 class LineCosts(NamedTuple):
@@ -93,51 +59,24 @@ class LineCosts(NamedTuple):
     b: float
 
 
-def read(path: Path) -> SavedPlan:
-    """Read the plan of a run folder, or its file. Raises `UnreadablePlan`."""
-    whole = plan_file.read(path)
-    plan, labels = whole["plan"], whole.get("labels", {})
-    best, front = plan["best"], plan.get("front") or ()
-    return SavedPlan(
-        name=str(path),
-        least=plan["least"],
-        layouts=layout_texts(best),
-        cost=best["cost"],
-        totals={word: best[key] for word, key in _TOTALS.items() if key in best},
-        lines={(line["line"], line["what"]): line["cost"] for line in plan["lines"]},
-        axes={(total["kind"], listed(total["axes"])): total["bytes"] for total in plan.get("axes", ())},
-        front=[point["costs"] for point in front],
-        front_layouts=differing([layout_texts(point) for point in front], labels),
-        parallelism=plan.get("parallelism", ()),
-        labels=labels,
-        plain=whole,
-        mesh=mesh_text(whole),
-        exceeds=plan.get("memory") is not None and best["needed"] > plan["memory"],
-    )
+def layout_texts(layouts: Mapping[str, Spec]) -> dict[str, str]:
+    """Return layouts in YAML syntax, by key."""
+    return {key: spec.yaml() for key, spec in layouts.items()}
 
 
-def mesh_text(whole: Mapping[str, Any]) -> str:
-    """Return the mesh of a plan file: `data=2 × model=4`; empty if an older version wrote it."""
-    return " × ".join(f"{axis}={size}" for axis, size in whole.get("mesh", {}).items())
-
-
-def layout_texts(candidate: Mapping[str, Any]) -> dict[str, str]:
-    """Return the layouts of a candidate in YAML syntax, by key."""
-    return {key: spec_text(spec) for key, spec in candidate["layouts"].items()}
-
-
-def spec_text(entries: Any) -> str:
-    """Return a layout in YAML syntax from the lists of JSON."""
-    return Spec([() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in entries]).yaml()
+def front_texts(plan: SavedPlan) -> list[str]:
+    """Return the layouts of each plan on the front; of all but the first, only those that differ."""
+    return differing([layout_texts(point.layouts) for point in plan.file.plan.front], plan.file.labels)
 
 
 def show_layouts(path: Path) -> None:
     """Print the layouts that a run planned."""
-    plan = read(path)
-    planned = [f"{', '.join(names)}: {spec}" for spec, names in grouped(plan.layouts, plan.labels)]
-    if (saved := plan.plain["plan"]["best"].get("saved")) is not None:
-        planned.append(f"saved for the backward pass: {remat.words(saved)}")
-    least = f"the least {plan.least} ({amount(plan.cost, plan.least)})"
+    file = plan_file.read(path).file
+    plan, best = file.plan, file.plan.best
+    planned = [f"{', '.join(names)}: {spec}" for spec, names in grouped(layout_texts(best.layouts), file.labels)]
+    if best.saved is not None:
+        planned.append(f"saved for the backward pass: {remat.words(best.saved)}")
+    least = f"the least {plan.least} ({amount(best.cost, plan.least)})"
     print(printable(f"\nlayouts planned, for {least}: {'; '.join(planned)}"))
     if plan.exceeds:
         print(EXCEEDS)
@@ -164,21 +103,21 @@ def show_difference(a: SavedPlan, b: SavedPlan) -> None:
 
 def layouts_apart(a: SavedPlan, b: SavedPlan) -> list[tuple[str, str, str]]:
     """Return the key and both layouts of each array, line and output whose layouts differ; `–` where there is none."""
+    first, second = (layout_texts(plan.file.plan.best.layouts) for plan in (a, b))
     return [
-        (key, a.layouts.get(key, "–"), b.layouts.get(key, "–"))
-        for key in dict.fromkeys((*a.layouts, *b.layouts))
-        if a.layouts.get(key) != b.layouts.get(key)
+        (key, first.get(key, "–"), second.get(key, "–"))
+        for key in dict.fromkeys((*first, *second))
+        if first.get(key) != second.get(key)
     ]
 
 
 def costs_apart(a: SavedPlan, b: SavedPlan) -> list[LineCosts]:
     """Return the lines with differing costs, the largest difference first; none of plans with different objectives."""
-    if a.least != b.least:
+    if a.file.plan.least != b.file.plan.least:
         return []
-    costs = [
-        LineCosts(line, what, a.lines.get((line, what), 0.0), b.lines.get((line, what), 0.0))
-        for line, what in dict.fromkeys((*a.lines, *b.lines))
-    ]
+    first, second = ({(line.line, line.what): line.cost for line in plan.file.plan.lines} for plan in (a, b))
+    lines = dict.fromkeys((*first, *second))
+    costs = [LineCosts(*line, first.get(line, 0.0), second.get(line, 0.0)) for line in lines]
     return sorted(
         (cost for cost in costs if not _is_negligible(a, b, cost.b - cost.a)), key=lambda each: -abs(each.b - each.a)
     )
@@ -188,33 +127,33 @@ def dearer(a: SavedPlan, b: SavedPlan, names: tuple[str, str], difference: float
     """Say which of two plans costs more by a difference, in words with these names."""
     if _is_negligible(a, b, difference):
         return "both cost the same"
-    return f"{names[difference > 0]} costs {amount(abs(difference), a.least)} more"
+    return f"{names[difference > 0]} costs {amount(abs(difference), a.file.plan.least)} more"
 
 
 def _is_negligible(a: SavedPlan, b: SavedPlan, difference: float) -> bool:
-    return costs_the_same(difference, 0.0, of=max(a.cost, b.cost))
+    return costs_the_same(difference, 0.0, of=max(plan.file.plan.best.cost for plan in (a, b)))
 
 
 def _difference(a: SavedPlan, b: SavedPlan) -> Iterator[str]:
-    names = a.name, b.name
-    if a.mesh != b.mesh:
-        yield f"the mesh is {a.mesh or 'not known'} in {a.name}, {b.mesh or 'not known'} in {b.name}"
-    if a.least != b.least:
-        yield f"costs are not compared: {a.name} has the least {a.least}, {b.name} the least {b.least}"
+    names, first, second = (a.name, b.name), a.file.plan, b.file.plan
+    if (meshes := [plan.file.mesh_text for plan in (a, b)])[0] != meshes[1]:
+        yield f"the mesh is {meshes[0] or 'not known'} in {a.name}, {meshes[1] or 'not known'} in {b.name}"
+    if first.least != second.least:
+        yield f"costs are not compared: {a.name} has the least {first.least}, {b.name} the least {second.least}"
     else:
-        costs = f"{amount(a.cost, a.least)}, {amount(b.cost, b.least)}"
-        yield f"{dearer(a, b, names, b.cost - a.cost)} by the model: {costs}"
+        costs = f"{amount(first.best.cost, first.least)}, {amount(second.best.cost, first.least)}"
+        yield f"{dearer(a, b, names, second.best.cost - first.best.cost)} by the model: {costs}"
         apart = costs_apart(a, b)
         for line in apart[:_LINES]:
             yield f"  '{line.line}', {line.what}: {dearer(a, b, names, line.b - line.a)}"
         if len(apart) > _LINES:
             yield f"  and {len(apart) - _LINES} more"
-    sent, held = ([amount(plan.totals[word], "bytes") for plan in (a, b)] for word in ("sends", "holds"))
+    sent, held = ([amount(plan.best.totals[word], "bytes") for plan in (first, second)] for word in ("sends", "holds"))
     yield f"a device sends {sent[0]} in {a.name}, {sent[1]} in {b.name}"
     yield f"a device holds {held[0]} of arrays and outputs in {a.name}, {held[1]} in {b.name}"
     for plan, other in ((a, b), (b, a)):
-        for sentence in plan.parallelism:
-            if sentence not in other.parallelism:
+        for sentence in plan.file.plan.parallelism:
+            if sentence not in other.file.plan.parallelism:
                 yield f"only {plan.name}: {sentence}"
 
 

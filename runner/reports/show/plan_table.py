@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from runner.base.grouping import by_key
-from runner.base.layout import Spec
 from runner.base.words import bytes_text, listed
 from runner.experiment import remat
 from runner.experiment.open_layouts import PlanRequest
@@ -14,7 +13,7 @@ from runner.programs.planning.costs import costs_more
 from runner.programs.planning.plan import NOT_EXAMINED, Alternative, LayoutPlan
 from runner.reports.show import table
 from runner.reports.show.console import PLAIN, room, say, show_lines, tell
-from runner.reports.show.plan_layouts import EXCEEDS, amount, differing, short
+from runner.reports.show.plan_layouts import EXCEEDS, amount, differing, layout_texts, short
 from runner.reports.show.table import Table, Texts
 
 
@@ -42,7 +41,7 @@ def show(plan: LayoutPlan, labels: Mapping[str, str], request: PlanRequest) -> N
     print()
     if plan.front:
         kinds = (plan.least, *request.beside)
-        texts = differing([_texts(candidate.layouts) for candidate in plan.front], labels)
+        texts = differing([layout_texts(candidate.layouts) for candidate in plan.front], labels)
         rows = [
             (*(amount(candidate.costs[kind], kind) for kind in kinds), text)
             for candidate, text in zip(plan.front, texts, strict=True)
@@ -123,10 +122,6 @@ def _cells(each: Alternative, plan: LayoutPlan) -> tuple[str, str, str]:
     more = f" +{amount(each.more, plan.least)}" if each.more else ""
     following = "" if each.next is None else each.next.yaml() + more
     return each.spec.yaml(), following, "" if each.since == NOT_EXAMINED else each.since
-
-
-def _texts(layouts: Mapping[str, Spec]) -> dict[str, str]:
-    return {key: spec.yaml() for key, spec in layouts.items()}
 
 
 def list_text(shape: Sequence[int]) -> str:

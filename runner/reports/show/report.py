@@ -31,7 +31,7 @@ from runner.reports.record.verdicts import (
     Verdict,
 )
 from runner.reports.show import summary, values
-from runner.reports.show.console import PLAIN, print_report, print_table, room, say, show_lines, within
+from runner.reports.show.console import PLAIN, print_report, print_table, room, say, say_all, show_lines, within
 from runner.reports.show.status import FAULTS, LOOKS, WARNING, look
 from runner.reports.show.table import StatusCell, Table, status_cell
 
@@ -143,19 +143,16 @@ def _values(record: Record, wanted: Show) -> None:
         return wanted != "none" and name in (chosen or (name,)) and name not in leaves
 
     most = values.SHOWN if wanted == "auto" else None
-    for line in values.lines(outputs, asked, room() or PLAIN, most):
-        say(line)
+    say_all(values.lines(outputs, asked, room() or PLAIN, most))
 
 
 def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
     say(f"{record.experiment}: {record.summary}" if record.summary else f"{record.experiment}", "bold")
     axes = " × ".join(f"{a}={n}" for a, n in zip(mesh.axes, mesh.shape, strict=True))
-    simulated = "simulated " if target.platform == "cpu" else ""
-    count = target.devices
     jax = f", jax {record.environment.jax}" if record.environment.jax else ""
-    devices = f"{count} {simulated}{target.kind or target.platform} device{'s' if count != 1 else ''}"
+    devices = summary.devices(target)
     if target.topology:
-        absent = "which is not here" if count == 1 else "which are not here"
+        absent = "which is not here" if target.devices == 1 else "which are not here"
         # Topology.compiler_options
         quickly = ", without autotuning its products" if target.platform == "gpu" else ""
         say(f"mesh {axes}, compiled for {devices} ({target.topology}), {absent}{quickly}{jax}\n")
@@ -270,8 +267,7 @@ def _programs(record: Record, *, complete: bool) -> None:
     print_report(programs(record) if complete else summary_of_programs(record))
     say()
     undecided = _undecided(record)
-    for line in undecided:
-        say(line)
+    say_all(undecided)
     if undecided:
         say()
     if room() is not None and (explained := legend(record, complete=complete)):
@@ -399,8 +395,7 @@ def _collectives(record: Record, *, complete: bool) -> None:
     if shown.beneath:
         say("reasons in brief; in full: explain=full", "dim")
     beneath = [*([folded] if folded else []), *totals, *collectives.lines(record), *explain]
-    for line in beneath:
-        say(line)
+    say_all(beneath)
     if shown.rows or beneath:
         say()
     for program, result in record.compiled.items():
@@ -434,12 +429,10 @@ def _modes(record: Record) -> None:
 
     if table := modes.rows(record):
         print_report(Table(modes.HEAD, table))
-        for line in modes.lines(record):
-            say(line)
+        say_all(modes.lines(record))
         print()
     if lines := keeping.lines(record):
-        for line in lines:
-            say(line)
+        say_all(lines)
         print()
 
 
@@ -454,8 +447,7 @@ def _profiles(record: Record) -> None:
     if rows:
         say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
         print_report(Table(("program", *profile.HEAD), rows))
-        for sentence in profile.head(taken):
-            say(sentence)
+        say_all(profile.head(taken))
         say()
 
 
@@ -466,11 +458,9 @@ def _estimates(record: Record, *, complete: bool) -> None:
         return
     from runner.reports.show import estimates
 
-    for line in estimates.head(estimated):
-        say(line)
+    say_all(estimates.head(estimated))
     print_report(estimates.compared(estimated))
-    for line in estimates.beneath(estimated, complete=complete):
-        say(line)
+    say_all(estimates.beneath(estimated, complete=complete))
     say()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.base.words import devices_text
 from runner.reports.record.model import Pictures
-from runner.reports.show import figures, svg
+from runner.reports.show import figures, svg, table
 from runner.reports.show.console import PLAIN
 from runner.reports.show.pictures import ArrayPicture, MeshPicture, merge, read
 
@@ -57,4 +57,4 @@ def _card(pictures: Sequence[tuple[int, ArrayPicture]], points: int) -> ArrayPic
 def text(sheet: Figures, width: int) -> str:
     """Return the sheet as text of at most `width` columns."""
     lines = [line for mesh, arrays in sheet for line in figures.drawn(mesh, [mesh, *arrays], width)]
-    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines).rstrip("\n") + "\n"
+    return table.text(lines).rstrip("\n") + "\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from runner.link.events import Devices
 from runner.reports.record import outcome
 from runner.reports.record.model import Record
 from runner.reports.show.status import FAULTS
@@ -61,3 +62,9 @@ def _parts(record: Record) -> Iterator[str]:
         yield f"{passed(record)} of {len(record.programs)} programs {done}"
     if known := sum(program.status == "known" for program in record.programs.values()):
         yield f"{known} {'is' if known == 1 else 'are'} wrong as expect.wrong says"
+
+
+def devices(target: Devices) -> str:
+    """Return the devices of a run in words: `4 simulated cpu devices`, `8 TPU v5 lite devices`."""
+    simulated = "simulated " if target.platform == "cpu" else ""
+    return f"{target.devices} {simulated}{target.kind or target.platform} device{'s' if target.devices != 1 else ''}"

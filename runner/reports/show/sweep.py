@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 
 from runner.base import executions
@@ -65,25 +64,15 @@ def table(rows: Sequence[Row], sort: str | None = None) -> tuple[Table[StatusCel
     # As in the table of a run, it is shown where an error exceeds the measured rounding.
     accurate = any(row.accuracy is not None and 1 < row.accuracy < math.inf for row in rows)
     head += (["accuracy"] if accurate else []) + [heads[name] for name in measured]
-    notes: dict[str, _Note] = {}
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        if row.error is not None:
-            _noted(row, notes)
-        if row.program is None and row.error is not None:
-            continue
-        sizes = [row.measures.get(name) for name in measured if name not in _TIMES]
+    notes = by_key((without_sizes(brief(row.error)), row) for row in rows if row.error is not None)
+
+    def alike(row: Row) -> tuple[object, ...]:
         counts = None if row.collectives is None else tuple(row.collectives.items())
-        alike = (
-            row.point,
-            row.status,
-            counts,
-            row.accuracy,
-            row.bytes_sent_min,
-            row.error and without_sizes(brief(row.error)),
-            *sizes,
-        )
-        groups.setdefault(alike, []).append(row)
+        message = row.error and without_sizes(brief(row.error))
+        sizes = (row.measures.get(name) for name in measured if name not in _TIMES)
+        return row.point, row.status, counts, row.accuracy, row.bytes_sent_min, message, *sizes
+
+    groups = by_key((alike(row), row) for row in rows if row.program is not None or row.error is None)
     lines: list[list[StatusCell]] = []
     for group in groups.values():
         row = group[0]
@@ -97,7 +86,7 @@ def table(rows: Sequence[Row], sort: str | None = None) -> tuple[Table[StatusCel
         cells += [StatusCell(accuracy_text(row.accuracy))] if accurate else []
         cells += [StatusCell(_measured(group, name, named=len(on) > 1)) for name in measured]
         lines.append(cells)
-    sentences = [f"[{number}] {note.text()}" for number, note in enumerate(notes.values(), start=1)]
+    sentences = [f"[{number}] {_note(of)}" for number, of in enumerate(notes.values(), start=1)]
     more = [f"{len(sentences) - _NOTES} more messages are in results.csv"] if len(sentences) > _NOTES else []
     return Table(head, lines, grouping=("program", "status")), [*sentences[:_NOTES], *more]
 
@@ -106,31 +95,16 @@ _TIMES = ("compile_s", "run_s")
 """The measures that are never the same for two programs."""
 
 
-@dataclass
-class _Note:
-    """A message, and the points that it kept from running, by their statuses."""
-
-    message: str
-    points: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-
-    def text(self) -> str:
-        kept = [
-            f"{status}: point{'s' if len(of) > 1 else ''} {', '.join(map(str, of))}"
-            for status, of in self.points.items()
-        ]
-        return ": ".join([*([", ".join(kept)] if kept else []), self.message])
+def _note(rows: Sequence[Row]) -> str:
+    """The message that rows have in common, after the points none of whose programs was reached, by their statuses."""
+    points = by_key((row.status, row.point) for row in rows if row.program is None)
+    kept = [f"{status}: point{'s' if len(of) > 1 else ''} {', '.join(map(str, of))}" for status, of in points.items()]
+    return ": ".join([*([", ".join(kept)] if kept else []), brief(rows[0].error)])
 
 
 def without_sizes(message: str) -> str:
     """Return what messages have in common that differ in sizes alone."""
     return re.sub(r"\d+", "", re.sub(r"[(\[][^()\[\]]*[)\]]", "", message))
-
-
-def _noted(row: Row, notes: dict[str, _Note]) -> None:
-    """Add the message of a row to the notes, and its point if no program of it was reached."""
-    note = notes.setdefault(without_sizes(brief(row.error)), _Note(brief(row.error)))
-    if row.program is None:
-        note.points.setdefault(row.status, []).append(row.point)
 
 
 def _measured(group: Sequence[Row], name: str, *, named: bool) -> str:
@@ -209,9 +183,7 @@ def _line(best: Best) -> str:
     named = "; ".join(map(_point, list(points.values())[:_ALIKE]))
     more = len(points) - _ALIKE
     named += f"; and {more} more, all alike" if more > 0 else ""
-    on = sorted({row.hardware for row in best.rows if row.hardware and best.measure == "estimate_s"})
-    what = " on ".join([MEASURES[best.measure].words, *([" or ".join(on)] if on else [])])
-    sentence = f"{what} {measure_text(best.measure, best.value)}: {named}"
+    sentence = f"{measures.worded(best.measure, best.rows)} {measure_text(best.measure, best.value)}: {named}"
     between = best.next is not None and best.of(best.next) != best.of(best.worst)
     compared = [f"the next {_times(best, best.next)}"] if best.next and between else []
     return f"{sentence}; {', '.join([*compared, f'the most {_times(best, best.worst)}'])}"
@@ -227,6 +199,6 @@ def _times(best: Best, row: Row) -> str:
 
 def _point(rows: Sequence[Row]) -> str:
     """Name the rows of one point."""
-    keys = " ".join(f"{key}={value}" for key, value in rows[0].keys.items() if value)
+    keys = rows[0].overrides()
     programs = ", ".join(row.program for row in rows if row.program)
     return " ".join(filter(None, [f"point {rows[0].point}", programs, keys and f"({keys})"]))

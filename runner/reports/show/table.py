@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
 from runner.base.grouping import by_key
@@ -72,6 +72,11 @@ def markdown(table: Texts) -> list[str]:
     rows = [[cell.text if isinstance(cell, StatusCell) else cell for cell in row] for row in table.rows]
     written = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in (table.head, *rows)]
     return [written[0], "|---" * len(table.head) + "|", *written[1:]]
+
+
+def text(lines: Iterable[Line]) -> str:
+    """Return lines as text without styles."""
+    return "\n".join("".join(piece for piece, _ in line).rstrip() for line in lines)
 
 
 def lines(table: Texts, room: int | None = None) -> list[Line]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from runner.reports.record.model import Record, Trace, TracedDevice, TracedNode, TracedValue
-from runner.reports.show import exchange, values
+from runner.reports.show import exchange, table, values
 from runner.reports.show.console import PLAIN, wrapped
 from runner.reports.show.exchange import Exchange
 from runner.reports.show.table import Line
@@ -18,7 +18,7 @@ _DEVICES = 16
 
 def plain(trace: Trace, axes: Sequence[str], platform: str) -> str:
     """Return the whole trace as text without escape codes."""
-    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines(trace, axes, platform)) + "\n"
+    return table.text(lines(trace, axes, platform)) + "\n"
 
 
 def exchanges(trace: Trace, axes: Sequence[str]) -> list[Exchange]:
@@ -41,14 +41,11 @@ def lines(trace: Trace, axes: Sequence[str], platform: str, room: int | None = N
     width = room or PLAIN
     if trace.taken_from is None:
         return _plain(f"no trace: {trace.reason}", room)
-    blocks = [_plain(_title(trace), room)]
+    about = origin(trace)
+    blocks = [_plain("\n".join(["trace: " + about[0], *about[1:]]), room)]
     printer = _Printer(trace.devices, axes, platform, width)
-    operands = {node.before.name for node in trace.nodes if node.before}
     first = trace.first_difference
-    for node in trace.nodes:
-        # A value that is only the operand of a collective is printed with the collective, as BEFORE.
-        if node.name.endswith("/before") and node.name in operands and node.agrees is not False:
-            continue
+    for _, node in shown(trace):
         drawn = exchange.read(node, trace.devices, axes)
         picture = [] if drawn is None else exchange.lines(drawn, platform, width)
         head, values = _node(node, printer, first is not None and first.node == node.name)
@@ -62,25 +59,33 @@ def _plain(text: str, room: int | None) -> list[Line]:
     return [[(part, "")] for line in lines for part in ([line] if room is None else wrapped(line, room))]
 
 
-def computed_by(trace: Trace) -> str:
-    """Return how the values of a trace were computed."""
-    if trace.taken_from == "auto":
-        return "as the lines inside the function's own shard_map compute it in JAX"
-    return f"as {trace.taken_from} computed it"
+def shown(trace: Trace) -> Iterator[tuple[int, TracedNode]]:
+    """Yield the nodes that are shown, with their numbers.
+
+    A value that is only the operand of a collective is shown with the collective, as the value before it.
+    """
+    operands = {node.before.name for node in trace.nodes if node.before}
+    for number, node in enumerate(trace.nodes):
+        if not (node.name.endswith("/before") and node.name in operands and node.agrees is not False):
+            yield number, node
 
 
-def _title(trace: Trace) -> str:
+def origin(trace: Trace) -> list[str]:
+    """Return what the values of a trace are and how they were computed, a clause each."""
     if trace.taken_from == "interpreter":
-        return f"trace: every value on every device, by the SPMD interpreter alone ({trace.reason})"
-    lines = [f"trace: every value on every device, {computed_by(trace)}, compared with the SPMD interpreter's"]
+        return [f"every value on every device, by the SPMD interpreter alone ({trace.reason})"]
+    how = f"{trace.taken_from} computed it"
+    if trace.taken_from == "auto":
+        how = "the lines inside the function's own shard_map compute it in JAX"
+    clauses = [f"every value on every device, as {how}, compared with the SPMD interpreter's"]
     if trace.steps_one_by_one:
-        lines.append(f"the steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop")
+        clauses.append(f"the steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop")
     if trace.same_outputs is False:
         program = f"program_{trace.taken_from}.py"
-        lines.append(
+        clauses.append(
             f"its outputs round differently from {program}'s: a program that returns more is fused differently"
         )
-    return "\n".join(lines)
+    return clauses
 
 
 def _node(node: TracedNode, printer: _Printer, first: bool) -> tuple[str, str]:

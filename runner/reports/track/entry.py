@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from runner.base.lazy import dataclass
 from runner.experiment.forms import KINDS
@@ -55,6 +56,14 @@ class Missing(Exception):
 
     def __init__(self, extra: str, error: ImportError) -> None:
         super().__init__(f"{extra} is not installed ({error}): pip install 'shardproof[{extra}]'")
+
+
+def library(extra: str, module: str) -> Any:
+    """Import a module of a tracker's library. Raises `Missing`."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Missing(extra, error) from None
 
 
 def entries(record: Record, folder: Path, group: str, number: int | None, overrides: Sequence[str]) -> list[Entry]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from typing import Any
 
-from runner.reports.track.entry import Entry, Missing
+from runner.reports.track.entry import Entry, library
 
 
 class MLflow:
     """A tracking server or store at `uri`: `sqlite:///mlflow.db`, `file:./mlruns`, `http://…`."""
 
     def __init__(self, uri: str) -> None:
-        try:
-            self._mlflow: Any = importlib.import_module("mlflow")
-            self._entities: Any = importlib.import_module("mlflow.entities")
-        except ImportError as error:
-            raise Missing("mlflow", error) from None
-        self._client: Any = self._mlflow.MlflowClient(tracking_uri=uri)
+        self._client: Any = library("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
+        self._entities: Any = library("mlflow", "mlflow.entities")
 
     def log(self, entry: Entry) -> None:
         """Write an entry as a run, which is marked failed unless the program passed."""

@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from runner.experiment.config.folders import folder_name
-from runner.reports.track.entry import Entry, Missing
+from runner.reports.track.entry import Entry, library
 
 
 class TensorBoard:
     """Event files below `folder`, TensorBoard's `--logdir`: a folder for a sweep, and in it one for each entry."""
 
     def __init__(self, folder: str) -> None:
-        try:
-            self._library: Any = importlib.import_module("tensorboardX")
-        except ImportError as error:
-            raise Missing("tensorboard", error) from None
+        self._library: Any = library("tensorboard", "tensorboardX")
         self._folder = Path(folder)
 
     def log(self, entry: Entry) -> None:

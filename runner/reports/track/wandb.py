@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
-from runner.reports.track.entry import Entry, Missing
+from runner.reports.track.entry import Entry, library
 
 
 class WandB:
     """Runs in `folder`; `mode` is `online`, or `offline` for a later `wandb sync`."""
 
     def __init__(self, mode: str, project: str | None, folder: str) -> None:
-        try:
-            self._wandb: Any = importlib.import_module("wandb")
-        except ImportError as error:
-            raise Missing("wandb", error) from None
+        self._wandb: Any = library("wandb", "wandb")
         self._mode, self._project, self._folder = mode, project, Path(folder)
 
     def log(self, entry: Entry) -> None:

@@ -38,7 +38,8 @@ _CALLS = {
     "sin": "sin", "sinh": "sinh", "sqrt": "sqrt", "square": "square", "stop_gradient": "stop_gradient", "tan": "tan",
     "tanh": "tanh", "xor": "bitwise_xor", "bessel_i0e": "i0e",
     "clz": "clz", "igamma": "gammainc", "igammac": "gammaincc", "nextafter": "nextafter",
-    "polygamma": "polygamma", "zeta": "zeta",
+    "igamma_grad_a": "igamma_grad_a", "polygamma": "polygamma", "random_gamma_grad": "random_gamma_grad",
+    "zeta": "zeta",
     "bessel_i1e": "i1e", "log2": "log2", "log10": "log10",
 }  # fmt: skip
 

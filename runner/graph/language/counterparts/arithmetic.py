@@ -235,6 +235,72 @@ def _incomplete(name: str, a: Any, x: Any) -> Any:
         return dtypes.where(np.isfinite(series), factor(a, x) * series, np.zeros_like(x) + whole)
 
 
+@in_floats
+def random_gamma_grad(a: Any, x: Any) -> Any:
+    """`jax.lax.random_gamma_grad`: the derivative by `a` of a draw `x` of the gamma distribution.
+
+    It is the series of the incomplete gamma function, differentiated by `a` and divided by the density: the sum over n
+    of `x ** (n + 1) / (a * ... * (a + n)) * (digamma(a + n + 1) - log(x))`, as XLA rounds it. Far in the upper tail its
+    terms cancel; there it is the integral of the upper incomplete function, differentiated.
+    """
+    functions = importlib.import_module("scipy.special")
+    with np.errstate(all="ignore"):
+        tail = functions.gammaincc(np.asarray(a, np.float64), np.asarray(x, np.float64)) < _TAIL
+        terms, harmonic = _gamma_sums(a, dtypes.where(tail, a, x))
+        slope = (np.zeros_like(x) + harmonic) - (np.log(x) - functions.psi(a + 1.0)) * terms
+        if tail.any():
+            slope = dtypes.where(tail & np.isfinite(x), _upper_slope(a, x, tail), slope)
+        slope = dtypes.where(x == 0, np.zeros_like(slope), slope)
+        return dtypes.where((a > 0) & (x >= 0), slope, np.nan)
+
+
+@in_floats
+def igamma_grad_a(a: Any, x: Any) -> Any:
+    """`jax.lax.igamma_grad_a`: the derivative of the lower incomplete gamma function by `a`."""
+    functions = importlib.import_module("scipy.special")
+    with np.errstate(all="ignore"):
+        density = np.exp(functions.xlogy(a - 1.0, x) - x - functions.gammaln(a))
+        slope = -density * random_gamma_grad(a, x)
+        slope = dtypes.where(np.isinf(a) | np.isinf(x), np.nan, dtypes.where((density == 0) & (a > 0), 0.0 * a, slope))
+        return dtypes.where((x == 0) & (a > 0), np.zeros_like(slope), slope)
+
+
+_TERMS = 100_000
+"""The most terms of a series that are summed."""
+
+_TAIL = 1e-3
+"""The upper incomplete gamma function below which the series of its derivative has lost too many digits."""
+
+
+def _upper_slope(a: Any, x: Any, tail: np.ndarray) -> np.ndarray:
+    """The integral over s from 0 on of `(1 + s/x) ** (a - 1) * exp(-s) * (log(x + s) - digamma(a))`, in the `tail`.
+
+    There x is above a; elsewhere it is 0.
+    """
+    functions = importlib.import_module("scipy.special")
+    slope = np.zeros(tail.shape)
+    a, x = (np.broadcast_to(np.asarray(operand, np.float64), tail.shape)[tail][..., None] for operand in (a, x))
+    nodes, weights = np.polynomial.legendre.leggauss(100)
+    scale = 22.5 * x / (x - np.maximum(a - 1.0, 0.0))
+    s = (nodes + 1.0) * scale
+    factor = np.exp((a - 1.0) * np.log1p(s / x) - s)
+    slope[tail] = (weights * scale * factor * (np.log(x + s) - functions.psi(a))).sum(-1)
+    return slope
+
+
+def _gamma_sums(a: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The sums of `x ** (n + 1) / (a * ... * (a + n))`, and of these times `1/(a+1) + ... + 1/(a+n)`, in float64."""
+    a, x = np.broadcast_arrays(np.asarray(a, np.float64), np.asarray(x, np.float64))
+    power = x / a
+    terms, harmonic, fractions = power.copy(), np.zeros_like(a), np.zeros_like(a)
+    for n in range(1, _TERMS):
+        power, fractions = power * x / (a + n), fractions + 1.0 / (a + n)
+        terms, harmonic = terms + power, harmonic + power * fractions
+        if not np.any(np.abs(power) * (1.0 + fractions) > np.finfo(np.float64).eps / 4 * np.abs(terms)):
+            break
+    return terms, harmonic
+
+
 def _bits_of(dtype: np.dtype[Any]) -> int:
     return 8 * dtype.itemsize
 

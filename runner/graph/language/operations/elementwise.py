@@ -106,6 +106,13 @@ _ELEMENTWISE = (
     ),
     array("zeta", "x, q", arithmetic.zeta, jax="jax.scipy.special.zeta"),
     array("polygamma", "m, x", arithmetic.polygamma, jax="jax.lax.polygamma", numberless=True),
+    *(
+        array(name, arguments, counterpart, jax=f"jax.lax.{name}", numberless=True)
+        for name, arguments, counterpart in (
+            ("random_gamma_grad", "a, x, /", arithmetic.random_gamma_grad),
+            ("igamma_grad_a", "a, x", arithmetic.igamma_grad_a),
+        )
+    ),
     # Complex numbers.
     array("real", "val, /", arithmetic.real, on_arrays="attribute"),
     array("imag", "val, /", arithmetic.imag, on_arrays="attribute"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.base.grouping import by_key
@@ -107,8 +106,7 @@ def _chosen_of(sweep: MeasuredSweep, rows: Sequence[Row], measure: str) -> _Choi
     order = [measure, *(name for name in _FIRST if name != measure and name in sweep.ranked)]
 
     def cost(row: Row) -> tuple[float, ...]:
-        values = (row.measures.get(name) for name in order)
-        return tuple(math.inf if value is None else value for value in values)
+        return tuple(row.cost(name) for name in order)
 
     known = [
         row
@@ -215,7 +213,7 @@ def _by_size(
         if best is None:
             return tag("span", "nothing to choose", class_="told")
         first, others = best.rows[0], len(best.rows) - 1
-        words = " ".join([*([first.program] if first.program else []), *_chosen(first, sizes)]) or sweep.name(first)
+        words = " ".join(filter(None, [first.program, first.overrides(sizes)])) or sweep.name(first)
         way = sweep.link(first)
         more = f", and {others} alike" if others else ""
         most = f"the most {text(name, best.of(best.worst))}"
@@ -234,11 +232,6 @@ def _by_size(
     left = len(best_of) - len(rows)
     caption = "The best for each size" + (f"; {left} more sizes are in the table of every point" if left else "")
     return table(caption, Table(("size", *map(title, names)), rows), kind="small")
-
-
-def _chosen(row: Row, sizes: Sequence[str]) -> list[str]:
-    """Return the swept values of a row without the sizes."""
-    return [f"{key}={value}" for key, value in row.keys.items() if value and key not in sizes]
 
 
 def _card(sweep: MeasuredSweep, best: measures.Best) -> Markup:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from runner.base.lazy import dataclass
 from runner.base.printable import escape
+from runner.reports.show.page.markup import Markup
 from runner.reports.show.page.scale import Scale
 from runner.reports.show.shapes import GLYPH, Box, number, text
 
@@ -180,10 +181,11 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, width: float = 380, height
     return Box(width, height, "".join(parts))
 
 
-def swatch(kind: int, *, line: bool = False) -> Box:
+def swatch(kind: int, *, line: bool = False) -> Markup:
     """Draw the legend's sample of a series."""
     drawn = f'<path class="ln c{kind}" d="M1 8L27 8"/>' if line else ""
-    return Box(28, 16, drawn + f'<path class="d c{kind}" d="{mark(kind, 14, 8, 4.6)}"/>')
+    drawn += f'<path class="d c{kind}" d="{mark(kind, 14, 8, 4.6)}"/>'
+    return Markup(f'<svg class="sp swatch" width="28" height="16" aria-hidden="true">{drawn}</svg>')
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from runner.base import executions
 from runner.base.grouping import by_key
 from runner.base.words import listed, time_text
-from runner.compiled.estimate.model import Estimate
+from runner.compiled.estimate.model import Estimate, named
 from runner.reports.record.model import Record
 from runner.reports.record.readable import lines_of, readable
 from runner.reports.show import estimates
@@ -126,9 +126,8 @@ def _bar(kind: str, share: float) -> Markup:
 def _rows(estimate: Estimate) -> Iterator[list[Inside]]:
     entries: list[tuple[float, list[Inside]]] = []
     for line in estimate.lines:
-        of = ", ".join(line.nodes) or "what belongs to no line"
         does = f"{line.flops:.3g} flops, {line.bytes:.3g} bytes"
-        of += " (backward)" if line.gradient else ""
+        of = named(line.nodes, line.gradient)
         entries.append((line.seconds or 0.0, [of, does, line.bound or "–", time_text(line.seconds), "–"]))
     for collective in estimate.collectives:
         of = f"{collective.kind} of {', '.join(collective.nodes)}" if collective.nodes else collective.kind

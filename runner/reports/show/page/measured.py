@@ -82,16 +82,14 @@ class MeasuredSweep:
 
     def name(self, row: Row, programs: Sequence[str] = ()) -> str:
         """Return a distinguishing name of a row: the point, its program or several, the overrides."""
-        keys = " ".join(f"{key}={value}" for key, value in row.keys.items() if value)
         program = either(programs) if programs else row.program
-        return ", ".join(filter(None, [f"point {self.points[row.point].name}", program, keys]))
+        return ", ".join(filter(None, [f"point {self.points[row.point].name}", program, row.overrides()]))
 
     def choice(self, row: Row) -> str:
         """Return the swept values of a row without the sizes, as on the command line."""
         experiments = len({other.experiment for other in self.rows}) > 1
         named = [f"experiment={row.experiment}"] if experiments else []
-        sizes = self.sizes
-        return " ".join([*named, *(f"{key}={value}" for key, value in row.keys.items() if value and key not in sizes)])
+        return " ".join(filter(None, [*named, row.overrides(self.sizes)]))
 
     def compiled(self, row: Row) -> CompiledProgram | None:
         """Return the program of a row if it was compiled."""

@@ -69,9 +69,7 @@ def _sources(explained: Sequence[ExplainedPrograms]) -> Iterator[Inside]:
 def _graphs(record: Record, sourced: Container[str]) -> Iterator[Inside]:
     """Return one drawing for all programs with equal graphs and collectives, if not `sourced` already."""
     outputs = layouts.names(record.pictures) if record.pictures else {}
-    groups: dict[tuple[str, ...], list[str]] = {}
-    drawn: dict[tuple[str, ...], graph.GraphDrawing] = {}
-    captions: dict[tuple[str, ...], str] = {}
+    groups: dict[tuple[str, ...], tuple[graph.GraphDrawing, str, list[str]]] = {}
     large: dict[int, list[str]] = {}
     for name, program in record.compiled.items():
         lines = record.lines.get(lines_of(name, record.lines))
@@ -81,19 +79,18 @@ def _graphs(record: Record, sourced: Container[str]) -> Iterator[Inside]:
             large.setdefault(len(lines), []).append(name)
             continue
         shown = graph.draw(lines, record.arrays, outputs, program.collectives)
-        alike = (lines_of(name, record.lines), *shown.words)
-        groups.setdefault(alike, []).append(name)
-        drawn[alike], captions[alike] = shown, _caption(lines_of(name, record.lines), program.collectives)
+        section = lines_of(name, record.lines)
+        new = shown, _caption(section, program.collectives), list[str]()
+        groups.setdefault((section, *shown.words), new)[-1].append(name)
     if large:
         sizes = "; ".join(f"{listed(names)}: {count}" for count, names in large.items())
         yield tag("p", f"Not drawn: more than {_LINES} lines ({sizes}); the table of collectives says what they send.")
     if not groups:
         return
     figures: list[Inside] = []
-    for number, (alike, programs) in enumerate(groups.items()):
-        caption = [tag("h3", listed(programs)), tag("span", captions[alike], class_="told")]
-        shown = drawn[alike]
-        title = f"{listed(programs)}: {captions[alike]}"
+    for number, (shown, about, programs) in enumerate(groups.values()):
+        caption = [tag("h3", listed(programs)), tag("span", about, class_="told")]
+        title = f"{listed(programs)}: {about}"
         image = drawing.svg(shown.box, f"graph-{number}", title, shown.words)
         words = tag("details", tag("summary", "In words"), tag("ul", [tag("li", word) for word in shown.words]))
         figures.append(tag("div", drawing.figure(image, title, caption), words))

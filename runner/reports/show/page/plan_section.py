@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from runner.base.invocation import invocation
@@ -17,6 +16,7 @@ from runner.experiment.config import quoting
 from runner.programs.planning.costs import costs_the_same
 from runner.reports.record import plan_file
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
+from runner.reports.record.plan_file import BestPlan, CompiledCandidate, Least, OnFront, PlanFile, PlannedLine
 from runner.reports.show.page import chart, drawing
 from runner.reports.show.page.chart import Axis, Dot
 from runner.reports.show.page.frame import Part, document
@@ -31,10 +31,8 @@ from runner.reports.show.plan_layouts import (
     differing,
     grouped,
     layout_texts,
-    mesh_text,
     round_cells,
     short,
-    spec_text,
 )
 from runner.reports.show.table import StatusCell, Table, status_cell
 
@@ -62,10 +60,10 @@ _LARGEST = 2_000_000
 
 def page(folder: Path) -> str:
     """Return the page of a plan, with links to the pages of its candidates. Raises `UnreadablePlan`."""
-    whole = plan_file.read(folder)
-    none = "" if whole.get("tried") else "no candidate was compiled"
-    name = whole.get("experiment") or folder.name
-    mesh = mesh_text(whole)
+    saved = plan_file.read(folder)
+    file, mesh = saved.file, saved.file.mesh_text
+    none = "" if file.tried else "no candidate was compiled"
+    name = file.experiment or folder.name
     head: list[Inside] = [
         tag("p", "Shardproof plan", class_="over"),
         tag("h1", name),
@@ -73,9 +71,8 @@ def page(folder: Path) -> str:
             class_="facts"),
     ]  # fmt: skip
     foot = f"Made by shardproof from {PLAN}."
-    return document(
-        f"{name}: plan", head, [_part(whole, _beside(folder), folder)], whole if _is_small(whole) else None, foot
-    )
+    data = saved.plain if len(json.dumps(saved.plain)) <= _LARGEST else None
+    return document(f"{name}: plan", head, [_part(file, _beside(folder), folder)], data, foot)
 
 
 def _beside(folder: Path) -> Callable[[str], str] | None:
@@ -93,104 +90,91 @@ def part(folder: Path, link: Callable[[str], str] | None = None) -> Part | None:
     if not (folder / PLAN).exists():
         return None
     try:
-        whole = plan_file.read(folder)
+        file = plan_file.read(folder).file
     except plan_file.UnreadablePlan as error:
         return Part("plan", "Plan", tag("p", f"{error}", class_="lead"))
-    return _part(whole, link, folder if link else None)
+    return _part(file, link, folder if link else None)
 
 
-def _is_small(whole: Mapping[str, Any]) -> bool:
-    """Whether a plan is small enough to be embedded in its page."""
-    return len(json.dumps(whole)) <= _LARGEST
-
-
-def _part(whole: Mapping[str, Any], link: Callable[[str], str] | None, folder: Path | None) -> Part:
+def _part(file: PlanFile, link: Callable[[str], str] | None, folder: Path | None) -> Part:
     """Return the section; `folder` is that of a plan, and None for that of a run with these layouts."""
-    plan, labels = whole["plan"], whole.get("labels", {})
-    least, best = plan["least"], plan["best"]
-    bound = "no other plan is better" if plan["proved"] else f"no plan costs less than {amount(plan['bound'], least)}"
-    sent, held, needed = (amount(best.get(key), "bytes") for key in ("sent", "held", "needed"))
+    plan, least, best = file.plan, file.plan.least, file.plan.best
+    bound = "no other plan is better" if plan.proved else f"no plan costs less than {amount(plan.bound, least)}"
+    sent, held, needed = (amount(size, "bytes") for size in (best.sent, best.held, best.needed))
     lead = f"By the model {bound}: a device sends {sent}, holds {held} of arrays and outputs, and needs {needed}."
-    inside: list[Inside] = [_take(whole, link, folder), tag("p", lead, class_="lead")]
-    if whole.get("without_gain"):
-        inside.insert(0, tag("p", f"{whole['without_gain'].capitalize()}.", class_="lead"))
-    if plan.get("parallelism"):
-        inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
+    inside: list[Inside] = [_take(file, link, folder), tag("p", lead, class_="lead")]
+    if file.without_gain:
+        inside.insert(0, tag("p", f"{file.without_gain.capitalize()}.", class_="lead"))
+    if plan.parallelism:
+        inside.append(tag("ul", [tag("li", sentence) for sentence in plan.parallelism]))
     head = ("of", "layout", "next best", "costs more by", "since")
-    planned = Table(head, list(_layouts(plan, labels)), right=frozenset({3}))
+    planned = Table(head, list(_layouts(plan, file.labels)), right=frozenset({3}))
     inside.append(table("Planned layouts", planned, kind="planned"))
-    if whole.get("tried"):
-        inside.append(_tried(whole, link))
-    if whole.get("rounds"):
-        rows = [round_cells(each, whole.get("limit")) for each in whole["rounds"]]
+    if file.tried:
+        inside.append(_tried(file, link))
+    if file.rounds:
+        rows = [round_cells(each, file.limit) for each in file.rounds]
         inside.append(table("Plans within the memory limit, in the order in which they were made", Table(ROUNDS, rows)))
-    if len(whole.get("choices") or ()) > 1:
-        rows = [choice_cells(each, least) for each in whole["choices"]]
+    if len(file.choices) > 1:
+        rows = [choice_cells(each, least) for each in file.choices]
         inside.append(table("Choices of what is saved for the backward pass, the best first", Table(CHOICES, rows)))
-    if plan.get("front"):
-        inside.append(_front(plan["front"], labels))
-    if whole.get("shapes"):
+    if plan.front:
+        inside.append(_front(plan.front, file.labels))
+    if file.shapes:
         rows = [
-            (
-                str(shape["shape"]),
-                shape.get("error") or amount(shape.get("cost"), least),
-                amount(shape.get("sent"), "bytes"),
-            )
-            for shape in whole["shapes"]
+            (str(list(of.shape)), of.error or amount(of.cost, least), amount(of.sent, "bytes")) for of in file.shapes
         ]
         inside.append(table("Shapes of the mesh, the best first", Table(("mesh.shape", least, "sent"), rows)))
-    inside.append(_lines(plan["lines"], least))
+    inside.append(_lines(plan.lines, least))
     return Part("plan", "Plan", inside)
 
 
-def _take(whole: Mapping[str, Any], link: Callable[[str], str] | None, folder: Path | None) -> Markup:
+def _take(file: PlanFile, link: Callable[[str], str] | None, folder: Path | None) -> Markup:
     """Return the layouts to take, why, and the command that runs them: of the best candidate, or else of the plan."""
-    plan, labels, tried = whole["plan"], whole.get("labels", {}), whole.get("tried") or ()
-    passed = [(each, each["programs"][0]) for each in tried if each["programs"][0]["status"] == "passed"]
+    passed = [(tried, tried.programs[0]) for tried in file.tried if tried.programs[0].status == "passed"]
     chosen = passed[0][0] if passed else None
     layouts = "; ".join(
         f"{', '.join(names)}: {spec}"
-        for spec, names in grouped(layout_texts(chosen["candidate"] if chosen else plan["best"]), labels)
+        for spec, names in grouped(layout_texts((chosen.candidate if chosen else file.plan.best).layouts), file.labels)
     )
     named: Inside = "these layouts"
     if chosen is not None:
-        named = chosen.get("by_hand") or chosen["folder"]
-        named = tag("a", named, href=link(chosen["folder"])) if link else named
+        named = chosen.by_hand or chosen.folder
+        named = tag("a", named, href=link(chosen.folder)) if link else named
     title = tag("p", ["Take ", named] if folder else "The layouts of this run", class_="title")
     command: Inside = None
     if folder is not None and (folder / PLANNED).is_file():
         home = quoting.for_shell(shown(folder / PLANNED.parts[0]))
         line = f"{invocation()} --config-dir {home} +experiment={PLANNED.stem}"
         command = tag("pre", tag("code", line), class_="command")
-    reason = tag("p", _since(whole, passed))
+    reason = tag("p", _since(file, [program for _, program in passed]))
     return tag("div", title, tag("p", tag("code", layouts)), reason, command, class_="callout take")
 
 
-def _since(whole: Mapping[str, Any], passed: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
-    """Return the reason for the layouts, from the candidates that passed, each with its best program."""
-    plan, limit = whole["plan"], whole.get("limit")
+def _since(file: PlanFile, passed: Sequence[CompiledCandidate]) -> str:
+    """Return the reason for the layouts, from the best programs of the candidates that passed."""
     if not passed:
-        return ("No candidate passed its checks. " if whole.get("tried") else "") + _by_model(plan)
-    first, *others = (program for _, program in passed)
-    over = limit is not None and (first.get("memory_bytes") or 0) > limit
-    measure = "memory" if over else plan["least"]
+        return ("No candidate passed its checks. " if file.tried else "") + _by_model(file.plan)
+    first, *others = passed
+    over = file.limit is not None and (first.memory_bytes or 0) > file.limit
+    measure = "memory" if over else file.plan.least
     key, words = _MEASURED[measure]
-    sentence = f"As compiled ({first['program']}), {words} {amount(first.get(key), measure)}"
+    sentence = f"As compiled ({first.program}), {words} {amount(getattr(first, key), measure)}"
     if others:
-        sentence += f", in the next best {amount(others[0].get(key), measure)}"
+        sentence += f", in the next best {amount(getattr(others[0], key), measure)}"
     if over:
-        sentence += f". No candidate fits the limit of {amount(limit, 'bytes')}"
+        sentence += f". No candidate fits the limit of {amount(file.limit, 'bytes')}"
     return sentence + "."
 
 
-def _by_model(plan: Mapping[str, Any]) -> str:
-    least, cost = plan["least"], plan["best"]["cost"]
+def _by_model(plan: BestPlan) -> str:
+    least, cost = plan.least, plan.best.cost
     sentence = f"By the model {_MODELLED[least]} {amount(cost, least)}"
-    if others := [other["cost"] for other in plan.get("others") or ()]:
-        following = min(others)
+    if plan.others:
+        following = min(other.cost for other in plan.others)
         same = costs_the_same(following, cost)
         sentence += f", in the next best plan {'as much' if same else f'{amount(following - cost, least)} more'}"
-    return f"{sentence}." + (f" {EXCEEDS.capitalize()}." if _exceeds(plan) else "")
+    return f"{sentence}." + (f" {EXCEEDS.capitalize()}." if plan.exceeds else "")
 
 
 def _wide(layouts: str) -> Markup:
@@ -198,64 +182,56 @@ def _wide(layouts: str) -> Markup:
     return tag("div", layouts, class_="layouts")
 
 
-def _exceeds(plan: Mapping[str, Any]) -> bool:
-    return plan.get("memory") is not None and plan["best"]["needed"] > plan["memory"]
+def _layouts(plan: BestPlan, labels: Mapping[str, str]) -> Iterator[tuple[str, str, str, str, str]]:
+    for each in plan.alternatives:
+        following = "" if each.next is None else each.next.yaml()
+        more = amount(each.more, plan.least) if each.more else ""
+        yield short(each.key, labels), each.spec.yaml(), following, more, each.since
 
 
-def _layouts(plan: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[tuple[str, str, str, str, str]]:
-    for alternative in plan["alternatives"]:
-        following = "" if alternative.get("next") is None else spec_text(alternative["next"])
-        more = amount(alternative["more"], plan["least"]) if alternative.get("more") else ""
-        yield short(alternative["key"], labels), spec_text(alternative["spec"]), following, more, alternative["since"]
-
-
-def _front(points: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Markup:
+def _front(points: Sequence[OnFront], labels: Mapping[str, str]) -> Markup:
     """Return the plans that no other plan beats in every measure."""
-    kinds = list(points[0]["costs"])
-    layouts = differing([layout_texts(point) for point in points], labels)
+    kinds = list(points[0].costs)
+    layouts = differing([layout_texts(point.layouts) for point in points], labels)
     rows = [
-        (str(number), *(amount(point["costs"][kind], kind) for kind in kinds), _wide(text))
+        (str(number), *(amount(point.costs[kind], kind) for kind in kinds), _wide(text))
         for number, (point, text) in enumerate(zip(points, layouts, strict=True), 1)
     ]
     caption = "The front: no other plan is better in every measure"
     right = frozenset(range(1, 1 + len(kinds)))
-    shown = table(caption, Table(("plan", *kinds, "layouts"), rows, right=right), kind="small")
-    return joined([fronts("front", {"front": [point["costs"] for point in points]}), shown])
+    listed = table(caption, Table(("plan", *kinds, "layouts"), rows, right=right), kind="small")
+    return joined([fronts("front", {"front": [point.costs for point in points]}), listed])
 
 
-def _tried(whole: Mapping[str, Any], link: Callable[[str], str] | None) -> Markup:
+def _tried(file: PlanFile, link: Callable[[str], str] | None) -> Markup:
     """Return the candidates that were compiled, the best first, with the layouts that differ from the first one's."""
-    tried, least, limit = whole["tried"], whole["plan"]["least"], whole.get("limit")
-    layouts = differing([layout_texts(each["candidate"]) for each in tried], whole.get("labels", {}))
-    programs = [program for each in tried for program in each["programs"]]
+    least, limit = file.plan.least, file.limit
+    layouts = differing([layout_texts(tried.candidate.layouts) for tried in file.tried], file.labels)
+    programs = [program for tried in file.tried for program in tried.programs]
     columns = {"sent": ("bytes_sent", "bytes"), "estimate": ("seconds", "time"), "memory": ("memory_bytes", "bytes")}
-    columns = {name: of for name, of in columns.items() if any(program.get(of[0]) is not None for program in programs)}
+    columns = {name: of for name, of in columns.items() if any(getattr(each, of[0]) is not None for each in programs)}
     rows: list[tuple[StatusCell | Inside, ...]] = []
-    for each, text in zip(tried, layouts, strict=True):
-        name: Inside = each.get("by_hand") or each["folder"]
-        name = tag("a", name, href=link(each["folder"])) if link else name
-        text = " ".join(filter(None, (text, each.get("written"))))
-        head, layout = (name, amount(each["candidate"]["cost"], least)), _wide(text)
-        for number, program in enumerate(each["programs"]):
-            values = [amount(program.get(key), unit) for key, unit in columns.values()]
-            if limit is not None and (program.get("memory_bytes") or 0) > limit:
+    for tried, text in zip(file.tried, layouts, strict=True):
+        name: Inside = tried.by_hand or tried.folder
+        name = tag("a", name, href=link(tried.folder)) if link else name
+        text = " ".join(filter(None, (text, tried.written)))
+        head, layout = (name, amount(tried.candidate.cost, least)), _wide(text)
+        for number, program in enumerate(tried.programs):
+            values = [amount(getattr(program, key), unit) for key, unit in columns.values()]
+            if limit is not None and (program.memory_bytes or 0) > limit:
                 values[-1] += " (over the limit)"
             first, last = (("", ""), "") if number else (head, layout)
-            rows.append((*first, program["program"], status_cell(program["status"]), *values, last))
+            rows.append((*first, program.program, status_cell(program.status), *values, last))
     heading = ("candidate", "planned", "program", "status", *columns, "layouts")
     candidates = Table(heading, rows, right=frozenset({1, *range(4, 4 + len(columns))}))
     return table("Candidates as compiled, the best first", candidates, kind="small")
 
 
-def _lines(lines: Sequence[Mapping[str, Any]], least: str) -> Markup:
+def _lines(lines: Sequence[PlannedLine], least: str) -> Markup:
     """Return a bar for each cost of a line, the largest first."""
-    most = max((line["cost"] for line in lines), default=0.0) or 1.0
+    most = max((line.cost for line in lines), default=0.0) or 1.0
     rows = [
-        [
-            line["line"],
-            line["what"],
-            joined([_bar(line["cost"] / most), f" {amount(line['cost'], least)}"]),
-        ]
+        [line.line, line.what, joined([_bar(line.cost / most), f" {amount(line.cost, least)}"])]
         for line in lines[:_LINES]
     ]
     return table("What each line costs", Table(("line", "what", least), rows))
@@ -265,10 +241,14 @@ def _bar(share: float) -> Markup:
     return tag("span", class_="bar communicates", style=f"width: {_WIDEST * share:.2f}rem", aria_hidden="true")
 
 
-_TITLES = {"bytes": "bytes that a device sends", "memory": "memory of a device", "time": "estimated time"}
+_TITLES: Mapping[Least, str] = {
+    "bytes": "bytes that a device sends",
+    "memory": "memory of a device",
+    "time": "estimated time",
+}
 
 
-def fronts(id: str, fronts: Mapping[str, Sequence[Mapping[str, float]]]) -> Markup | None:
+def fronts(id: str, fronts: Mapping[str, Sequence[Mapping[Least, float]]]) -> Markup | None:
     """Return the chart of the fronts of one or several plans, by their names; None for fewer than two points.
 
     The axes are the first two quantities of the first point. A dot has the number of its plan on its front, after the
@@ -292,5 +272,5 @@ def fronts(id: str, fronts: Mapping[str, Sequence[Mapping[str, float]]]) -> Mark
     return drawing.figure(image, label, None)
 
 
-def _axis(kind: str, values: Sequence[float]) -> Axis:
-    return Axis(_TITLES.get(kind, kind), lambda value: amount(value, kind) if value else "0", scale(values))
+def _axis(kind: Least, values: Sequence[float]) -> Axis:
+    return Axis(_TITLES[kind], lambda value: amount(value, kind) if value else "0", scale(values))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from runner.base.words import listed
+from runner.reports.record.plan_file import SavedPlan
 from runner.reports.show.page.chart import swatch
 from runner.reports.show.page.frame import Part, document
 from runner.reports.show.page.headline import item
 from runner.reports.show.page.markup import Inside, Markup, table, tag
 from runner.reports.show.page.plan_section import fronts
-from runner.reports.show.plan_layouts import SavedPlan, amount, costs_apart, dearer, layouts_apart, short
-from runner.reports.show.shapes import number
+from runner.reports.show.plan_layouts import amount, costs_apart, dearer, front_texts, layouts_apart, short
 from runner.reports.show.table import Table
 
 _NAMES = "A", "B"
@@ -46,16 +47,18 @@ def _data(a: SavedPlan, b: SavedPlan) -> object:
 
 def _head(a: SavedPlan, b: SavedPlan) -> list[Inside]:
     names = [
-        tag("li", _key(k), f"{_NAMES[k]}: {plan.name}{f', mesh {plan.mesh}' if plan.mesh else ''}")
+        tag("li", swatch(k), f"{_NAMES[k]}: {plan.name}{f', mesh {mesh}' if (mesh := plan.file.mesh_text) else ''}")
         for k, plan in enumerate((a, b))
     ]
-    if a.least == b.least:
-        costs = _each(amount(plan.cost, plan.least) for plan in (a, b))
-        cost = item(f"least {a.least}, by the model", dearer(a, b, _NAMES, b.cost - a.cost), costs)
+    first, second = a.file.plan, b.file.plan
+    if first.least == second.least:
+        costs = _each(amount(plan.best.cost, plan.least) for plan in (first, second))
+        difference = dearer(a, b, _NAMES, second.best.cost - first.best.cost)
+        cost = item(f"least {first.least}, by the model", difference, costs)
     else:
-        cost = item("by the model", "not compared", f"A has the least {a.least}, B the least {b.least}")
+        cost = item("by the model", "not compared", f"A has the least {first.least}, B the least {second.least}")
     totals = [
-        item(f"a device {word}{of}", _range(amount(plan.totals[word], "bytes") for plan in (a, b)), "")
+        item(f"a device {word}{of}", _range(amount(p.best.totals[word], "bytes") for p in (first, second)), "")
         for word, of in (("sends", ""), ("holds", " of arrays and outputs"))
     ]
     return [
@@ -76,18 +79,12 @@ def _each(values: Iterable[str]) -> str:
     return f"{a} in both" if a == b else f"A {a}, B {b}"
 
 
-def _key(k: int) -> Markup:
-    """Return the colour and mark of a plan: the bar's, and that of its dots."""
-    box = swatch(k)
-    size = f'width="{number(box.width)}" height="{number(box.height)}"'
-    return Markup(f'<svg class="sp swatch" {size} aria-hidden="true">{box.body}</svg>')
-
-
 def _layouts(a: SavedPlan, b: SavedPlan) -> Part:
-    rows = [(short(key, {**a.labels, **b.labels}), *specs) for key, *specs in layouts_apart(a, b)]
-    count = len({*a.layouts, *b.layouts})
+    rows = [(short(key, {**a.file.labels, **b.file.labels}), *specs) for key, *specs in layouts_apart(a, b)]
+    count = len({*a.file.plan.best.layouts, *b.file.plan.best.layouts})
     if not rows:
-        lead = f"All {count} layouts are the same{', on different meshes' if a.mesh != b.mesh else ''}."
+        meshes = {plan.file.mesh_text for plan in (a, b)}
+        lead = f"All {count} layouts are the same{', on different meshes' if len(meshes) > 1 else ''}."
         return Part("layouts", "Layouts", tag("p", lead, class_="lead"))
     lead = f"{len(rows)} of {count} layouts differ." if len(rows) < count else "All layouts differ."
     return Part(
@@ -103,19 +100,19 @@ def _lines(a: SavedPlan, b: SavedPlan) -> Part | None:
     if not apart:
         return None
     drawn = apart[:_LINES]
-    most = max(max(costs.a, costs.b) for costs in drawn)
+    most, least = max(max(costs.a, costs.b) for costs in drawn), a.file.plan.least
     rows = [
         [
             costs.line,
             costs.what,
-            tag("div", [_bar(k, value, most, a.least) for k, value in enumerate((costs.a, costs.b))], class_="pair"),
-            _signed(costs.b - costs.a, a.least),
+            tag("div", [_bar(k, value, most, least) for k, value in enumerate((costs.a, costs.b))], class_="pair"),
+            _signed(costs.b - costs.a, least),
         ]
         for costs in drawn
     ]
     left = f" {len(apart) - len(drawn)} more lines differ by less." if len(drawn) < len(apart) else ""
     lead = f"The largest differences first; a line that is not here costs the same.{left}"
-    caption = f"What each line costs: {a.least}"
+    caption = f"What each line costs: {least}"
     shown = Table(("line", "what", "A and B", "B − A"), rows, right=frozenset({3}))
     return Part("lines", "Cost by line", [tag("p", lead, class_="lead"), table(caption, shown)])
 
@@ -130,36 +127,39 @@ def _signed(difference: float, least: str) -> str:
 
 
 def _totals(a: SavedPlan, b: SavedPlan) -> Part:
+    first, second = (plan.file.plan.best.totals for plan in (a, b))
     rows = [
-        [f"a device {word}", *(amount(plan.totals.get(word), "bytes") for plan in (a, b)), _apart(a, b, word)]
-        for word in dict.fromkeys((*a.totals, *b.totals))
+        [f"a device {word}", *(amount(of.get(word), "bytes") for of in (first, second)), _apart(first, second, word)]
+        for word in dict.fromkeys((*first, *second))
     ]
-    for kind, axes in dict.fromkeys((*a.axes, *b.axes)):
-        values = [plan.axes.get((kind, axes), 0.0) for plan in (a, b)]
+    sides = [{(of.kind, listed(of.axes)): of.bytes for of in plan.file.plan.axes} for plan in (a, b)]
+    for kind, axes in dict.fromkeys((*sides[0], *sides[1])):
+        values = [side.get((kind, axes), 0.0) for side in sides]
         each = [amount(value, "bytes") if value else "–" for value in values]
         rows.append([f"{kind} over {axes}", *each, _signed(values[1] - values[0], "bytes")])
     shown = Table(("", *_NAMES, "B − A"), rows, right=frozenset({1, 2, 3}))
     return Part("totals", "Totals", table("Bytes per device, in total and by collective", shown))
 
 
-def _apart(a: SavedPlan, b: SavedPlan, word: str) -> str:
-    values = a.totals.get(word), b.totals.get(word)
-    return "–" if values[0] is None or values[1] is None else _signed(values[1] - values[0], "bytes")
+def _apart(first: Mapping[str, float], second: Mapping[str, float], word: str) -> str:
+    return _signed(second[word] - first[word], "bytes") if word in first and word in second else "–"
 
 
 def _front(a: SavedPlan, b: SavedPlan) -> Part | None:
     """Return the chart of both fronts, if both plans have one of the same quantities."""
-    if not (a.front and b.front) or list(a.front[0]) != list(b.front[0]):
+    sides = {name: [point.costs for point in plan.file.plan.front] for name, plan in zip(_NAMES, (a, b), strict=True)}
+    first, second = sides.values()
+    if not (first and second) or list(first[0]) != list(second[0]):
         return None
-    figure = fronts("fronts", dict(zip(_NAMES, (a.front, b.front), strict=True)))
+    figure = fronts("fronts", sides)
     if figure is None:
         return None
     lead = "The line connects the plans that no other plan beats in both measures."
-    kinds = list(a.front[0])
+    kinds = list(first[0])
     rows = [
         (f"{name}{number}", *(amount(costs[kind], kind) for kind in kinds), layouts)
         for name, plan in zip(_NAMES, (a, b), strict=True)
-        for number, (costs, layouts) in enumerate(zip(plan.front, plan.front_layouts, strict=True), 1)
+        for number, (costs, layouts) in enumerate(zip(sides[name], front_texts(plan), strict=True), 1)
     ]
     right = frozenset(range(1, 1 + len(kinds)))
     shown = table("The plans of both fronts", Table(("plan", *kinds, "layouts"), rows, right=right), kind="small")
@@ -172,6 +172,7 @@ def _parallelism(a: SavedPlan, b: SavedPlan) -> Part | None:
 
 
 def _kinds(a: SavedPlan, b: SavedPlan) -> Iterator[Markup]:
-    for sentence in dict.fromkeys((*a.parallelism, *b.parallelism)):
-        of = [name for name, plan in zip(_NAMES, (a, b), strict=True) if sentence in plan.parallelism]
+    sides = [plan.file.plan.parallelism for plan in (a, b)]
+    for sentence in dict.fromkeys((*sides[0], *sides[1])):
+        of = [name for name, side in zip(_NAMES, sides, strict=True) if sentence in side]
         yield tag("li", tag("b", f"{'both' if len(of) == 2 else f'only {of[0]}'}: "), sentence)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from runner.base import plain
+from runner.base.grouping import by_key
 from runner.reports.record.folders import PAGE, PICTURES
-from runner.reports.record.model import Record
+from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.record.readable import readable
 from runner.reports.record.writing import write_text
-from runner.reports.show import values
+from runner.reports.show import summary, values
 from runner.reports.show.console import PLAIN
 from runner.reports.show.page import estimated, headline, layouts, moves, plan_section, sources, traced, verdicts
 from runner.reports.show.page.frame import Part, document
@@ -67,10 +68,8 @@ def _head(record: Record) -> list[Inside]:
         facts.append("mesh " + " × ".join(f"{a}={n}" for a, n in zip(record.mesh.axes, record.mesh.shape, strict=True)))
     if record.target:
         target = record.target
-        simulated = "simulated " if target.platform == "cpu" else ""
         where = f" of {target.topology}, not here: compiled only" if target.topology else ""
-        plural = "" if target.devices == 1 else "s"
-        facts.append(f"{target.devices} {simulated}{target.kind or target.platform} device{plural}{where}")
+        facts.append(f"{summary.devices(target)}{where}")
     if record.environment.jax:
         facts.append(f"jax {record.environment.jax}")
     facts.append(record.time.replace("T", " ").replace("+00:00", " UTC"))
@@ -109,31 +108,36 @@ def _outputs(record: Record) -> Part | None:
     return Part("values", "Values", shown)
 
 
+_LACKING: tuple[tuple[str, Callable[[CompiledProgram], bool]], ...] = (
+    ("the collectives: the compiled module could not be read", lambda program: program.collectives is None),
+    ("memory: the backend does not report it", lambda program: program.memory is None),
+    ("flops and bytes accessed: the backend does not report them", lambda program: program.cost is None),
+    ("how long it runs: it was only compiled", lambda program: program.timing.run_s is None),
+    ("the compiler's warnings: standard error was not captured", lambda program: program.compiler_warnings is None),
+)
+"""What a program may lack, and whether it does."""
+
+
+def _lacking(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield what is not known of each program, with its name."""
+    for name, program in record.programs.items():
+        for check, verdict in program.checks.named():
+            if verdict.status == "not_run":
+                yield f"{check} was not run: {verdict.reason}", name
+    for name, program in record.compiled.items():
+        planned = program.plan and (program.plan.missing or program.plan.unknown)
+        sentences = [
+            *program.collectives_unknown,
+            *(sentence for sentence, is_lacking in _LACKING if is_lacking(program)),
+            *([f"what Shardy plans: {planned}"] if planned is not None else []),
+            *(f"profile: {sentence}" for sentence in (program.profile.unknown if program.profile else ())),
+        ]
+        yield from ((sentence, name) for sentence in sentences)
+
+
 def _unknown(record: Record) -> Part | None:
     """Return the section on what the record does not know and why: without it the page would look complete."""
-    programs_of: dict[str, list[str]] = {}
-    for program, result in record.programs.items():
-        for name, check in result.checks.named():
-            if check.status == "not_run":
-                programs_of.setdefault(f"{name} was not run: {check.reason}", []).append(program)
-    for program, result in record.compiled.items():
-        for sentence in result.collectives_unknown:
-            programs_of.setdefault(sentence, []).append(program)
-        if result.collectives is None:
-            programs_of.setdefault("the collectives: the compiled module could not be read", []).append(program)
-        if result.memory is None:
-            programs_of.setdefault("memory: the backend does not report it", []).append(program)
-        if result.cost is None:
-            programs_of.setdefault("flops and bytes accessed: the backend does not report them", []).append(program)
-        if result.timing.run_s is None:
-            programs_of.setdefault("how long it runs: it was only compiled", []).append(program)
-        if result.compiler_warnings is None:
-            programs_of.setdefault("the compiler's warnings: standard error was not captured", []).append(program)
-        sentence = result.plan and (result.plan.missing or result.plan.unknown)
-        if sentence is not None:
-            programs_of.setdefault(f"what Shardy plans: {sentence}", []).append(program)
-        for sentence in result.profile.unknown if result.profile else ():
-            programs_of.setdefault(f"profile: {sentence}", []).append(program)
+    programs_of = by_key(_lacking(record))
     programs_of |= estimated.unknown(record)
     for program, reason in record.not_supported.items():
         programs_of.setdefault(f"program {program} was left out: {reason}", [])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import keyword
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runner.base.words import bytes_text, time_text
 from runner.graph.language import python_source
 from runner.graph.language.operations import OPERATIONS
+from runner.reports.record.measures import bytes_figure
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.show import modes, profile
 from runner.reports.show.page.frame import Part
@@ -18,6 +19,7 @@ from runner.reports.show.page.markup import Inside, Markup, joined, scrolling, t
 from runner.reports.show.table import Table
 
 _MOVING = frozenset(name for name, row in OPERATIONS.items() if row.communicates)
+_ALIASED = "outputs aliased to an argument"
 _PLACING = frozenset(("with_sharding_constraint", "reshard", "out_sharding", "NamedSharding", "shard_map", "pcast"))
 
 
@@ -27,7 +29,7 @@ def part(record: Record, folder: Path, way: str) -> Part | None:
     if not compiled:
         return None
     head = ("", *compiled)
-    rows = [(title, *cells) for title, cells in _rows(record, compiled) if any(cell != "–" for cell in cells)]
+    rows = list(_rows(list(compiled.values())))
     right = frozenset(range(1, len(head)))
     inside: list[Inside] = [table("Each program, per device", Table(head, rows, right))]
     if listed := modes.rows(record):
@@ -39,40 +41,32 @@ def part(record: Record, folder: Path, way: str) -> Part | None:
     return Part("programs", "Programs", inside)
 
 
-def _rows(record: Record, compiled: dict[str, CompiledProgram]) -> Iterator[tuple[str, list[str]]]:
-    def of(field: str) -> list[str]:
-        held = [getattr(program.memory, field, None) for program in compiled.values()]
-        return ["–" if size is None else bytes_text(size) for size in held]
-
-    for title, field in (
-        ("memory", "needed_bytes"),
-        ("peak, as the compiler reports it", "peak_bytes"),
-        ("arguments", "argument_bytes"),
-        ("outputs", "output_bytes"),
-        ("temporary", "temp_bytes"),
-    ):
-        yield title, of(field)
-    if any(program.memory and program.memory.alias_bytes for program in compiled.values()):
-        yield "outputs aliased to an argument", of("alias_bytes")
-    costs = [program.cost for program in compiled.values()]
-    yield "flops", [_count(cost.flops) if cost else "–" for cost in costs]
-    yield "bytes accessed", [_bytes(cost.bytes_accessed) if cost else "–" for cost in costs]
-    yield "the compiler's own time", [time_text(cost.optimal_seconds) if cost else "–" for cost in costs]
-    times = [program.timing for program in compiled.values()]
-    yield "compiled in", [time_text(timing.compile_s) for timing in times]
-    yield "placed in", [time_text(timing.place_s) for timing in times]
-    yield "ran in, median", [time_text(timing.run_s.median) if timing.run_s else "–" for timing in times]
-    yield "fastest run", [time_text(timing.run_s.min) if timing.run_s else "–" for timing in times]
-    yield "slowest run", [time_text(timing.run_s.max) if timing.run_s else "–" for timing in times]
-    yield "runs", [str(t.run_s.n) if t.run_s else "–" for t in times]
+_FIGURES: tuple[tuple[str, Callable[[CompiledProgram], float | None], Callable[[float], str]], ...] = (
+    ("memory", lambda p: p.memory and p.memory.needed_bytes, bytes_figure),
+    ("peak, as the compiler reports it", lambda p: p.memory and p.memory.peak_bytes, bytes_figure),
+    ("arguments", lambda p: p.memory and p.memory.argument_bytes, bytes_figure),
+    ("outputs", lambda p: p.memory and p.memory.output_bytes, bytes_figure),
+    ("temporary", lambda p: p.memory and p.memory.temp_bytes, bytes_figure),
+    (_ALIASED, lambda p: p.memory and p.memory.alias_bytes, bytes_figure),
+    ("flops", lambda p: p.cost and p.cost.flops, lambda value: f"{value:,.0f}" if value < 1e6 else f"{value:.3g}"),
+    ("bytes accessed", lambda p: p.cost and p.cost.bytes_accessed, bytes_figure),
+    ("the compiler's own time", lambda p: p.cost and p.cost.optimal_seconds, time_text),
+    ("compiled in", lambda p: p.timing.compile_s, time_text),
+    ("placed in", lambda p: p.timing.place_s, time_text),
+    ("ran in, median", lambda p: p.timing.run_s and p.timing.run_s.median, time_text),
+    ("fastest run", lambda p: p.timing.run_s and p.timing.run_s.min, time_text),
+    ("slowest run", lambda p: p.timing.run_s and p.timing.run_s.max, time_text),
+    ("runs", lambda p: p.timing.run_s and p.timing.run_s.n, str),
+)
+"""The rows of the table of programs: a title, the figure of a program, and the text of that."""
 
 
-def _count(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}" if value < 1e6 else f"{value:.3g}"
-
-
-def _bytes(value: float | None) -> str:
-    return "–" if value is None else bytes_text(round(value))
+def _rows(programs: Sequence[CompiledProgram]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of which some program has the figure; what is aliased only where it is not 0."""
+    for title, figure, text in _FIGURES:
+        values = [figure(program) for program in programs]
+        if any(values) if title == _ALIASED else any(value is not None for value in values):
+            yield title, *("–" if value is None else text(value) for value in values)
 
 
 def _profiles(compiled: dict[str, CompiledProgram]) -> Iterator[Inside]:

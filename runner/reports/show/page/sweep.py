@@ -8,14 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from runner.reports.record import measures, outcome
 from runner.reports.record.folders import Command
 from runner.reports.record.measures import Row
-from runner.reports.show.page import answers, chart, drawing, heat, plots
+from runner.reports.show.page import answers, chart, drawing, heat
 from runner.reports.show.page.chart import Axis, Dot, Series
 from runner.reports.show.page.frame import Part, document
 from runner.reports.show.page.markup import Inside, Markup, Number, badge, breakable, table, tag
 from runner.reports.show.page.measured import MeasuredSweep, flat, moved, text, title
-from runner.reports.show.page.plots import Growth
-from runner.reports.show.page.scale import Scale, scale
-from runner.reports.show.shapes import number as coordinate
+from runner.reports.show.page.scale import Scale, of_sizes, scale
 from runner.reports.show.sweep import brief, memory, without_sizes
 from runner.reports.show.table import StatusCell, Table
 
@@ -94,8 +92,8 @@ def _where(sweep: MeasuredSweep) -> Iterator[str]:
 
 
 def _heat(sweep: MeasuredSweep) -> Part | None:
-    plot = plots.layouts(sweep)
-    drawn = heat.maps(sweep, plot) if plot else []
+    keys = heat.keys(sweep)
+    drawn = heat.maps(sweep, keys) if keys else []
     if not drawn:
         return None
     lead = "Lighter is less. A cell links to its point."
@@ -103,32 +101,42 @@ def _heat(sweep: MeasuredSweep) -> Part | None:
 
 
 def _against(sweep: MeasuredSweep) -> Part | None:
-    """Return the chart of time, or of bytes sent, against memory."""
-    plot = plots.against(sweep)
-    if plot is None:
+    """Return the chart of time, or of bytes sent if no time ranks layouts, against memory.
+
+    None for fewer than two points, and for several experiments.
+    """
+    cost = next((name for name in ("estimate_s", "run_s", "bytes_sent") if name in sweep.ranked), None)
+    if cost is None or len({row.experiment for row in sweep.rows}) > 1:
         return None
-    programs = list(dict.fromkeys(row.program or "" for row, _, _ in plot.rows))
+    rows = [
+        (row, x, y)
+        for row in sweep.candidates
+        if (x := row.measures.get(cost)) is not None and (y := row.measures.get("memory_bytes")) is not None
+    ]
+    if len(rows) < 2:
+        return None
+    programs = list(dict.fromkeys(row.program or "" for row, _, _ in rows))
     dots = [
         Dot(
-            x, y, programs.index(row.program or ""), f"{sweep.name(row)}: {text(plot.x, x)}, {text(plot.y, y)}",
+            x, y, programs.index(row.program or ""), f"{sweep.name(row)}: {text(cost, x)}, {text('memory_bytes', y)}",
             sweep.link(row), _id(row), sweep.points[row.point].name,
             _long(sweep, row, several=len(programs) > 1),
         )
-        for row, x, y in plot.rows
+        for row, x, y in rows
     ]  # fmt: skip
     best = chart.front(dots)
-    across, up = plot.scales
-    box = chart.scatter(dots, _axis(plot.x, across), _axis(plot.y, up))
-    label = f"{title(plot.x)} against memory of {len(dots)} programs"
+    across, up = scale([x for _, x, _ in rows]), scale([y for _, _, y in rows])
+    box = chart.scatter(dots, _axis(cost, across), _axis("memory_bytes", up))
+    label = f"{title(cost)} against memory of {len(dots)} programs"
     words = [f"on the front: {dot.name}" for dot in best]
-    less = "sends less and needs less memory" if plot.x == "bytes_sent" else "is both quicker and smaller"
+    less = "sends less and needs less memory" if cost == "bytes_sent" else "is both quicker and smaller"
     lead = f"No point that passed {less} than a point on the line. The number beside a dot is its point."
     lead += f" All sizes of {', '.join(sweep.sizes)} are in it." if sweep.sizes else ""
     items = [tag("li", tag("a", dot.name, href=dot.link) if dot.link else dot.name) for dot in best]
     inside: list[Inside] = [tag("p", lead, class_="lead"), _key([(name, k) for k, name in enumerate(programs)])]
     inside.append(drawing.figure(drawing.svg(box, "against", label, words, interactive=True), label, None))
     inside.append(tag("details", tag("summary", f"The front: {len(best)}"), tag("ul", items)))
-    return Part("against", f"{'Bytes' if plot.x == 'bytes_sent' else 'Time'} against memory", inside)
+    return Part("against", f"{'Bytes' if cost == 'bytes_sent' else 'Time'} against memory", inside)
 
 
 def _long(sweep: MeasuredSweep, row: Row, *, several: bool) -> str:
@@ -149,26 +157,33 @@ def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | No
     """Return the legend; None for a single series."""
     if len(named) < 2:
         return None
-    items: list[Markup] = []
-    for name, kind in named:
-        box = chart.swatch(kind, line=line)
-        size = f'width="{coordinate(box.width)}" height="{coordinate(box.height)}"'
-        image = Markup(f'<svg class="sp swatch" {size} aria-hidden="true">{box.body}</svg>')
-        items.append(tag("li", image, name))
-    return tag("ul", items, class_="legend")
+    return tag("ul", [tag("li", chart.swatch(kind, line=line), name) for name, kind in named], class_="legend")
 
 
 def _sizes(sweep: MeasuredSweep) -> Part | None:
-    """Return charts for each numeric key and measure, with a line per setting of the other keys."""
-    inside = [_lines(sweep, plot) for plot in plots.growths(sweep)]
+    """Return charts for each key with three or more numbers and each measure, a line per setting of the other keys."""
+    inside: list[Inside] = []
+    for key in sweep.keys:
+        sizes = {row.keys[key]: size for row in sweep.passed if (size := _size(row.keys[key])) is not None}
+        if len(set(sizes.values())) >= 3:
+            inside.append(_lines(sweep, key, sizes))
     if not inside:
         return None
     lead = "A line joins points that differ in nothing else."
     return Part("sizes", "By size", [tag("p", lead, class_="lead"), inside])
 
 
-def _lines(sweep: MeasuredSweep, plot: Growth) -> Inside:
-    key, others, sizes = plot.key, plot.others, plot.sizes
+def _size(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _lines(sweep: MeasuredSweep, key: str, sizes: Mapping[str, float]) -> Inside:
+    """Return every measure by a numeric key, with a line for the rows that agree in the program and the other keys."""
+    others = [name for name in sweep.keys if name != key]
+    across = Axis(key, lambda value: f"{value:g}", of_sizes(sorted(set(sizes.values()))))
     named: dict[tuple[str, ...], list[Row]] = {}
     for row in sweep.passed:
         if row.keys[key] in sizes:
@@ -190,7 +205,7 @@ def _lines(sweep: MeasuredSweep, plot: Growth) -> Inside:
         if not drawn:
             continue
         up = scale([value for line in drawn for _, value in line.points])
-        box = chart.lines(drawn, Axis(key, lambda value: f"{value:g}", plot.scale), _axis(column, up))
+        box = chart.lines(drawn, across, _axis(column, up))
         id = f"line-{key}-{column}".replace(".", "-")
         words = [
             f"{line.name}: " + ", ".join(f"{a:g}: {text(column, b)}" for a, b in line.points)
@@ -251,7 +266,7 @@ def _table(sweep: MeasuredSweep) -> Part:
     experiments = len({row.experiment for row in sweep.rows}) > 1
     head: list[str] = ["point", *(["experiment"] if experiments else []), *map(breakable, sweep.keys)]
     head += ["program", "status", "collectives"]
-    head += [_heading(sweep, name) for name in sweep.measures]
+    head += [measures.worded(name, sweep.rows) for name in sweep.measures]
     numbers = len(head) - len(sweep.measures)
     rows = [_row(sweep, row, experiments=experiments) for row in sweep.rows]
     field = tag("input", type="search", id="rows-filter", autocomplete="off", spellcheck="false")
@@ -261,12 +276,6 @@ def _table(sweep: MeasuredSweep) -> Part:
     caption = "A row for each program of each point; per device"
     whole = table(caption, shown, kind="sortable", id="rows", marks=[_id(row) for row in sweep.rows])
     return Part("table", "Every point", [narrowing, whole])
-
-
-def _heading(sweep: MeasuredSweep, measure: str) -> str:
-    """Return a measure in words; an estimate names the hardware."""
-    on = sorted({row.hardware for row in sweep.rows if row.hardware}) if measure == "estimate_s" else []
-    return " on ".join([title(measure), *([" or ".join(on)] if on else [])])
 
 
 def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool) -> list[StatusCell | Number | Inside]:

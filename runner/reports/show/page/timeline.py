@@ -12,7 +12,7 @@ from runner.base import executions
 from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.base.words import time_text
-from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime
+from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime, named
 from runner.compiled.evidence.model import Collective
 from runner.reports.record.model import RecordedLine
 from runner.reports.show.page.scale import Scale
@@ -78,8 +78,7 @@ def _drawn(
                 due[last] = free
         if k < len(computed):
             stop = now + (computed[k].seconds or 0.0)
-            of = ", ".join(computed[k].nodes) or "what belongs to no line"
-            placed.append(Bar("computes", of + (" (backward)" if computed[k].gradient else ""), now, stop))
+            placed.append(Bar("computes", named(computed[k].nodes, computed[k].gradient), now, stop))
             now = max(stop, due.get(k, 0.0))
     return placed
 

@@ -12,8 +12,9 @@ from runner.reports.show import exchange, values
 from runner.reports.show.page import drawing
 from runner.reports.show.page.frame import Part
 from runner.reports.show.page.markup import Inside, Markup, badge, code, table, tag
+from runner.reports.show.pictures import mesh_place
 from runner.reports.show.table import Table
-from runner.reports.show.trace import computed_by
+from runner.reports.show.trace import origin, shown
 
 _DEVICES = 16
 """The most devices on which a value is shown."""
@@ -27,33 +28,15 @@ def part(record: Record) -> Part | None:
     if trace.taken_from is None:
         return Part("trace", "Trace", tag("p", f"There is no trace: {trace.reason}."))
     platform = record.verification.target.platform if record.verification else record.target.platform
-    inside: list[Inside] = [tag("p", _lead(trace), class_="lead")]
+    about = " ".join(f"{clause[0].upper()}{clause[1:]}." for clause in origin(trace))
+    inside: list[Inside] = [tag("p", about, class_="lead")]
     if trace.dims:
         inside.append(tag("p", "At " + ", ".join(f"{name}={size}" for name, size in trace.dims.items()) + "."))
     if trace.first_difference is not None:
         inside.append(tag("p", badge("failed"), " ", trace.first_difference.text))
-    operands = {node.before.name for node in trace.nodes if node.before}
-    axes = record.mesh.axes
-    for number, node in enumerate(trace.nodes):
-        if not (node.name.endswith("/before") and node.name in operands and node.agrees is not False):
-            inside.append(_node(trace, node, axes, platform, number))
+    inside += [_node(trace, node, record.mesh.axes, platform, number) for number, node in shown(trace)]
     inside += [tag("p", f"Not in the trace: {left}") for left in trace.left_out]
     return Part("trace", "Trace", inside)
-
-
-def _lead(trace: Trace) -> str:
-    if trace.taken_from == "interpreter":
-        return f"Every value on every device, by the SPMD interpreter alone ({trace.reason})."
-    program = trace.taken_from
-    lead = f"Every value on every device, {computed_by(trace)}, compared with the SPMD interpreter's."
-    if trace.steps_one_by_one:
-        lead += f" The steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop."
-    if trace.same_outputs is False:
-        lead += (
-            f" Its outputs round differently from program_{program}.py's: a program that returns more is fused "
-            "differently."
-        )
-    return lead
 
 
 def _node(trace: Trace, node: TracedNode, axes: Sequence[str], platform: str, number: int) -> Markup:
@@ -91,7 +74,7 @@ def _values(trace: Trace, node: TracedNode, axes: Sequence[str], platform: str, 
     rows = [
         [
             f"{platform.upper()} {device.id}",
-            _at(axes, device.coordinates),
+            mesh_place(axes, device.coordinates),
             *(_text(of, held, k) for _, of, held in shown),
         ]
         for k, device in enumerate(trace.devices[:_DEVICES])
@@ -102,10 +85,6 @@ def _values(trace: Trace, node: TracedNode, axes: Sequence[str], platform: str, 
     head = ("device", "at", *(title for title, _, _ in shown))
     content = table(f"{exchange.titled(node)[0]} on each device", Table(head, rows), kind="values")
     yield tag("details", tag("summary", "Values"), content, open=not drawn or None)
-
-
-def _at(axes: Sequence[str], coordinates: Sequence[int]) -> str:
-    return ", ".join(f"{axis}={at}" for axis, at in zip(axes, coordinates, strict=True))
 
 
 def _text(of: TracedValue | None, held: Any, device: int) -> Inside:

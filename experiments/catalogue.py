@@ -46,8 +46,8 @@ def markdown(folder: Path) -> str:
         f"There are {len(experiments)}. `python -m runner NAME` runs one. `python -m experiments.catalogue` prints",
         "this page.",
         "",
-        "The collectives are those that the file expects of the compiled programs (`expect:`), else those that",
-        "`per_device` calls, with how often they run; –: neither. The six programs are `auto`, `constraint`,",
+        "The collectives are those that the file expects (`expect:`), else those that `per_device` calls, each with",
+        "how often it runs; – means that there are none. The six programs are `auto`, `constraint`,",
         "`explicit`, `derived`, `shard_map`, `vmap`; `refused` means that the experiment must be refused.",
         "[The source documents](sources.md) list the examples on which the experiments are based.",
     ]

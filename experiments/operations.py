@@ -43,8 +43,8 @@ _NOT_HERE = """
 | Pallas, `jax.pure_callback`, `jax.custom_vjp` | a [function and a reference](functions.md#what-cannot-be-read) |
 
 `where` and `select` compute all branches: one that is not taken also costs time, and must be finite if a gradient is
-taken. `eigh` and `svd` do not determine the sign of a vector, nor its direction if values are equal; compare something
-that does not depend on it: `v * v`, or `v @ (w[:, None] * v.T)`. If an index occurs twice, `x.at[i].set(v)` keeps
+taken. `eigh` and `svd` leave the sign of a vector open, and its direction if values are equal. Compare something that
+depends on neither: `v * v`, or `v @ (w[:, None] * v.T)`. If an index occurs twice, `x.at[i].set(v)` keeps
 either value, as in JAX. `ragged_dot` is unsupported by the types of `explicit` and by `jax.vmap`.
 
 `ragged_all_to_all` writes into its `output`, and keeps the rows that no device writes. XLA has it for GPUs and TPUs,

@@ -130,7 +130,7 @@ def test_advice_for_python_is_read_from_python() -> None:
         "where(A > 0, A, A) @ B",
         "A @ B",
         "A[:, 0:2] @ B[0:2]",
-        "(A @ B) == C",
+        "(A @ B) == A",
         "A & B",
     ],
 )

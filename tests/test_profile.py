@@ -7,7 +7,6 @@ import importlib.util
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from runner.compiled.evidence.model import (
 from runner.compiled.evidence.nodes import Origins
 from runner.compiled.evidence.planes import Capture, Event, Recorded
 from runner.compiled.evidence.profile import own_times
+from runner.compiled.evidence.trace_events import TraceEvent, TraceLine, TracePlane
 from runner.experiment.config.sources import Sources
 from runner.experiment.program import Program
 from runner.experiment.reader import read
@@ -305,55 +305,33 @@ ENTRY %main (A: f32[8], k0: s32[]) -> f32[2] {
 # Recorded profiles. The planes of GPUs and TPUs are synthetic: made with XLA's names of lines and events, not recorded.
 
 
-@dataclass
-class Made:
-    """A synthetic event."""
-
-    name: str
-    start_ns: float
-    duration_ns: float
-    stats: list[tuple[str, Any]] = field(default_factory=list)
+def plane(name: str, lines: Sequence[TraceLine]) -> TracePlane:
+    return TracePlane(name, dict(enumerate(lines)))
 
 
-@dataclass
-class Line:
-    """A synthetic line."""
-
-    name: str
-    events: list[Made]
+def made(name: str, start: float, took: float, **stats: Any) -> TraceEvent:
+    return TraceEvent(name, start, took, list(stats.items()))
 
 
-@dataclass
-class Plane:
-    """A synthetic plane."""
-
-    name: str
-    lines: list[Line]
-
-
-def made(name: str, start: float, took: float, **stats: Any) -> Made:
-    return Made(name, start, took, list(stats.items()))
-
-
-def on_cpu(name: str, start: float, took: float, run: int, device: int, number: int) -> Made:
+def on_cpu(name: str, start: float, took: float, run: int, device: int, number: int) -> TraceEvent:
     stats = {"hlo_op": name, "hlo_module": "jit_f", "run_id": run, "device_ordinal": device, "_pt": 0, "_p": number}
     return made(name, start, took, **stats)
 
 
-RUNS = Line("python", [made("run", 0, 100, step_num=0), made("PjitFunction(f)", 1, 90), made("run", 200, 100)])
+RUNS = TraceLine("python", [made("run", 0, 100, step_num=0), made("PjitFunction(f)", 1, 90), made("run", 200, 100)])
 
 
 def test_a_cpu_executes_on_the_threads_of_the_host() -> None:
     threads = [
-        Line("tf_XLAPjRtCpuClient/1", [
+        TraceLine("tf_XLAPjRtCpuClient/1", [
             made("[0] Execute", 5, 60),
             on_cpu("a", 10, 20, run=-7, device=0, number=1),
             made("end: a", 29, 0.2, _ct=0, _c=1),
             on_cpu("b", 230, 20, run=-6, device=1, number=2),
         ]),
-        Line("tf_XLAEigen/2", [made("end: b", 280, 0.2, _ct=0, _c=2)]),
+        TraceLine("tf_XLAEigen/2", [made("end: b", 280, 0.2, _ct=0, _c=2)]),
     ]  # fmt: skip
-    recorded = planes.read([Plane("/host:metadata", []), Plane("/host:CPU", [RUNS, *threads])])
+    recorded = planes.read([plane("/host:metadata", []), plane("/host:CPU", [RUNS, *threads])])
     assert recorded == Recorded(
         (
             Event(1, 0, 0, 10, 30, 30, "a", "a", "jit_f"),
@@ -364,7 +342,7 @@ def test_a_cpu_executes_on_the_threads_of_the_host() -> None:
 
 def test_a_missing_end_event_is_reported() -> None:
     thread = [on_cpu("a", 10, 20, 1, 0, 1), made("end: a", 29, 0.2, _c=1), on_cpu("b", 30, 5, 1, 0, 2)]
-    recorded = planes.read([Plane("/host:CPU", [Line("tf_XLAEigen/2", thread)])])
+    recorded = planes.read([plane("/host:CPU", [TraceLine("tf_XLAEigen/2", thread)])])
     assert [execution.done for execution in recorded.events] == [30, 35]
     assert recorded.unknown == ("the trace does not say when 1 of 2 events ended",)
 
@@ -375,9 +353,9 @@ def test_a_gpu_executes_on_streams() -> None:
         made("ncclDevKernel", 15, 50, hlo_op="permute", hlo_module="jit_f"),
         made("MemcpyD2D", 210, 5),
     ]
-    lines = [Line("Stream #13(Compute)", launched), Line("XLA Ops", [made("a", 10, 55, hlo_op="a")])]
-    host = Plane("/host:CPU", [RUNS, Line("thread", [on_cpu("a", 1, 2, 1, 0, 1)])])
-    recorded = planes.read([host, Plane("/device:GPU:0", lines), Plane("/device:GPU:1", [lines[0]])])
+    lines = [TraceLine("Stream #13(Compute)", launched), TraceLine("XLA Ops", [made("a", 10, 55, hlo_op="a")])]
+    host = plane("/host:CPU", [RUNS, TraceLine("thread", [on_cpu("a", 1, 2, 1, 0, 1)])])
+    recorded = planes.read([host, plane("/device:GPU:0", lines), plane("/device:GPU:1", [lines[0]])])
     executions = [
         (execution.device, execution.run, execution.start, execution.name, execution.instruction, execution.module)
         for execution in recorded.events
@@ -395,17 +373,17 @@ def test_a_gpu_executes_on_streams() -> None:
 
 def test_a_tpu_names_events_by_the_text_of_their_instructions() -> None:
     device = [
-        Line("XLA Modules", [made("jit_f(123)", 0, 100), made("jit_f(123)", 200, 100)]),
-        Line("XLA Ops", [
+        TraceLine("XLA Modules", [made("jit_f(123)", 0, 100), made("jit_f(123)", 200, 100)]),
+        TraceLine("XLA Ops", [
             made("%while = (s32[], f32[4]{0}) while(%first), condition=%condition", 10, 80),
             made("%permute = f32[4]{0} collective-permute(%v)", 20, 30),
             made("%sum = f32[4]{0} add(%last, %both)", 210, 30),
         ]),
-        Line("Async XLA Ops", [made("%permute", 20, 60)]),
+        TraceLine("Async XLA Ops", [made("%permute", 20, 60)]),
     ]  # fmt: skip
     synthetic = [
-        Plane("/device:TPU:3", device),
-        Plane("/device:TPU:0 SparseCore 1", [Line("Sparse Core Ops", [made("x", 0, 1)])]),
+        plane("/device:TPU:3", device),
+        plane("/device:TPU:0 SparseCore 1", [TraceLine("Sparse Core Ops", [made("x", 0, 1)])]),
     ]
     recorded = planes.read(synthetic)
     assert [

@@ -16,7 +16,8 @@ NAMED = [
     ("mixed", "nucleus", 0), ("mixed", "nucleus", 1), ("mixed", "variational", 0), ("mixed", "clusters", 1),
     ("mixed", "correlated", 0), ("mixed", "largest", 1), ("mixed", "checkerboard", 0), ("mixed", "checkerboard", 1),
     ("parallel", "sharded_state", 0), ("parallel", "grouped_heads", 1), ("steps", "gathered_weights", 0),
-    ("steps", "passed_messages", 1), ("steps", "recurrent", 0),
+    ("steps", "passed_messages", 1), ("steps", "recurrent", 0), ("styles", "tensor_grads", 0),
+    ("solvers", "upwind", 0), ("solvers", "router", 1), ("solvers", "gated_rnn", 0), ("solvers", "rotary_attention", 1),
 ]  # fmt: skip
 """Functions of the families of `benchmarks.mistakes`, and the numbers of their mistakes."""
 
@@ -50,9 +51,14 @@ def test_the_changed_line_is_named(
     assert line in named
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("kind", "name", "number"),
+    [("mixed", "group_norm", 0), ("heldout", "flash_decode", 1), ("heldout", "moe_all_to_all", 1)],
+)
 def test_no_line_is_named_where_no_edit_mends_the_function(
-    tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    kind: str, name: str, number: int, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    status, _, named = lines_of("mixed", "group_norm", 0, tmp_path, workers)
+    status, _, named = lines_of(kind, name, number, tmp_path, workers)
     assert (status, named) == ("failed", [])

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -382,8 +383,9 @@ class _Composer:
 
     def point(self, overrides: Sequence[str], number: int = 0) -> Composed:
         self.asked += 1
-        configuration = compose("case3_allreduce", conf_folder(), ["program=vmap"])
-        return Composed(configuration.sources, configuration, None, configuration.plain, {})
+        composed = compose("case3_allreduce", conf_folder(), ["program=vmap"])
+        sources = replace(composed.sources, overrides=tuple(overrides))
+        return Composed(sources, replace(composed, sources=sources), None, composed.plain, {})
 
 
 def test_a_point_is_composed_once_where_a_sweep_is_resumed_too(tmp_path: Path) -> None:

@@ -64,11 +64,6 @@ class ChangedGraphs:
             if any(value.number in live for value in equation.results)
         }
 
-    def reading(self, lines: Collection[Line]) -> set[Line | None]:
-        """The lines that read a value of these lines."""
-        given = {value.number for e in walk(self.graph) if single_line(e) in lines for value in e.results}
-        return {single_line(e) for e in walk(self.graph) if not given.isdisjoint(e.reads)} - {*lines}
-
     def arrays(self, results: Iterable[str]) -> set[str]:
         """The arrays on which these results depend."""
         live = _live(self.graph, {self.graph.names[name] for name in results})

@@ -134,7 +134,7 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     # What mends a function elsewhere than where it parts from its reference may make up for a mistake.
     of_edits = {frame for mend in search.mends for frame in (mend.frame, *trial.frames(mend))}
     if mends and (parting is None or not of_edits.isdisjoint(parting.frames)):
-        return [who, mends[0], *(f"or {other}" for other in mends[1:]), *trial.or_its_reader(search.mends)]
+        return [who, mends[0], *(f"or {other}" for other in mends[1:])]
     none = search.nothing("the function", "it equal its reference")
     if parting is None or len(mends) + len(parting.places) > _NAMED:
         return [who, f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
@@ -540,22 +540,6 @@ class Trial:
         )
         gained = evidence.covered - self._covered
         return math.inf if evidence.lost else -_RECOGNISED * max(-_AT_MOST, min(gained, _AT_MOST))
-
-    def or_its_reader(self, mends: Sequence[Edit]) -> list[str]:
-        """A sentence on the line that reads the value of the only edited line, if the reference has this value and the
-        one that it reads once edited, but not what the reader gives.
-        """
-        (edit, *others) = mends
-        if others or edit.kind != "value":
-            return []
-        frames, executed = self.suspect.experiment.given_frames[self.suspect.section], self._cases[0].suspect.executed
-        edited = self._cases[0].suspect.executed_in(self._changed.of(edit))
-        lines, known = edit.changed.lines, self._recognising.has
-        if not all(known(values[line][-1]) for values in (executed, edited) for line in lines if line in values):
-            return []
-        readers = (line for line in self._changed.reading(lines) if line in executed and str(line) in frames)
-        places = dict.fromkeys(str(frames[str(line)]) for line in readers if known(executed[line][-1]) is False)
-        return [f"or what reads it is wrong, {listed([*places], 'or')}"] if 0 < len(places) < _NAMED else []
 
     @cached_property
     def _covered(self) -> int:

@@ -103,14 +103,12 @@ def read(lowered: Any, keys: LayoutKeys, names: ModuleNames) -> Plan:
     originating = spared(Spare.ORIGINS, lambda: propagated(lowered, ORIGINATING))
     counted = Places(module, keys.mesh)
     counted.walk()
-    if isinstance(originating, str):
-        origins = ShardingOrigins(module, keys.mesh)
-    else:
-        origins = ShardingOrigins(originating, keys.mesh)
+    unknown = f"the origins of its shardings: {originating}" if isinstance(originating, str) else None
+    origins = ShardingOrigins(originating if unknown is None else module, keys.mesh)
+    if unknown is None:
         origins.walk()
     reader = _PlanReader(module, keys, names, origins, counted)
     reader.walk()
-    unknown = f"the origins of its shardings: {originating}" if isinstance(originating, str) else None
     return replace(reader.plan(), unknown=unknown)
 
 
@@ -472,7 +470,7 @@ class _PlanReader(Places):
         if asked_by is None and asks and own[2]:
             # The backward pass transposes the constraint of a line.
             (line, _, gradient), needing = own, "reshard"
-        axes = shardy.collective_axes(operation, name, before, after)
+        axes = shardy.collective_axes(operation, before, after)
         kind, sizes = CLAUSES[name], (bytes_of(operand, self._parts(before)), bytes_of(result, self._parts(after)))
         devices = math.prod(map(self._size, axes))
         collective = PlannedCollective(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from runner.base.layout import Spec
@@ -51,7 +51,7 @@ class ShardingRule:
         results = tuple(
             tuple(names.get(factors[0]) if len(factors) == 1 else None for factors in term) for term in of_results
         )
-        return ShardingRule(self.text, self.sizes, self.reduced, self.whole, self.permuted, names, results)
+        return replace(self, names=names, results=results)
 
 
 def rule(operation: Any) -> ShardingRule:
@@ -74,10 +74,12 @@ def rule(operation: Any) -> ShardingRule:
 
 def spec(text: str) -> Spec:
     """Parse the layout in a sharding's text: `[{"data"}, {}]`."""
-    return Spec(
-        tuple(f"{axis}:{part}" if part else axis for axis, part in _AXIS.findall(dimension))
-        for dimension in _DIMENSION.findall(text)
-    )
+    return Spec(map(_axes, _DIMENSION.findall(text)))
+
+
+def _axes(text: str) -> tuple[str, ...]:
+    """The mesh axes in a text, and parts of them: `"data"`, `"data":(2)4`."""
+    return tuple(f"{axis}:{part}" if part else axis for axis, part in _AXIS.findall(text))
 
 
 def read_spec(text: str) -> Spec | None:
@@ -108,14 +110,11 @@ def name_of(location: str) -> str | None:
     return match[1] if match else None
 
 
-def collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tuple[str, ...]:
+def collective_axes(operation: Any, before: Spec, after: Spec) -> tuple[str, ...]:
     """The mesh axes of one of Shardy's collectives."""
-    for key in ("reduction_axes", "reduce_scatter_axes", "gathering_axes", "slicing_axes"):
+    for key in ("reduction_axes", "reduce_scatter_axes", "gathering_axes", "slicing_axes", "params"):
         if key in operation.attributes:
-            return tuple(f"{a}:{part}" if part else a for a, part in _AXIS.findall(str(operation.attributes[key])))
-    if name == "all_to_all" and "params" in operation.attributes:
-        parts = _AXIS.findall(str(operation.attributes["params"]))
-        return tuple(f"{a}:{part}" if part else a for a, part in parts)
+            return _axes(str(operation.attributes[key]))
     axes_before, axes_after = ({axis for axes in spec for axis in axes} for spec in (before, after))
     moved = {axis for a, b in zip(before, after, strict=False) for axis in {*a, *b} if a != b}
     return tuple(sorted((axes_before | axes_after) & moved))

@@ -20,11 +20,13 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from runner.base.lazy import dataclass
+from runner.compiled.evidence import xspace
+from runner.compiled.evidence.trace_events import TraceLine, TracePlane
 from runner.link import handover
 from runner.link.events import Profiled, RunTimes
 
@@ -36,35 +38,11 @@ _END = "end: "
 _NOWHERE = -1
 
 
-class RecordedEvent(Protocol):
-    """The fields of `jax.profiler.ProfileEvent` that are read; `stats` are pairs of names and values."""
+RecordedPlane: TypeAlias = xspace.Plane | TracePlane
+"""A plane of a profiler's file, or of the trace that it writes for viewers."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def start_ns(self) -> float: ...
-    @property
-    def duration_ns(self) -> float: ...
-    @property
-    def stats(self) -> Iterable[tuple[str | None, Any]]: ...
-
-
-class PlaneLine(Protocol):
-    """The fields of `jax.profiler.ProfileLine` that are read."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def events(self) -> Iterable[RecordedEvent]: ...
-
-
-class RecordedPlane(Protocol):
-    """The fields of `jax.profiler.ProfilePlane` that are read."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def lines(self) -> Iterable[PlaneLine]: ...
+PlaneLine: TypeAlias = xspace.Line | TraceLine
+"""A line of a plane."""
 
 
 class Event(NamedTuple):

@@ -444,9 +444,10 @@ class Trial:
         self._changed = ChangedGraphs(self.suspect.experiment, self.suspect.section)
         # A constant of one of the two alone, as a table of sines, has its value for a reason.
         experiment = context.experiment
-        read = ChangedGraphs(experiment, "graph").arrays(experiment.results)
-        others = self._changed.arrays(experiment.results)
-        arrays = moved(experiment, context.arrays, 1, read & others)
+        read = self._changed.arrays(experiment.results)
+        if "graph" in experiment.sections:
+            read &= ChangedGraphs(experiment, "graph").arrays(experiment.results)
+        arrays = moved(experiment, context.arrays, 1, read)
         self._cases = [self._case(context.arrays, uncast), self._case(arrays, uncast, moved=True)]
         if context.uncast:
             self._cases.insert(0, self._case(context.arrays, exact))

@@ -140,7 +140,7 @@ def test_every_way_to_set_them_in_a_file_is_refused_with_its_place(way: str) -> 
 
 def test_a_merge_key_is_refused_too() -> None:
     written(mine(f"<<: {{hydra: {{callbacks: {CALLS}}}}}\n"))
-    assert refused() == f"experiment/mine.yaml  hydra.callbacks\n  {ONLY}"
+    assert refused() == f"experiment/mine.yaml:8:14  hydra.callbacks\n  {ONLY}"
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,7 @@ class _FunctionReader:
             **self.definition,
             **written,
             "arrays": self.arrays,
+            "functions": {**self.plain, **self.functions},
             "outputs": self._of_trees("outputs"),
             "constraints": self._constraints(),
             "grad": self._grad(),
@@ -897,6 +898,7 @@ class _FunctionReader:
         whole: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": arrays,
+            "functions": {**self.plain, **self.functions},
             "graph": {", ".join(given): f"{name}({', '.join(traced.parameters)})"},
             "outputs": {each: [] for each in given},
             "per_device": {},

@@ -696,7 +696,7 @@ def test_without_experiments_the_plugin_changes_nothing(project: Project) -> Non
     # Hydra has a plugin of its own.
     printed = project.process("test_own.py", "-s", "-p", "no:hydra_pytest")
     ours = (
-        "app", "app.fixtures", "app.testing", "app.testing.plugin", "app.testing.session", "base", "base.lazy",
-        "experiment", "experiment.config", "experiment.config.folders", "version",
+        "app", "app.fixtures", "app.testing", "app.testing.plugin", "app.testing.session", "base", "base.faults",
+        "base.lazy", "experiment", "experiment.config", "experiment.config.folders", "version",
     )  # fmt: skip
     assert f"loaded: {['runner', *(f'runner.{name}' for name in ours)]}" in printed

@@ -254,7 +254,7 @@ class _Plan:
 
         If some are sharded over the axis, whole ones that a product reads in parts are left out.
         """
-        divided = [
+        divided: list[tuple[int, int, Role]] = [
             (array, group, role)
             for array, (group, role) in self._axes[axis].roles.items()
             if self._meanings.of(group) in meanings and role != "each"

@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-WORKERS ?= auto
+# One more than the cores: the tests wait for processes and the disk.
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 # JAX=0.11.2 takes that version in place of the one that constraints.txt has for this Python; give it a VENV of its own.
 JAX ?=
 CONSTRAINTS = $(if $(JAX),$(VENV)/constraints.txt,constraints.txt)

@@ -171,11 +171,17 @@ def test_every_node_for_screen_readers_has_a_name(chromium: Browser, of_run: Pat
     for page in (of_run, of_sweep):
         chromium.open(page)
         chromium.draw()
-        nodes = chromium.call("Accessibility.getFullAXTree")["nodes"]
-        heard = [node for node in nodes if not node["ignored"]]
-        spoken = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in heard]
         named = {"region", "image", "table", "link", "button", "textbox", "searchbox", "radio", "checkbox"}
-        assert [role for role, name in spoken if role in named and not name.strip()] == []
+        # Chromium names nodes some time after it has drawn them.
+        for _ in range(20):
+            nodes = chromium.call("Accessibility.getFullAXTree")["nodes"]
+            heard = [node for node in nodes if not node["ignored"]]
+            spoken = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in heard]
+            nameless = [role for role, name in spoken if role in named and not name.strip()]
+            if not nameless:
+                break
+            chromium.draw()
+        assert nameless == []
         roles = {role for role, _ in spoken}
         assert {"main", "navigation", "table", "columnheader", "rowheader", "heading"} <= roles
 

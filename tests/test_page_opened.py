@@ -171,19 +171,27 @@ def test_every_node_for_screen_readers_has_a_name(chromium: Browser, of_run: Pat
     for page in (of_run, of_sweep):
         chromium.open(page)
         chromium.draw()
-        named = {"region", "image", "table", "link", "button", "textbox", "searchbox", "radio", "checkbox"}
-        # Chromium names nodes some time after it has drawn them.
+        spoken = heard(chromium)
         for _ in range(20):
-            nodes = chromium.call("Accessibility.getFullAXTree")["nodes"]
-            heard = [node for node in nodes if not node["ignored"]]
-            spoken = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in heard]
-            nameless = [role for role, name in spoken if role in named and not name.strip()]
-            if not nameless:
-                break
-            chromium.draw()
-        assert nameless == []
+            if nameless(spoken):
+                # Chromium names nodes some time after it has drawn them.
+                chromium.draw()
+                spoken = heard(chromium)
+        assert nameless(spoken) == []
         roles = {role for role, _ in spoken}
         assert {"main", "navigation", "table", "columnheader", "rowheader", "heading"} <= roles
+
+
+def heard(chromium: Browser) -> list[tuple[str, str]]:
+    """Return the role and the name of every node that a screen reader reads."""
+    nodes = chromium.call("Accessibility.getFullAXTree")["nodes"]
+    return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
+
+
+def nameless(spoken: list[tuple[str, str]]) -> list[str]:
+    """Return the roles of nodes that need a name and have none."""
+    named = {"region", "image", "table", "link", "button", "textbox", "searchbox", "radio", "checkbox"}
+    return [role for role, name in spoken if role in named and not name.strip()]
 
 
 def test_a_page_prints_completely(chromium: Browser, of_run: Path) -> None:

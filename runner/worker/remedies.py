@@ -133,29 +133,27 @@ def of_loop(error: BaseException, place: Place | None) -> str | None:
     """What to write where a `scan` slices a sharded dimension, or a loop's carry begins in another layout."""
     text = text_of(error)
     if (carried := _CARRIED.search(text)) is not None:
-        name, dtype, shape, dtype_after, after = carried.groups()
-        if dtype == dtype_after and shape != after and _sizes(shape) == _sizes(after):
-            return f"let {name} begin in the layout that a step gives it: jax.reshard(…, {_laid_out(after)})"
+        name, dtype, shape, dtype_after, shape_after = carried.groups()
+        before, after = _dimensions(shape), _dimensions(shape_after)
+        if dtype == dtype_after and before != after and [size for size, _ in before] == [size for size, _ in after]:
+            layout = _spec(Spec(axes for _, axes in after))
+            return f"let {name} begin in the layout that a step gives it: jax.reshard(…, {layout})"
         return None
     refused = _SCANNED.search(text)
-    if refused is None or place is None or place.part is None or not place.part.words[0].endswith("scan"):
+    part = None if place is None else place.part
+    if refused is None or part is None or part.kind != "call" or not part.words[0].endswith("scan"):
         return None
-    scanned = place.part.inside[2:3]
+    scanned = part.inside[2:3]
     if not scanned or scanned[0].kind == "sequence":
         return "reshard what is scanned before the scan: its dimension 0 has to be whole on every device"
     rest = refused[1].partition(", ")[2]
     return f"reshard what is scanned: jax.reshard({scanned[0].text}, P(None{f', {rest}' if rest else ''}))"
 
 
-def _sizes(shape: str) -> list[str]:
-    """The sizes in a type's dimensions: 4 and 16 of `4@expert,16`."""
-    return re.findall(r"(\d+)(?:@\([^)]*\)|@\w+)?", shape)
-
-
-def _laid_out(shape: str) -> str:
-    """The layout in a type's dimensions: `P('expert', None)` of `4@expert,16`."""
-    dimensions = re.findall(r"\d+(?:@(?:\(([^)]*)\)|(\w+)))?", shape)
-    return _spec(Spec(tuple(filter(None, (*several.split(","), single))) for several, single in dimensions))
+def _dimensions(shape: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The sizes and mesh axes in a type's dimensions: 4 on `expert` and 16 on none, of `4@expert,16`."""
+    dimensions = re.findall(r"(\d+)(?:@(?:\(([^)]*)\)|(\w+)))?", shape)
+    return [(size, tuple(filter(None, (*several.split(","), single)))) for size, several, single in dimensions]
 
 
 def _described(struct: Any) -> str:

@@ -6,7 +6,7 @@ A meaning belongs to a whole group of connected dimensions. None is given where 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -321,11 +321,14 @@ class Meanings:
             between = [each for each in self._layable.operations if set(each.results) & before & after]
         return self._is_layer(between)
 
-    def _is_layer(self, between: Iterable[RuledOperation]) -> bool:
+    @cached_property
+    def _exponentials(self) -> set[int]:
+        """The tensors of softmaxes that are computed first: the exponentials, which are summed."""
+        return {at for _, begin, _ in self._normalised() for at in begin}
+
+    def _is_layer(self, between: Sequence[RuledOperation]) -> bool:
         """Whether operations have a nonlinear function of each element, and no softmax."""
-        exponentials = {at for _, begin, _ in self._normalised() for at in begin}
-        between = list(between)
-        softmax = any(exponentials & set(operation.results) for operation in between)
+        softmax = any(self._exponentials & set(operation.results) for operation in between)
         return not softmax and any(_is_curved(operation.called) for operation in between)
 
     def _weight_groups(self) -> Iterator[int]:

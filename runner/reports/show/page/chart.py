@@ -137,7 +137,8 @@ def _room(boxes: Sequence[_Corners], taken: Sequence[_Corners], place: _ChartSca
 def _dot(dot: Dot, x: float, y: float, *, first: bool) -> str:
     style = f"d c{dot.kind % COLOURS}{' best' if first else ''}"
     shape = mark(dot.kind, x, y, 5.5 if first else 4.2)
-    drawn = f'<path class="{style}" d="{shape}"><title>{escape(dot.name)}</title></path>'
+    # A title names the element whose child it is: Chromium does not always name a link after the title of its path.
+    drawn = f'<title>{escape(dot.name)}</title><path class="{style}" d="{shape}"/>'
     if dot.link is None:
         return f'<g data-p="{escape(dot.id)}">{drawn}</g>'
     # The keyboard reaches only the dots on the front: the table links all points.

@@ -176,7 +176,31 @@ def test_an_argument_of_a_shard_map_that_lies_otherwise_is_named(tmp_path: Path)
     mapped = jax.shard_map(lambda x, w: x @ w, mesh=calls.MESH, in_specs=(P("a"), P()), out_specs=P("a"))
     record = check(tmp_path, mapped, X, X, mesh={"a": 2, "b": 2}, in_specs=(P("a"), P("b")))
     assert record.error is not None
-    assert "jax.reshard(w, P(None, None))" in record.error
+    assert "reshard w before the call: jax.reshard(w, P(None, None))" in record.error
+
+
+def test_the_mesh_is_that_of_the_functions_shard_map(tmp_path: Path) -> None:
+    mapped = jax.jit(jax.shard_map(lambda p, x: x @ p["w"], mesh=calls.MESH, in_specs=(P(), P("a")), out_specs=P("a")))
+    tree = {"w": X}
+    record = check(tmp_path / "right", mapped, tree, X, in_specs=(P(), P("a")))
+    assert record.status == "passed", record
+    assert record.mesh is not None
+    assert record.mesh.axes == ["a", "b"]
+    otherwise = check(tmp_path / "otherwise", mapped, tree, X, in_specs=(P("b"), P("a")))
+    assert "reshard p/w before the call: jax.reshard(…, P(None, None))" in str(otherwise.error)
+
+
+def test_one_of_several_meshes_is_not_taken(tmp_path: Path) -> None:
+    other = jax.make_mesh((4,), ("c",))
+
+    def mapped(x: Any) -> Any:
+        once = jax.shard_map(jnp.tanh, mesh=calls.MESH, in_specs=P("a"), out_specs=P("a"))(x)
+        return jax.shard_map(jnp.tanh, mesh=other, in_specs=P("c"), out_specs=P("c"))(once)
+
+    with pytest.raises(
+        ValueError, match=r"the function uses several meshes, \{'c': 4\} and \{'a': 2, 'b': 2\}; give one"
+    ):
+        check(tmp_path, mapped, X, in_specs=P("a"))
 
 
 @pytest.mark.parametrize(("before", "after", "collectives"), [

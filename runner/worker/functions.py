@@ -880,7 +880,8 @@ class _FunctionReader:
         if self.around:
             return None
         place = remedies.refused_at(error)
-        if (hint := remedies.of_in_specs(error, typed) or remedies.of_loop(error, place)) is not None:
+        by_path = {self.paths.get(name, name): struct for name, struct in typed.items()}
+        if (hint := remedies.of_in_specs(error, by_path) or remedies.of_loop(error, place)) is not None:
             return hint
         try:
             lines = plain()

@@ -118,7 +118,7 @@ def _receiver(part: PythonPart, frame: FrameType) -> PythonPart | None:
 def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
     """What to write where the `in_specs` of a `shard_map` are not the layouts of its arguments.
 
-    `typed`: the types of the function's operands, by the caller's names.
+    `typed`: the types of the function's operands, by their paths, such as `p/w`.
     """
     mismatch = _IN_SPECS.search(text_of(error) + " ")
     if mismatch is None:
@@ -126,7 +126,8 @@ def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
     wanted, _, kind = mismatch.groups()
     names = [name for name, struct in typed.items() if _described(struct) == kind]
     argument = names[0] if len(names) == 1 else "the argument"
-    return f"reshard it before the call: jax.reshard({argument}, {wanted}), or give in_specs that are its layout"
+    operand = argument if argument.isidentifier() else "…"
+    return f"reshard {argument} before the call: jax.reshard({operand}, {wanted}), or give in_specs that are its layout"
 
 
 def of_loop(error: BaseException, place: Place | None) -> str | None:

@@ -46,7 +46,8 @@ class CallMesh:
 def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> CallMesh:
     """Return the mesh of a call.
 
-    - `mesh`: a mapping, a `Mesh`, an `AbstractMesh`, or None: the first of these, of `shardings` and of the context.
+    - `mesh`: a mapping, a `Mesh`, an `AbstractMesh`, or None: the first of `shardings`, of the context, or the one mesh
+      that the functions hold, such as that of a `shard_map`.
     - `functions`: a mapping says no types; they are those of the first mesh with these axes that is in `shardings`, in
       the context or in one of the functions.
 
@@ -58,10 +59,7 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
     if mesh is None:
         mesh = next(iter(near), None)
     if mesh is None:
-        raise ValueError(
-            'no operand lies on a mesh, and none is given; give one: mesh={"data": 2, "model": 2}, or call within '
-            "jax.set_mesh(mesh)"
-        )
+        mesh = _only_mesh(functions)
     sizes: object = cast("object", mesh) if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
     if not is_mapping(sizes) or not all(map(_is_size, sizes.values())):
         example = _with_names(mesh) or '{"data": 2, "model": 2}'
@@ -73,6 +71,18 @@ def call_mesh(mesh: Any, shardings: Iterable[Any], functions: Sequence[Any]) -> 
         mesh = next(alike, None)
     ambient = ambient and context is not None and dict(context.shape) == axes
     return CallMesh(axes, _explicit(mesh), _devices(mesh), ambient)
+
+
+def _only_mesh(functions: Sequence[Any]) -> Any:
+    """The mesh that functions hold; raises `ValueError` if they hold none, or several."""
+    meshes = list(dict.fromkeys(_own_meshes(functions)))
+    if len(meshes) == 1:
+        return meshes[0]
+    advice = '; give one: mesh={"data": 2, "model": 2}, or call within jax.set_mesh(mesh)'
+    if not meshes:
+        raise ValueError(f"no operand lies on a mesh, and none is given{advice}")
+    shapes = " and ".join(repr(dict(mesh.shape)) for mesh in meshes)
+    raise ValueError(f"the function uses several meshes, {shapes}{advice}")
 
 
 def _with_names(sizes: Any) -> str | None:

@@ -76,10 +76,12 @@ def test_a_topology_has_a_platform_devices_and_jax_arguments(name, platform, dev
     ("name", "platform", "message"),
     [
         ("v5e", "cpu", "'v5e' is not a topology; write a TPU generation and the chips along each dimension, such as "
-         "v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs"),
+         "v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs, cpu:8 for 8 CPU devices"),
         ("v6:2x2", "cpu", "no TPU generation 'v6'; did you mean 'v6e'?"),
         ("h100:8", "cpu", "no TPU generation 'h100'; there are v4, v5e, v5p, v6e, tpu7x"),
         ("v5p:4x4", "cpu", "the chips of v5p lie in 3 dimensions, not 2: v5p:4x4x4, for example"),
+        ("cpu:2x2", "cpu", "simulated CPU devices have a number alone: cpu:4"),
+        ("cpu:4096", "cpu", "XLA compiles for no more than 2,048 simulated CPU devices; 'cpu:4096' has more"),
         ("v5e:0x4", "cpu", "'v5e:0x4' has a dimension of 0 chips"),
         ("2x4", "tpu", "'2x4' names no TPU generation, as v5e:2x4 does; there are v4, v5e, v5p, v6e, tpu7x"),
         ("1x8", "gpu", "'1x8' is not a topology of GPUs, which counts partitions, hosts and GPUs: 1x1x8"),
@@ -391,7 +393,7 @@ def test_a_run_for_absent_hardware(compiled):
     assert "mesh x=2 × y=4, compiled for 8 TPU v5 lite devices (v5e:2x4), which are not here" in done.stdout
     assert f"values, replicas and agreement were not checked: {NOT_HERE}; verify_dims names no sizes" in done.stdout
     assert "passed: 5 of 5 programs compiled, values not run" in done.stdout
-    assert "8 TPU devices of v5e:2x4, not here" in (folder / "shardings.svg").read_text()
+    assert "8 TPU devices of v5e:2x4, compiled only" in (folder / "shardings.svg").read_text()
 
 
 @needs_libtpu

@@ -1165,14 +1165,34 @@ def test_free_reshards_do_not_go_in_circles() -> None:
     assert all(candidate.cost >= best_plan.bound for candidate in best_plan.others)
 
 
-def test_candidates_whose_verification_takes_too_long_are_not_compiled(tmp_path: Path) -> None:
+def test_a_candidate_whose_verification_takes_too_long_is_compiled_and_not_run(tmp_path: Path) -> None:
     done = _command(tmp_path, mlp(32768, {"model": 4}, loss=True), "dims.D=4096", "dims.F=16384")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(
-        r"no candidate is compiled: verifying one here takes about \d+ \w+; choose smaller dims", done.stdout
+        r"the best candidate is compiled and not run: verifying one here takes about \d+ \w+; plan.verify=true",
+        done.stdout,
     )
-    assert (tmp_path / "run" / "plan.json").is_file()
-    assert not [*(tmp_path / "run").glob("candidate_*")]
+    (tried,) = json.loads((tmp_path / "run" / "plan.json").read_text())["tried"]
+    assert {each["program"]: each["bytes_sent"] > 0 for each in tried["programs"]} == {
+        "auto": True,
+        "constraint": True,
+    }
+    written = (tmp_path / "run" / "conf" / "experiment" / "plan.yaml").read_text()
+    assert "topology" not in written
+
+
+def test_a_plan_without_verification_compiles_its_candidates_for_the_devices_here(tmp_path: Path) -> None:
+    done = _command(tmp_path, mlp(64, {"model": 4}, loss=True), "plan.verify=false", "plan.candidates=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((tmp_path / "run" / "candidate_2" / "result.json").read_text())
+    assert record["target"]["topology"] == "cpu:4"
+    assert record["programs"]["auto"]["checks"]["value"]["reason"].startswith("compiled for cpu:4, and not run")
+
+
+def test_more_devices_than_a_process_compiles_for_have_no_candidate(tmp_path: Path) -> None:
+    done = _command(tmp_path, mlp(4096, {"model": 4096}, loss=True), "plan.verify=false")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no candidate is compiled: choose smaller dims, or a target that is not here" in done.stdout
 
 
 # Memory limits.

@@ -341,6 +341,7 @@ def plan(
     memory: float | str | None = None,
     candidates: int = 1,
     seconds: float = 30.0,
+    verify: bool | str = "auto",
     lines: bool = True,
     quiet: bool = False,
     folder: str | Path | None = None,
@@ -357,6 +358,7 @@ def plan(
     - `hardware`: its name, `v5p`: then time is minimised, unless `least` says `bytes` or `memory`; `memory`: what a
       device may need, `90GiB`.
     - `candidates`: how many plans are compiled and verified; 0: none. `seconds`: the time limit of the search.
+      `verify`: whether they are run to check their values; `"auto"`: if that takes no longer than five seconds.
     - `lines`: whether the products inside of the function are laid out too, for `with_sharding_constraint`.
     - `quiet`, `folder`, `keys`: as for `check`. The folder has the page of the plan, and an experiment that runs.
 
@@ -371,10 +373,10 @@ def plan(
         **keys,
     }
     if "plan" in keys:
-        raise ValueError("the keys of plan are arguments here: least, memory, seconds, candidates")
+        raise ValueError("the keys of plan are arguments here: least, memory, seconds, candidates, verify")
     if "program" in keys:
         raise ValueError("a plan is compiled as the programs auto and constraint; leave program out")
-    wanted = {"least": least, "memory": memory, "seconds": seconds}
+    wanted = {"least": least, "memory": memory, "seconds": seconds, "verify": verify}
     if mesh == "auto":
         mesh = _best_mesh(function, operands, devices, plan=wanted, **arguments)
     wanted["candidates"] = candidates

@@ -131,8 +131,8 @@ def of_finished(
     if finished.own:
         text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own))}{_PROGRAMS}\n"
         text += f"{_WORSE}\n" if worse else ""
-    if finished.refused is not None:
-        text = f"{text.rstrip()}\n\n{finished.refused}\n"
+    if finished.unverified is not None:
+        text = f"{text.rstrip()}\n\n{finished.unverified}\n"
     if (sentence := finished.ranked.without_gain) is not None:
         text = f"{sentence}\n\n{text}"
     return Plan(

@@ -257,6 +257,11 @@ FORMS: Mapping[str, Form] = {
     ),
     "number-of-plans": Form("integer", "{value!r} is not a number of plans; write an integer of at least 0", least=0),
     "seconds-of-a-plan": Form("number", "{value!r} is not a time; write a number of seconds above 0", above=0),
+    "verify-of-a-plan": _any(
+        "{value!r} does not say whether candidates are run; write true, false or auto",
+        Form("flag"),
+        Form("text", "{value!r} is not true, false or auto", choices=(AUTO,)),
+    ),
     "amount": _any(
         "{value!r} is not an amount of memory; write a number of bytes, or one with a unit: 90 GiB",
         Form("number", above=0),

@@ -31,7 +31,8 @@ class PlanRequest:
     """The key `plan`: what to minimize, the bytes that a device may hold, and how many plans are compiled.
 
     - `beside`: further quantities to minimize; `seconds`: the time limit of a plan, its tables of costs included.
-    - `competitors`: files with handwritten layouts to compare with.
+    - `competitors`: files with handwritten layouts to compare with; `verify`: whether candidates are run, None where
+      the planner decides.
     """
 
     least: Least
@@ -40,6 +41,7 @@ class PlanRequest:
     beside: tuple[Least, ...] = ()
     seconds: float = 30.0
     competitors: tuple[str, ...] = ()
+    verify: bool | None = None
 
 
 def shape_is_open(config: Mapping[str, Any]) -> bool:
@@ -163,13 +165,15 @@ def read_plan(config: Mapping[str, Any]) -> PlanRequest:
     """Read the key `plan`. Raises `InvalidExperiment`."""
     whole: Mapping[str, Mapping[str, Any]] = schema.whole(config)
     given = whole["plan"]
-    for name in ("least", "memory", "candidates", "seconds", "competitors"):
+    for name in ("least", "memory", "candidates", "seconds", "competitors", "verify"):
         check(given[name], ("plan", name))
     every: list[Least] = [given["least"]] if isinstance(given["least"], str) else list(given["least"] or ())
     every = list(dict.fromkeys(every)) or ["bytes" if whole["hardware"].get("name") is None else "time"]
     competitors = tuple(given["competitors"] or ())
     amount = _amount(given["memory"])
-    return PlanRequest(every[0], amount, given["candidates"], tuple(every[1:]), float(given["seconds"]), competitors)
+    verify = None if given["verify"] == AUTO else bool(given["verify"])
+    beside, seconds = tuple(every[1:]), float(given["seconds"])
+    return PlanRequest(every[0], amount, given["candidates"], beside, seconds, competitors, verify)
 
 
 def _amount(value: Any) -> float | None:

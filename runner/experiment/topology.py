@@ -1,7 +1,7 @@
 """Reads the name of a topology: its platform, its number of devices, and how JAX is asked for it. No JAX.
 
 A topology is hardware that need not be here: the compiler compiles for it, and nothing runs. JAX gets it from
-`jax.experimental.topologies.get_topology_desc`.
+`jax.experimental.topologies.get_topology_desc`, except simulated CPU devices, which are always here.
 """
 
 from __future__ import annotations
@@ -33,9 +33,14 @@ accelerator type may be any valid one: without a TPU only the report depends on 
 """
 
 
+MOST_CPUS = 2048
+"""The largest number of CPU devices of one process for which XLA compiles."""
+
+
 @dataclass(frozen=True)
 class Topology:
-    """A topology: `v5e:16x16` for TPUs; `1x1x8`, partitions by hosts by GPUs, for more of the GPU of this machine.
+    """A topology: `v5e:16x16` for TPUs; `1x1x8`, partitions by hosts by GPUs, for more of the GPU of this machine;
+    `cpu:8` for simulated CPU devices on which nothing runs.
 
     `shape` is that of one of its `slices`.
     """
@@ -54,8 +59,8 @@ class Topology:
 
     @property
     def generation(self) -> str | None:
-        """`v5e` of `v5e:16x16`; None for GPUs, whose topology has only numbers."""
-        return self.of_slice.partition(":")[0] if ":" in self.of_slice else None
+        """`v5e` of `v5e:16x16`; None but for TPUs."""
+        return self.of_slice.partition(":")[0] if self.platform == "tpu" else None
 
     @property
     def devices(self) -> int:
@@ -86,7 +91,12 @@ class Topology:
     @property
     def configuration(self) -> list[str]:
         """The lines of a program that make JAX compile for it; they use `os` and `jax`."""
-        if self.platform != "tpu":
+        if self.platform == "cpu":
+            return [
+                'jax.config.update("jax_platforms", "cpu")',
+                f'jax.config.update("jax_num_cpu_devices", {self.devices})',
+            ]
+        if self.platform == "gpu":
             return []
         variables = [f'    {name}="{value}",' for name, value in LIBTPU_ENVIRONMENT.items()]
         head = ["# libtpu compiles without a TPU: it need not look for one.", "os.environ.update("]
@@ -95,7 +105,7 @@ class Topology:
     @property
     def not_here(self) -> str:
         """The reason why nothing is run."""
-        return f"compiled for {self.name}, which is not here"
+        return f"compiled for {self.name}, {absence(self.of_slice)}"
 
     def mesh_shape(self, axes: int) -> tuple[int, ...]:
         """The shape of a mesh of `axes` axes with all devices, along the topology's own dimensions where possible."""
@@ -105,6 +115,13 @@ class Topology:
         sizes = [self.slices, *sizes] if self.slices > 1 else sizes
         first, rest = sizes[: axes - 1], sizes[axes - 1 :]
         return (*first, math.prod(rest), *(1,) * (axes - 1 - len(first)))
+
+
+def absence(name: str, devices: int = 1) -> str:
+    """The reason why nothing runs on a topology, as the end of a sentence that names it, or its `devices`."""
+    if name.startswith("cpu:"):
+        return "and not run"
+    return "which is not here" if devices == 1 else "which are not here"
 
 
 _NAME = re.compile(r"(?:(?P<generation>[A-Za-z0-9]+):)?(?P<shape>\d+(?:x\d+)*)\Z")
@@ -119,7 +136,7 @@ def parse(name: object, platform: str, slices: int = 1) -> Topology:
     match = _NAME.match(name) if isinstance(name, str) else None
     if match is None:
         raise invalid(KEY, f"{name!r} is not a topology; write a TPU generation and the chips along each dimension, "
-                           "such as v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs")  # fmt: skip
+                           "such as v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs, cpu:8 for 8 CPU devices")  # fmt: skip
     shape = tuple(map(int, match["shape"].split("x")))
     if 0 in shape:
         raise invalid(KEY, f"'{name}' has a dimension of 0 chips")
@@ -127,6 +144,8 @@ def parse(name: object, platform: str, slices: int = 1) -> Topology:
         if slices > 1:
             raise invalid(("target", "slices"), f"GPUs have no slices; {name} counts partitions, hosts and GPUs")
         return _gpus(str(name), shape, platform)
+    if match["generation"] == "cpu":
+        return _simulated(str(name), shape, slices)
     generation = GENERATIONS.get(match["generation"])
     if generation is None:
         hint = nearest(match["generation"], GENERATIONS) or f"; there are {', '.join(GENERATIONS)}"
@@ -136,6 +155,16 @@ def parse(name: object, platform: str, slices: int = 1) -> Topology:
         raise invalid(KEY, f"the chips of {match['generation']} lie in {generation.dimensions} dimensions, not "
                            f"{len(shape)}: {match['generation']}:{example}, for example")  # fmt: skip
     return Topology(str(name), "tpu", shape, generation.devices_per_chip, generation.options, slices)
+
+
+def _simulated(name: str, shape: tuple[int, ...], slices: int) -> Topology:
+    if len(shape) > 1:
+        raise invalid(KEY, f"simulated CPU devices have a number alone: cpu:{math.prod(shape)}")
+    if math.prod(shape) > MOST_CPUS:
+        raise invalid(KEY, f"XLA compiles for no more than {MOST_CPUS:,} simulated CPU devices; '{name}' has more")
+    if slices > 1:
+        raise invalid(("target", "slices"), f"CPUs have no slices; {name} is a number of simulated devices")
+    return Topology(name, "cpu", shape)
 
 
 def _gpus(name: str, shape: tuple[int, ...], platform: str) -> Topology:

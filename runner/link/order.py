@@ -34,6 +34,6 @@ def kind(experiment: Experiment) -> str:
 
     Processes that were connected cannot be connected again with other devices: some exit on state that is left."""
     target = experiment.target
-    if target.topology is not None:
+    if target.topology is not None and target.platform != "cpu":
         return f"{target.topology.platform} that is not here"
     return target.platform if target.processes == 1 else f"{target.devices_each} devices of {target.platform}"

@@ -83,12 +83,14 @@ def mesh_functions(experiment: Experiment, program: Program) -> str:
 def devices(experiment: Experiment) -> str:
     """Write `topology`."""
     assert experiment.target.topology is not None
-    arguments = ", ".join(f"{name}={value!r}" for name, value in experiment.target.topology.arguments.items())
+    wanted = experiment.target.topology
+    arguments = ", ".join(f"{name}={value!r}" for name, value in wanted.arguments.items())
+    made = "jax.devices()" if wanted.platform == "cpu" else f"topologies.get_topology_desc({arguments}).devices"
     return "\n".join(
         [
             "def topology():",
             '    """The devices to compile for; they need not be here."""',
-            f"    return topologies.get_topology_desc({arguments}).devices",
+            f"    return {made}",
         ]
     )
 

@@ -80,7 +80,7 @@ def _use(experiment: Experiment, program: str, *, mesh: bool) -> str:
 def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
     absent = experiment.target.topology
     named = {dtypes.dtype(array.dtype).source.split(".")[0] for array in experiment.arrays}
-    library = "os" if absent and absent.configuration else processes.library(experiment) if mesh else None
+    library = "os" if absent and absent.platform == "tpu" else processes.library(experiment) if mesh else None
     read = _read(body)
     constrains = within.DECORATOR in read
     libraries = [*([library] if library else []), *(within.MODULES if constrains else ())]
@@ -96,8 +96,9 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
         lines.append("import numpy as np")
     if absent:
         ordered = experiment.mesh.devices is None and (experiment.target.split_axes or absent.slices > 1)
-        split = "mesh_utils, " if mesh and ordered else ""
-        lines.append(f"from jax.experimental import {split}topologies")
+        modules = ["mesh_utils"] if mesh and ordered else []
+        modules += ["topologies"] if absent.platform != "cpu" else []
+        lines += [f"from jax.experimental import {', '.join(modules)}"] if modules else []
     if mesh:
         lines.append("from jax.sharding import AxisType, NamedSharding")
         lines.append("from jax.sharding import PartitionSpec as P")

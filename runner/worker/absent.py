@@ -39,7 +39,11 @@ class AbsentDevices:
             os.environ.update(topology.LIBTPU_ENVIRONMENT)
             calls.configure("jax_platforms", "cpu")
         try:
-            self.devices: list[Any] = cast("Any", topologies).get_topology_desc(**wanted.arguments).devices
+            self.devices: list[Any] = (
+                list(calls.devices("cpu"))
+                if wanted.platform == "cpu"
+                else cast("Any", topologies).get_topology_desc(**wanted.arguments).devices
+            )
         except (RuntimeError, ValueError, NotImplementedError) as error:
             message = str(error).strip().split("\n")[0].rstrip(".")
             needs = "there is no topology {} to compile for"
@@ -113,8 +117,8 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
         return None, f"{experiment.programs[0]} has no mesh"
     if mesh.devices is not None:
         return "as mesh.devices says", None
-    if wanted.platform == "gpu":
-        return "row-major", "JAX takes GPUs in the order of their ids"
+    if wanted.platform != "tpu":
+        return "row-major", f"JAX takes {wanted.platform.upper()}s in the order of their ids"
     across = wanted.over_network(mesh.shape) if wanted.slices > 1 else None
     if across is not None:
         within = [size // parts for size, parts in zip(mesh.shape, across, strict=True)]

@@ -40,10 +40,11 @@ def prepare(experiment: Experiment) -> None:
     if absent is not None and absent.platform == "tpu":
         os.environ.update(topology.LIBTPU_ENVIRONMENT)
         calls.configure("jax_platforms", "cpu")
-    elif absent is None and experiment.target.platform == "cpu":
+    elif experiment.target.platform == "cpu":
         calls.configure("jax_platforms", "cpu")
         # As the headers of its programs do.
-        simulate(experiment.target.devices_each if experiment.on_mesh else 1)
+        here = experiment.target.devices_each if experiment.on_mesh else 1
+        simulate(absent.devices if absent is not None else here)
     else:
         processes.connect()
 

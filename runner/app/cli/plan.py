@@ -106,10 +106,10 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     return plan.status
 
 
-def _show_first(planning: Planning, refused: str | None) -> None:
+def _show_first(planning: Planning, unverified: str | None) -> None:
     _show_plan(planning)
-    if refused is not None:
-        print(refused)
+    if unverified is not None:
+        print(f"{unverified}\n")
 
 
 def _show_rounds(planning: Planning, rounds: Sequence[Round]) -> None:

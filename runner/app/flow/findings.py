@@ -414,12 +414,7 @@ class Findings:
         from runner.compiled.evidence.narrow import narrow
 
         target = self._experiment.target
-        if (
-            self._experiment.hardware is None
-            or self._context is None
-            or target.platform != "cpu"
-            or target.topology is not None
-        ):
+        if self._experiment.hardware is None or self._context is None or target.platform != "cpu":
             return {}
         section = Program.DERIVED if run.program is Program.DERIVED else run.program.lines
         return narrow(self._written(run.program), run.program.lines, self._context.floats.get(section, {}))

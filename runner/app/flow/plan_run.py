@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +32,13 @@ class FinishedPlan:
     """A plan whose candidates are compiled.
 
     - `planning`: the plan that is best as compiled, if any candidate was; `first`: the one that the model had first.
-    - `refused`: why no candidate was compiled; None if that was not refused.
+    - `unverified`: why candidates were not run, or not compiled; None if they were, or the file says so.
     """
 
     planning: Planning
     first: Planning
     ranked: Ranked
-    refused: str | None
+    unverified: str | None
 
     @property
     def own(self) -> list[Tried]:
@@ -68,22 +67,20 @@ def finished(
     folder: Path,
     sources: Sources,
     workers: Workers,
-    tell: Callable[[Planning, str | None], None] = lambda _planning, _refused: None,
+    tell: Callable[[Planning, str | None], None] = lambda _planning, _unverified: None,
 ) -> FinishedPlan:
     """Plan a configuration and compile the candidates; `plan.json` and the experiment are left in the folder.
 
-    `tell` is called with the plan before candidates are compiled, and with the reason if none is. With `report` the
-    folder has a page. Raises `InvalidExperiment`.
+    `tell` is called with the plan before candidates are compiled, and with the reason if they are not run. With
+    `report` the folder has a page. Raises `InvalidExperiment`.
     """
     with Progress(str(config.get("name"))) as progress:
         progress.tell("planning the layouts")
         planning = filled_layouts.planned(config, folder, sources, workers)
-    refused = flow.too_large(planning) if planning.request.candidates else None
-    tell(planning, refused)
-    if refused is not None:
-        planning = replace(planning, request=replace(planning.request, candidates=0))
+    planning, unverified = flow.affordable(planning)
+    tell(planning, unverified)
     ranked = flow.ranked(planning, folder, sources, workers)
-    plan = FinishedPlan(ranked.planning, planning, ranked, refused)
+    plan = FinishedPlan(ranked.planning, planning, ranked, unverified)
     more = {"without_gain": ranked.without_gain} if ranked.without_gain else {}
     tried, rounds = codec.plain(ranked.tried), codec.plain(ranked.rounds)
     filled_layouts.leave(folder, plan.planning, tried=tried, rounds=rounds, **more)

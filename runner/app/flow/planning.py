@@ -19,7 +19,7 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.base.words import long_text
-from runner.experiment import effort
+from runner.experiment import effort, topology
 from runner.experiment.open_layouts import Least, PlanRequest
 from runner.experiment.patterns import fits
 from runner.experiment.program import Program
@@ -31,6 +31,7 @@ from runner.reports.show.plan_table import gains_nothing
 
 if TYPE_CHECKING:
     from runner.experiment.config.sources import Sources
+    from runner.experiment.model import Experiment
 
 _PROGRAMS = (Program.AUTO, Program.CONSTRAINT)
 """The programs that a candidate is compiled as unless the file names others."""
@@ -100,21 +101,40 @@ _MORE = 1.01
 """How many times what the model says a compiled program may cost and still be the plan."""
 
 
-def too_large(planning: Planning) -> str | None:
-    """Return why no candidate is compiled here, if the oracle of one takes longer than the `timeout`, or than planning.
+def affordable(planning: Planning) -> tuple[Planning, str | None]:
+    """Return the plan with the candidates that are compiled, and whether they are run; why not, in words.
 
-    A target that is not here is compiled without an oracle. None for a graph of moderate size.
+    If the oracle of a candidate takes longer than the `timeout`, or than planning, only the best one is compiled, and
+    it is not run, unless `plan.verify` says otherwise. A target that is not here is compiled without an oracle.
     """
-    experiment = planning.graph
-    if experiment.target.topology is not None:
-        return None
-    seconds = effort.effort(experiment, {"graph": planning.values}).seconds
-    if seconds <= min(experiment.timeout, _VERIFYING):
-        return None
-    return (
-        f"no candidate is compiled: verifying one here takes about {long_text(seconds)}; choose smaller dims, or a "
-        "target that is not here (target=v5e_4x4), for which candidates are compiled and not run"
-    )
+    request, experiment = planning.request, planning.graph
+    if not request.candidates or experiment.target.topology is not None or request.verify:
+        return planning, None
+    why = note = ""
+    if request.verify is None:
+        seconds = effort.effort(experiment, {"graph": planning.values}).seconds
+        if seconds <= min(experiment.timeout, _VERIFYING):
+            return planning, None
+        why = f"verifying one here takes about {long_text(seconds)}; "
+        note = f"the best candidate is compiled and not run: {why}plan.verify=true verifies candidates"
+        request = replace(request, candidates=1)
+    if _compiled_only(experiment) is None:
+        note = (
+            f"no candidate is compiled: {why}choose smaller dims, or a target that is not here (target=v5e_4x4), for "
+            "which candidates are compiled and not run"
+        )
+        request = replace(request, candidates=0)
+    return replace(planning, request=replace(request, verify=False)), note or None
+
+
+def _compiled_only(experiment: Experiment) -> dict[str, Any] | None:
+    """Return the target for which programs are compiled for the devices here, and not run; None if there is none."""
+    target, devices = experiment.target, experiment.mesh.size
+    if target.platform == "gpu" and not target.cluster:
+        return {"platform": "gpu", "topology": f"1x1x{devices}"}
+    if target.platform == "cpu" and not target.cluster and devices <= topology.MOST_CPUS:
+        return {"platform": "cpu", "topology": f"cpu:{devices}"}
+    return None
 
 
 _VERIFYING = 5.0
@@ -295,7 +315,10 @@ def _tried(
 ) -> Tried:
     programs = list(programs) or [program.value for program in _programs(planning)]
     own.mkdir()
-    record = run({**filled(planning, candidate), "program": programs}, own, sources, workers)
+    definition = {**filled(planning, candidate), "program": programs}
+    if planning.request.verify is False and planning.graph.target.topology is None:
+        definition["target"] = _compiled_only(planning.graph)
+    record = run(definition, own, sources, workers)
     return Tried(candidate=candidate, folder=own.name, programs=_came_to(record, planning.request))
 
 

@@ -301,7 +301,9 @@ class Running:
         from runner.reports.record import record as records
 
         if experiment.profile:
-            record.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
+            record.warnings.append(
+                f"there is no profile: nothing runs on {absent.name}, {topology.absence(absent.of_slice)}"
+            )
         if isinstance(smaller, str):
             verification.not_run(record, smaller)
             with self.progress:

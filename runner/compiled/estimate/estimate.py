@@ -83,16 +83,16 @@ def estimate(
 def compiled_for(experiment: Experiment) -> str:
     """The name of the hardware that the programs were compiled for."""
     target = experiment.target
-    if target.topology is not None:
-        return target.topology.name
-    return "simulated CPUs" if target.platform == "cpu" else f"the {target.platform.upper()}s here"
+    if target.platform == "cpu":
+        return "simulated CPUs"
+    return f"the {target.platform.upper()}s here" if target.topology is None else target.topology.name
 
 
 def doubts(experiment: Experiment) -> list[str]:
     """Reasons why the times may differ from the hardware's own: the program is compiled for something else."""
     reasons: list[str] = []
     target, hardware = experiment.target, experiment.hardware
-    if target.topology is None and target.platform == "cpu":
+    if target.platform == "cpu":
         reasons.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap differently")
         kinds = [dtypes.dtype(array.dtype) for array in experiment.arrays]
         if any(kind.kind == "float" and kind.numpy.itemsize < 4 for kind in kinds):

@@ -222,6 +222,8 @@ class PlanConfig:
     """How many plans to compile, the best predicted first; 0: none."""
     seconds: Annotated[float, "seconds-of-a-plan"] = 30.0
     """The time limit in seconds, tables of costs included; the best plan so far is then taken, with a bound."""
+    verify: Annotated[Any, "verify-of-a-plan"] = "auto"
+    """Whether candidates are run, and their values checked; `auto`: if that takes no longer than five seconds each."""
     competitors: Annotated[list[Any] | None, "files"] = None
     """Files of hand-written layouts to compile beside the plans: `[megatron.yaml]`."""
 

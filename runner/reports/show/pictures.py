@@ -186,7 +186,7 @@ class MeshPicture(PicturedMesh):
         return (
             ", ".join(f"{axis}={n}" for axis, n in zip(self.axes, self.shape, strict=True)),
             f"{count} {self.platform.upper()} device{'s' if count != 1 else ''}"
-            + (f" of {self.topology}, not here" if self.topology else "")
+            + (f" of {self.topology}, compiled only" if self.topology else "")
             + (f" of {among} processes" if among else ""),
             *(f"process {n}: {devices_text(ids, self.platform)}" for n, ids in enumerate(processes)),
         )

@@ -16,6 +16,7 @@ from runner.experiment.config.sources import listing as experiments
 from runner.experiment.expect import CHECKED
 from runner.experiment.program import Program
 from runner.experiment.showing import Show, names
+from runner.experiment.topology import absence
 from runner.link.events import Devices, Timing
 from runner.reports.record.folders import PAGE
 from runner.reports.record.model import CompiledProgram, MeshShape, Pictures, Record
@@ -152,7 +153,7 @@ def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
     jax = f", jax {record.environment.jax}" if record.environment.jax else ""
     devices = summary.devices(target)
     if target.topology:
-        absent = "which is not here" if target.devices == 1 else "which are not here"
+        absent = absence(target.topology, target.devices)
         # Topology.compiler_options
         quickly = ", without autotuning its products" if target.platform == "gpu" else ""
         say(f"mesh {axes}, compiled for {devices} ({target.topology}), {absent}{quickly}{jax}\n")

@@ -109,7 +109,7 @@ class MeasuredSweep:
         if measure == "estimate_s":
             return "no hardware is named"
         if measure == "run_s":
-            return f"{target.topology} is not here: only compiled" if target and target.topology else "it was not run"
+            return f"it was compiled for {target.topology}, not run" if target and target.topology else "it was not run"
         return "the backend does not report it"
 
     def link(self, row: Row) -> str | None:

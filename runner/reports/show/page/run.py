@@ -68,7 +68,7 @@ def _head(record: Record) -> list[Inside]:
         facts.append("mesh " + " × ".join(f"{a}={n}" for a, n in zip(record.mesh.axes, record.mesh.shape, strict=True)))
     if record.target:
         target = record.target
-        where = f" of {target.topology}, not here: compiled only" if target.topology else ""
+        where = f" of {target.topology}, compiled only" if target.topology else ""
         facts.append(f"{summary.devices(target)}{where}")
     if record.environment.jax:
         facts.append(f"jax {record.environment.jax}")

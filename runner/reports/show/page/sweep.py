@@ -88,7 +88,7 @@ def _where(sweep: MeasuredSweep) -> Iterator[str]:
         if target is not None:
             simulated = "simulated " if target.platform == "cpu" else ""
             here = f"on {simulated}{target.kind or target.platform} devices"
-            yield f"compiled for {target.topology}, not here" if target.topology else here
+            yield f"compiled for {target.topology}, not run" if target.topology else here
 
 
 def _heat(sweep: MeasuredSweep) -> Part | None:

@@ -21,6 +21,7 @@ from runner.experiment import data
 from runner.experiment.changing import ChangingGraph, remaining
 from runner.graph.language.lines import expressions
 from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.syntax import parse
 from runner.worker.types import infer
 from tests.harness import experiment
 
@@ -280,3 +281,40 @@ def test_an_interpretation_from_a_later_line_knows_the_given_dtypes() -> None:
 def test_bits_of_another_size_are_refused_at_their_line() -> None:
     with pytest.raises(CannotInterpret, match="the bits of float32 are not read as int16, which has another size"):
         whole("bitcast_convert_type(A, 'int16')")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "arange(1000000000000000)", "arange(0, 1e15)", "zeros((1000000, 1000000, 1000))",
+        "iota('int32', 1000000000000)",
+        "one_hot(arange(1000000), 100000000000)", "tile(A, (1000000, 10000000))", "eye(10000000)",
+        "segment_sum(A, arange(4), 1000000000000)", "A + zeros((1000000, 1))[:, :, None] * arange(1000000)",
+        "outer(arange(1000000), arange(1000000))", "zeros((1000000, 1)) @ zeros((1, 1000000))",
+        "einsum('i,j->ij', arange(1000000), arange(1000000))", "arange(1000000)[None, :][arange(1000000) * 0]",
+        "pad(A, ((0, 100000000000000), (0, 0)))", "repeat(arange(1000000), 100000000)",
+    ],
+)  # fmt: skip
+def test_a_line_that_asks_for_more_than_is_allowed_is_refused_before_it_is_computed(line: str) -> None:
+    given = experiment(f"{ARRAYS}\noutputs: {{C: []}}", graph={"C": "A + 0"})
+    graph = ChangingGraph(given.computed("graph"))
+    (changed,) = (expression for expression in expressions(graph.graph))
+    edited = graph.changed({changed[0]: parse(line).term})
+    # NumPy says MemoryError where it is asked.
+    with pytest.raises(OverflowError, match="asks for"):
+        interpret(given, "graph", data.make(given, Path()), edited, most=2_000_000)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "arange(5, 1000, 100)", "A + 1", "zeros((4, 4))", "pad(A, ((1, 2), (0, 3)))", "A[arange(3)]", "repeat(A, 3)",
+        "where(A > 1000000, 1, 100000)", "dynamic_slice(A, (1, 1), (2, 3))", "maximum(A, 1000000)", "A @ B", "A[:, 1]",
+        "segment_sum(A, arange(4), 5)", "one_hot(arange(4), 6)", "einsum('ij,jk->ik', A, B)", "linspace(0, 1e6, 5)",
+        "full((2, 2), 1000000)", "arange(1000000, 1000003)", "A[1:3, ..., None]",
+    ],
+)  # fmt: skip
+def test_what_a_line_asks_for_is_no_more_than_it_gives_whatever_its_values_are(line: str) -> None:
+    given = experiment(f"{ARRAYS}\noutputs: {{C: []}}", graph={"C": line})
+    size = whole(line).size
+    assert interpret(given, "graph", data.make(given, Path()), most=max(size, 16)).values["C"][0].size == size

@@ -50,8 +50,8 @@ SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 RATE = 20_000
 """The work that counts as a second of the search, in equations (`Work`)."""
 
-MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
-"""The exceptions that NumPy raises for an edit that does not fit the shapes, which is true of most."""
+MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError, MemoryError)
+"""The exceptions that NumPy raises for an edit that does not fit the shapes, which is true of most, or the memory."""
 
 
 Refused: TypeAlias = Callable[[Experiment], str | None]

@@ -270,10 +270,11 @@ class EditSite:
         before = self.before.get(part.name)
         return before is None or before.frame is None or before.frame.caller != self.frame.caller
 
-    def lacking(self, what: str, part: Term, new: Term, *, later: bool = False) -> Callable[[], str]:
+    def lacking(self, what: Callable[[], str], part: Term, new: Term, *, later: bool = False) -> Callable[[], str]:
         """Return the message that something is missing, and the line as it reads once `new` replaces `part`.
 
-        With `later` it may as well be missing from the whole line, and so from a statement that passes the value on.
+        `what` returns what is missing: of very many edits few are reported. With `later` it may as well be missing from
+        the whole line, and so from a statement that passes the value on.
         """
 
         def message() -> str:
@@ -281,8 +282,8 @@ class EditSite:
             if self.frame is not None:
                 passing = (passed_on(self.frame), *passed_by_rules(self.frame)) if later or part is self.term else ()
                 there = ", or in ".join(dict.fromkeys(str(each) for each in (self.frame, *passing) if each))
-                return f"{what} is left out in {there}: with {edited} it equals the graph"
-            return f"{what} is left out: with {self.named}: {edited} it equals the graph"
+                return f"{what()} is left out in {there}: with {edited} it equals the graph"
+            return f"{what()} is left out: with {self.named}: {edited} it equals the graph"
 
         return message
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TypeGuard
 
 from runner.base.lazy import dataclass
@@ -111,7 +111,7 @@ def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
                 # devices have the same, either gives a device a part as a slice should.
                 continue
             article = "an" if collective[0] in "ai" else "a"
-            mend = site.lacking(f"{article} {collective} over {over}", part, new, later=True)
+            mend = site.lacking(partial(str, f"{article} {collective} over {over}"), part, new, later=True)
             likely = (collective == meant if meant else does == "sum") or (unmoved and does == "permute")
             rank = (0.0 if likely else _UNLIKELIER.get(does, 5.0)) - (0.5 if bare else 0.0)
             rank += 0.0 if meant or bare else 1.5 if whole else 3.0
@@ -197,6 +197,16 @@ class _Added:
     def what(self) -> str:
         return "term" if OPERATIONS[self.operation].adds else "scale"
 
+    @cached_property
+    def texts(self) -> tuple[str, str]:
+        """Its sides as text."""
+        return text(self.left), text(self.right)
+
+    @cached_property
+    def form(self) -> Term:
+        """The form of what it is added to."""
+        return form(self.left)
+
 
 def _added(edits: Edits) -> list[_Added]:
     collectives: dict[str, _Added] = {}
@@ -248,7 +258,7 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
             # A literal may mend the result at any line between the mistake and the output.
             if not names(operand):
                 # A number may stand at any line between two; it is likeliest where the graph has it.
-                rank += 1.5 if form(part) == form(collective.left) else 3.0
+                rank += 1.5 if form(part) == collective.form else 3.0
             yield _put_back(
                 edits, site, part, operator(collective.operation, part, operand), collective.what, operand, rank
             )
@@ -337,10 +347,10 @@ def _operands_back(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Ite
                 continue
             rank = 1.8 if collective.own else 0.8
             rank += 3.0 * (isinstance(collective.left, Const) or isinstance(collective.right, Const))
-            if text(collective.left) == shown:
+            if collective.texts[0] == shown:
                 new = operator(collective.operation, part, collective.right)
                 yield _put_back(edits, site, part, new, collective.what, collective.right, rank)
-            if text(collective.right) == shown:
+            if collective.texts[1] == shown:
                 new = operator(collective.operation, collective.left, part)
                 yield _put_back(edits, site, part, new, collective.what, collective.left, rank)
         if _counts_devices(named_by(part, site)):
@@ -375,7 +385,7 @@ def _is_size(term: Term) -> bool:
 
 
 def _put_back(edits: Edits, site: EditSite, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:
-    mend = site.lacking(f"the {what} {site.text(operand)}", part, new)
+    mend = site.lacking(partial(_the_term, site, operand, what), part, new)
     return edits.edit(site, part, new, "put back" if names(operand) else "constant", mend, rank)
 
 
@@ -391,15 +401,19 @@ def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
             if length is not None:
                 start = operator("multiply", index, length)
                 new = operator("add", start, part)
-                mend = site.lacking(f"the term {site.text(start)}", part, new)
+                mend = site.lacking(partial(_the_term, site, start), part, new)
                 yield edits.edit(site, part, new, "offset", mend, 1.0)
             if operation.makes_key:
                 new = Apply("fold_in", (part, index))
-                mend = site.lacking(f"the fold_in of {text(index)} into a key", part, new)
+                mend = site.lacking(partial(str, f"the fold_in of {text(index)} into a key"), part, new)
                 yield edits.edit(site, part, new, "missing", mend, 1.0)
                 if part.operation == "fold_in" and isinstance(part.operands[1], Const):
                     own = Apply("fold_in", (part.operands[0], index))
                     yield edits.edit(site, part, own, "missing", partial(_mistaken, site, part, own), 1.0)
+
+
+def _the_term(site: EditSite, term: Term, what: str = "term") -> str:
+    return f"the {what} {site.text(term)}"
 
 
 def _of_its_block(edits: Edits, site: EditSite) -> Iterator[Edit]:
@@ -412,7 +426,7 @@ def _of_its_block(edits: Edits, site: EditSite) -> Iterator[Edit]:
             for length in _sizes(edits, site):
                 start = operator("multiply", index, length)
                 for new in (operator("add", start, part), operator("subtract", part, start)):
-                    mend = site.lacking(f"the device's offset {site.text(start)}", part, new)
+                    mend = site.lacking(partial(_the_term, site, start, "device's offset"), part, new)
                     yield edits.edit(site, part, new, "offset", mend, 2.75)
 
 

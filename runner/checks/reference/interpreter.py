@@ -28,6 +28,7 @@ from runner.base.untyped import is_list
 from runner.base.words import quoted
 from runner.checks.reference.arithmetic import ANY, EXACT, Arithmetic, cast, is_weak, with_type
 from runner.checks.reference.decisions import Decision, PerDevice, Script
+from runner.checks.reference.sizes import asked
 from runner.experiment.extent import STEPS
 from runner.experiment.model import Experiment, Line, Section
 from runner.graph.language.casts import narrowed, of_own_dtype, own_dtype, to_float
@@ -429,6 +430,10 @@ class Interpreter:
     def _evaluate(self, equation: Equation, moved: frozenset[int]) -> PerDevice:
         positional = [self._read(operand, moved) for operand in equation.operands]
         keywords = {name: self._read(operand, moved) for name, operand in equation.named}
+        if self.most is not None:
+            first = [held[0] for held in positional], {name: held[0] for name, held in keywords.items()}
+            if (count := asked(equation, *first)) > self.most:
+                raise OverflowError(f"{equation.source.line} asks for {count:g} elements on a device")
         match equation.spelled:
             case "name":
                 return _typed(positional[0], weak=False)

@@ -834,6 +834,7 @@ class _FunctionReader:
                 hint = (
                     self._remedy(error, self.settings.typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
                 )
+            hint = hint or remedies.of_words(error, self.probe.mesh.axes) or ""
             name = (call.function or call.text) if self.call is None else self.call.name
             raise reported(error, f"tracing {name}", key, call.text, hint) from None
         self.called |= {call.function, *lines.called} - {""}
@@ -881,7 +882,7 @@ class _FunctionReader:
             return None
         place = remedies.refused_at(error)
         by_path = {self.paths.get(name, name): struct for name, struct in typed.items()}
-        if (hint := remedies.of_in_specs(error, by_path) or remedies.of_loop(error, place)) is not None:
+        if (hint := remedies.of_in_specs(error, by_path) or remedies.of_control_flow(error, place)) is not None:
             return hint
         try:
             lines = plain()

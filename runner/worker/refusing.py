@@ -129,8 +129,9 @@ def raised(doing: str, error: Exception) -> str:
 def reported(error: BaseException, what: str, key: Key, call: str = "", remedy: str = "") -> InvalidExperiment:
     """The report of an exception of the user's code, with its line if known."""
     lines = [line.strip() for line in text_of(error).split("\n") if line.strip()]
-    # JAX says of out_specs what is wrong with them in the lines after a colon.
-    first = " ".join(lines[: 3 if lines and lines[0].endswith(":") else 1])
+    # JAX says of out_specs what is wrong with them in the lines after a colon, and of branches in a later line.
+    count = 3 if lines and lines[0].endswith(":") else 1
+    first = " ".join([*lines[:count], *(line for line in lines[count:] if " has type " in line)])
     # The place follows in JAX's words, and is given here as a line.
     first = first.partition(" This error occurs at source:")[0]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]

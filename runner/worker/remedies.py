@@ -17,6 +17,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from runner.base.faults import nearest
 from runner.base.layout import Spec
 from runner.base.words import listed
 from runner.graph.language import python_source
@@ -37,6 +38,12 @@ _CARRIED = re.compile(
     r"input carry (?:component )?(\S+) has type (\w+)\[(\S*?)\] but the corresponding output carry component has type "
     r"(\w+)\[(\S*?)\](?=[.,\s]|$)"
 )
+_BRANCHES = re.compile(
+    r"The output of .+? has type (\w+)\[(\S*?)\] but the corresponding output of (.+?) has type "
+    r"(\w+)\[(\S*?)\](?=[.,\s]|$)"
+)
+_VARYING = "was given out_specs which require replication"
+_ASSERTING = "`with_sharding_constraint` acts as an assert"
 _SCANNED = re.compile(r"0th dimension of all xs should be replicated. Got P\((.*)\)")
 
 
@@ -130,16 +137,38 @@ def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
     return f"reshard {argument} before the call: jax.reshard({operand}, {wanted}), or give in_specs that are its layout"
 
 
-def of_loop(error: BaseException, place: Place | None) -> str | None:
-    """What to write where a `scan` slices a sharded dimension, or a loop's carry begins in another layout."""
+def of_words(error: BaseException, axes: Sequence[str]) -> str | None:
+    """What to write where the words of JAX's error suffice to say so; `axes` are those of the mesh."""
+    text = text_of(error)
+    if _VARYING in text:
+        return "name in out_specs each axis along which the values differ, or make them one, as psum and all_gather do"
+    place = refused_at(error)
+    if place is None or place.part is None or place.part.kind != "call":
+        return None
+    operands = place.part.inside
+    if text.startswith(_ASSERTING) and len(operands) == 2:
+        return f"write jax.reshard({operands[0].text}, {operands[1].text})"
+    if text and not isinstance(error, NameError):
+        return None
+    # JAX refuses an unknown axis of some collectives by an assertion without words.
+    absent = [each.value for each in operands if isinstance(each.value, str) and each.value not in axes]
+    return f"the mesh has no axis '{absent[0]}'{nearest(absent[0], axes)}" if absent else None
+
+
+def of_control_flow(error: BaseException, place: Place | None) -> str | None:
+    """What to write where a `scan` slices a sharded dimension, or a carry or the results of branches differ in layout.
+
+    A carry begins in another layout than a step gives it, and each branch has a layout of its own.
+    """
     text = text_of(error)
     if (carried := _CARRIED.search(text)) is not None:
         name, dtype, shape, dtype_after, shape_after = carried.groups()
-        before, after = _dimensions(shape), _dimensions(shape_after)
-        if dtype == dtype_after and before != after and [size for size, _ in before] == [size for size, _ in after]:
-            layout = _spec(Spec(axes for _, axes in after))
-            return f"let {name} begin in the layout that a step gives it: jax.reshard(…, {layout})"
-        return None
+        layout = _other_layout((dtype_after, shape_after), (dtype, shape))
+        return layout and f"let {name} begin in the layout that a step gives it: jax.reshard(…, {layout})"
+    if (branches := _BRANCHES.search(text)) is not None:
+        dtype, shape, other, dtype_of_other, shape_of_other = branches.groups()
+        layout = _other_layout((dtype, shape), (dtype_of_other, shape_of_other))
+        return layout and f"let all branches give one layout: jax.reshard(…, {layout}) in {other}"
     refused = _SCANNED.search(text)
     part = None if place is None else place.part
     if refused is None or part is None or part.kind != "call" or not part.words[0].endswith("scan"):
@@ -149,6 +178,18 @@ def of_loop(error: BaseException, place: Place | None) -> str | None:
         return "reshard what is scanned before the scan: its dimension 0 has to be whole on every device"
     rest = refused[1].partition(", ")[2]
     return f"reshard what is scanned: jax.reshard({scanned[0].text}, P(None{f', {rest}' if rest else ''}))"
+
+
+def _other_layout(wanted: tuple[str, str], given: tuple[str, str]) -> str | None:
+    """The layout of a dtype and a shape, `4@expert,16`, that differs from another in nothing else."""
+    dimensions, others = _dimensions(wanted[1]), _dimensions(given[1])
+    if (
+        wanted[0] != given[0]
+        or dimensions == others
+        or [size for size, _ in dimensions] != [size for size, _ in others]
+    ):
+        return None
+    return _spec(Spec(axes for _, axes in dimensions))
 
 
 def _dimensions(shape: str) -> list[tuple[str, tuple[str, ...]]]:

@@ -64,6 +64,18 @@ def scanned(x: Any) -> Any:
     return jax.lax.scan(lambda c, row: (c + row, c), jnp.zeros(8), x * 2)
 
 
+def branched(x: Any) -> Any:
+    return jax.lax.cond(x.sum() > 0, lambda x: x, lambda x: jax.sharding.reshard(x, P("b", "a")), x)
+
+
+def uncombined(x: Any) -> Any:
+    return jax.shard_map(lambda x: x * 2, in_specs=P("a", "b"), out_specs=P(None, "b"))(x)
+
+
+def summed_over_no_axis(x: Any) -> Any:
+    return jax.shard_map(lambda x: jax.lax.psum(x, "c"), in_specs=P("a", "b"), out_specs=P("a", "b"))(x)
+
+
 def carried(x: Any) -> Any:
     return jax.lax.fori_loop(0, 3, lambda i, c: c + x, jax.reshard(x, P(None, None)))
 

@@ -22,11 +22,12 @@ from runner.experiment.plain import located, rectangular, size_text
 from runner.graph.language import static
 from runner.graph.language.check import callee
 from runner.graph.language.operations.row import signature
-from runner.graph.language.operators import COMPARISONS
+from runner.graph.language.operators import BY_NAME, COMPARISONS
 from runner.graph.language.parts import value_of
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import Expression, SyntaxFault
-from runner.graph.term import Apply, Const, Group, Name, Term, calls, children, mapped, within
+from runner.graph.model import literal
+from runner.graph.term import Apply, Const, Group, Term, bare, calls, children, mapped, operates, within
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,8 +59,8 @@ _SOURCES = frozenset(source for _, source in _MAKERS.values())
 _SHAPED = frozenset(_MAKERS) - {"arange", "linspace", "load"}
 """The functions that take the array's shape, so that their results need no reshape."""
 
-_NO_ARITHMETIC = COMPARISONS | {"matmul"}
-"""The binary operators that `init` does not have."""
+_ARITHMETIC = BY_NAME.keys() - COMPARISONS - {"matmul", "invert"}
+"""The operators of `init`."""
 
 
 @dataclass(frozen=True)
@@ -213,33 +214,29 @@ def _emit(expression: Expression, term: Term, array: Array, sizes: dict[str, int
     def walk(inner: Term) -> Term:
         return _emit(expression, inner, array, sizes, folder)
 
-    match term:
-        case Const(value=int() | float() | complex()):
-            return term
-        case Name(name=name) if name in sizes:
-            return Const(sizes[name])
-        case Name(name=name) if name in _MAKERS:
-            return walk(Apply(name, (), at=term.at))
-        case Name(name=name) if not term.carried:
-            drawn = (
-                "; an init draws with the experiment's seed, so it has no key: normal(0, 0.02)" if name in _KEYS else ""
-            )
-            hint = drawn or nearest(name, [*sizes, *_MAKERS]) or f"; an init is made of dims and {', '.join(_MAKERS)}"
-            raise expression.fault(f"no dim or function '{name}'{hint}", term)
-        case Apply(operation="negative" | "positive", spelled="operator"):
-            return mapped(term, walk)
-        case Apply(operation=operation, spelled="operator", operands=(_, _)) if operation not in _NO_ARITHMETIC:
-            emitted = mapped(term, walk)
-            if operation in ("divide", "floor_divide", "remainder") and _number(children(emitted)[1]) == 0:
-                # NumPy makes it 0, infinity or NaN, with a warning.
-                raise expression.fault("NumPy refuses it: division by zero", term)
-            return emitted
-        case Apply(spelled="call"):
-            return _emit_call(expression, term, array, walk, folder)
-        case Name(name=name) if (function := name.rpartition(".")[2]) in _MAKERS:
-            raise expression.fault(f"the functions of an init have no module: write {function}", term)
-        case _:
-            raise expression.fault("an init is made of numbers, dims, + - * / // % ** and its functions", term)
+    if calls(term):
+        return _emit_call(expression, term, array, walk, folder)
+    if operates(term, _ARITHMETIC):
+        emitted = mapped(term, walk)
+        if term.operation in ("divide", "floor_divide", "remainder") and _number(children(emitted)[1]) == 0:
+            # NumPy makes it 0, infinity or NaN, with a warning.
+            raise expression.fault("NumPy refuses it: division by zero", term)
+        return emitted
+    if isinstance(literal(term), int | float | complex):
+        return term
+    name = bare(term) or ""
+    if name in sizes:
+        return Const(sizes[name])
+    if name in _MAKERS:
+        return walk(Apply(name, (), at=term.at))
+    module, _, function = name.rpartition(".")
+    if module and function in _MAKERS:
+        raise expression.fault(f"the functions of an init have no module: write {function}", term)
+    if module or not name:
+        raise expression.fault("an init is made of numbers, dims, + - * / // % ** and its functions", term)
+    drawn = "; an init draws with the experiment's seed, so it has no key: normal(0, 0.02)" if name in _KEYS else ""
+    hint = drawn or nearest(name, [*sizes, *_MAKERS]) or f"; an init is made of dims and {', '.join(_MAKERS)}"
+    raise expression.fault(f"no dim or function '{name}'{hint}", term)
 
 
 _KEYS = ("key", "keys", "subkey", "rng", "rng_key", "PRNGKey")
@@ -289,13 +286,14 @@ def _emit_call(expression: Expression, call: Apply, array: Array, walk: Callable
     shape = Group(tuple(map(Const, array.shape)))
     if name == "load":
         (path,) = call.arguments
-        if not (isinstance(path, Const) and isinstance(path.value, str)):
+        written = literal(path)
+        if not isinstance(written, str):
             raise expression.fault("load takes a file name in quotes", call)
-        if "\0" in path.value:
+        if "\0" in written:
             raise expression.fault("no file has a NUL in its name", path)
-        if path.value.endswith(".npz"):
+        if written.endswith(".npz"):
             raise expression.fault("load takes one array, in a .npy file; a .npz file holds several", path)
-        file = (folder / path.value).resolve()
+        file = (folder / written).resolve()
         if (message := _unloadable(file)) is not None:
             raise expression.fault(message, path)
         return made(Const(str(file)))

@@ -16,7 +16,7 @@ from runner.graph.language.operations.arguments import AT
 from runner.graph.language.printing import text
 from runner.graph.language.python_source import is_compound
 from runner.graph.source import Frame
-from runner.graph.term import Apply, Group, Lambda, Listed, Name, Slice, Term, mapped
+from runner.graph.term import Name, Term, bare, calls, mapped, spelled
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,13 @@ class SourceText:
 
     def _shown(self, term: Term, *, alone: bool) -> Term:
         """The term with names that print as the source; `alone`: where an expression needs no parentheses."""
-        if isinstance(term, Name):
-            return Name(_enclosed(self.name(term.name), alone=alone or term not in self.spelled))
-        if isinstance(term, Apply | Group) and (source := self.spelled.get(term)) is not None:
+        if (name := bare(term)) is not None:
+            return Name(_enclosed(self.name(name), alone=alone or term not in self.spelled))
+        if (source := self.spelled.get(term)) is not None:
             return Name(_enclosed(source, alone=alone))
-        call = isinstance(term, Apply) and term.spelled == "call"
-        inside = call or isinstance(term, Group | Lambda | Listed | Slice)
+        inside = spelled(term) in ("call", None)
         # The array of an update is written before it, `x.at[0].set(y)`.
-        updated = term.operands[0] if isinstance(term, Apply) and term.operation.startswith(AT) else None
+        updated = term.operands[0] if calls(term) and term.operation.startswith(AT) else None
         return mapped(term, lambda part: self._shown(part, alone=inside and part is not updated))
 
 

@@ -1,12 +1,11 @@
 """Holds lines that a worker made, as data: terms and loops in their own names, without text.
 
 They are those of a function that it read from Python, or those that it derived. They cross to the process that asked as
-compact JSON: a name is a string, a number is itself, and any other term is a list that begins with what it is.
+compact JSON.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias, cast
 from runner.base import codec
 from runner.base.lazy import dataclass
 from runner.graph.model import LoopForm
-from runner.graph.term import Apply, Const, Group, Lambda, Listed, Name, Slice, Spelled, Term
+from runner.graph.term import Term, bare, elements, term_of, written
 from runner.graph.term import names as names_in
 
 TracedLine: TypeAlias = "TracedTerm | TracedLoop"
@@ -105,9 +104,8 @@ class TracedLines:
 
         A number replaces that of a loop's steps: `("scan", "repeat")`.
         """
-        if [*path] == ["result"]:
-            names = value.items if isinstance(value, Group) else (value,)
-            results = tuple(name.name for name in names if isinstance(name, Name))
+        if [*path] == ["result"] and not isinstance(value, int):
+            results = tuple(name for end in elements(value) or (value,) if (name := bare(end)) is not None)
             return replace(self, results=results) if len(results) == len(self.results) else None
         lines = _with_line(self.lines, path, value)
         return None if lines is None else replace(self, lines=lines)
@@ -215,64 +213,3 @@ def _loop(loop: TracedLoop) -> dict[str, Any]:
 def _loop_of(name: str, loop: dict[str, Any]) -> TracedLoop:
     carry, over = ({name: term_of(term) for name, term in loop[part].items()} for part in ("carry", "over"))
     return TracedLoop(name, codec.build(LoopForm, loop["form"]), _lines_of(loop["body"]), carry, over)
-
-
-def written(term: Term) -> Any:
-    """A term as data for JSON, without the places of its parts."""
-    match term:
-        case Name(name=name):
-            return name
-        case Const(value=value):
-            return _literal(value)
-        case Apply(operation=operation, operands=operands, named=named, spelled=spelled):
-            given = {name: written(operand) for name, operand in named}
-            return [spelled, operation, *map(written, operands), *([given] if given else ())]
-        case Group(items=items, kind=kind):
-            return [kind, *map(written, items)]
-        case Slice(lower=lower, upper=upper, step=step):
-            return ["slice", written(lower), written(upper), written(step)]
-        case Lambda(parameters=parameters, body=body):
-            return ["lambda", list(parameters), written(body)]
-        case Listed():
-            raise AssertionError(term)  # Only a user writes a comprehension.
-
-
-def _literal(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    if isinstance(value, str):
-        return ["text", value]
-    return ["ellipsis"] if value is ... else ["number", repr(value)]
-
-
-def term_of(data: Any) -> Term:
-    """Build a term from what `written` returns."""
-    if isinstance(data, str):
-        return Name(data)
-    if not isinstance(data, list):
-        return Const(data)
-    kind, *parts = cast("list[Any]", data)
-    match kind:
-        case "call" | "operator" | "index" | ".T" | "name":
-            return _apply_of(kind, parts)
-        case "tuple" | "list":
-            return Group(tuple(map(term_of, parts)), kind)
-        case "slice":
-            lower, upper, step = map(term_of, parts)
-            return Slice(lower, upper, step)
-        case "lambda":
-            return Lambda(tuple(parts[0]), term_of(parts[1]))
-        case "text":
-            return Const(parts[0])
-        case "ellipsis":
-            return Const(...)
-        case _:
-            # What repr writes, infinities and NaN among it.
-            return Const(complex(parts[0]) if "j" in parts[0] else float(parts[0]))
-
-
-def _apply_of(spelled: Spelled, parts: list[Any]) -> Term:
-    operation, *operands = parts
-    named: dict[str, Any] = operands.pop() if operands and isinstance(operands[-1], dict) else {}
-    given = tuple((name, term_of(operand)) for name, operand in named.items())
-    return Apply(operation, tuple(map(term_of, operands)), given, spelled)

@@ -6,6 +6,7 @@ refers to values by number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from types import EllipsisType
@@ -276,3 +277,67 @@ def names(term: Term) -> list[str]:
 def heads(term: Term) -> list[str]:
     """Like `names`, each up to its first dot: the names of values, sizes and repeats."""
     return [part.head for part in within(term) if isinstance(part, Name)]
+
+
+def written(term: Term) -> Any:
+    """A term as data for JSON, without the places of its parts.
+
+    A name is a string, a number is itself, and any other term is a list that begins with what it is.
+    """
+    match term:
+        case Name(name=name):
+            return name
+        case Const(value=value):
+            return _literal(value)
+        case Apply(operation=operation, operands=operands, named=named, spelled=spelled):
+            given = {name: written(operand) for name, operand in named}
+            return [spelled, operation, *map(written, operands), *([given] if given else ())]
+        case Group(items=items, kind=kind):
+            return [kind, *map(written, items)]
+        case Slice(lower=lower, upper=upper, step=step):
+            return ["slice", written(lower), written(upper), written(step)]
+        case Lambda(parameters=parameters, body=body):
+            return ["lambda", list(parameters), written(body)]
+        case Listed():
+            raise AssertionError(term)  # Only a user writes a comprehension.
+
+
+def _literal(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, str):
+        return ["text", value]
+    return ["ellipsis"] if value is ... else ["number", repr(value)]
+
+
+def term_of(data: Any) -> Term:
+    """Build a term from what `written` returns."""
+    if isinstance(data, str):
+        return Name(data)
+    if not isinstance(data, list):
+        return Const(data)
+    kind, *parts = cast("list[Any]", data)
+    match kind:
+        case "call" | "operator" | "index" | ".T" | "name":
+            return _apply_of(kind, parts)
+        case "tuple" | "list":
+            return Group(tuple(map(term_of, parts)), kind)
+        case "slice":
+            lower, upper, step = map(term_of, parts)
+            return Slice(lower, upper, step)
+        case "lambda":
+            return Lambda(tuple(parts[0]), term_of(parts[1]))
+        case "text":
+            return Const(parts[0])
+        case "ellipsis":
+            return Const(...)
+        case _:
+            # What repr writes, infinities and NaN among it.
+            return Const(complex(parts[0]) if "j" in parts[0] else float(parts[0]))
+
+
+def _apply_of(spelled: Spelled, parts: list[Any]) -> Term:
+    operation, *operands = parts
+    named: dict[str, Any] = operands.pop() if operands and isinstance(operands[-1], dict) else {}
+    given = tuple((name, term_of(operand)) for name, operand in named.items())
+    return Apply(operation, tuple(map(term_of, operands)), given, spelled)

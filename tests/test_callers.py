@@ -390,7 +390,7 @@ PLANS: dict[str, tuple[Callable[[], Any], str]] = {
     "a spec to hold": (planned(hold={"x": 3}), "hold['x']: 3 is not a PartitionSpec"),
     "a program": (
         planned(program="shard_map"),
-        "a plan is compiled as the programs auto and constraint; leave program out",
+        "a plan is compiled as the programs auto and constraint, or explicit; leave program out",
     ),
     "no key": (planned(nope=1), "nope\n  there is no key 'nope'; there are name"),
     "an argument within": (planned(planned=False), "there is no key 'planned'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import runner
@@ -146,6 +148,32 @@ def test_the_held_layout_of_an_operation_decides_that_of_its_weight(tmp_path: Pa
     best = _held({"dot_general.1": P(None, "model")}, tmp_path)
     assert "dot_general.1" not in [each.operation for each in best.constraints]
     assert best.in_specs[0]["up"] == P(None, "model")
+
+
+def _of_stated(function: Any, kind: AxisType, spec: P, folder: Path) -> Plan:
+    """The plan of a function that states a layout itself, on axes of a kind."""
+    mesh = jax.sharding.AbstractMesh(tuple(MESH.values()), tuple(MESH), axis_types=(kind,) * 2)
+    with jax.sharding.use_abstract_mesh(mesh):
+        return runner.plan(
+            functools.partial(function, spec=spec), (planned_step.shapes(), X), folder=folder / "run", quiet=True
+        )
+
+
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+def test_the_layouts_that_a_function_states_are_kept(kind: AxisType, tmp_path: Path) -> None:
+    function = planned_step.stated if kind is AxisType.Explicit else planned_step.constrained
+    over_rows = _of_stated(function, kind, P("data", None), tmp_path)
+    assert over_rows.in_specs[0]["up"] == P()
+    program = "explicit" if kind is AxisType.Explicit else "auto"
+    assert over_rows.compiled[program].status == "passed"
+
+
+def test_a_plan_that_the_types_refuse_says_where(tmp_path: Path) -> None:
+    """On Explicit axes a product whose sum is over several devices has to state its layout."""
+    over_columns = _of_stated(planned_step.stated, AxisType.Explicit, P(None, "model"), tmp_path)
+    assert over_columns.in_specs[0]["up"] == P(None, "model")
+    assert over_columns.status != "passed"
+    assert 'planned_step.py:49 return jnp.tanh(h) @ params["down"]: ShardingTypeError' in str(over_columns)
 
 
 def _held(hold: dict[str, Any], tmp_path: Path) -> Plan:

@@ -375,7 +375,7 @@ def plan(
     if "plan" in keys:
         raise ValueError("the keys of plan are arguments here: least, memory, seconds, candidates, verify")
     if "program" in keys:
-        raise ValueError("a plan is compiled as the programs auto and constraint; leave program out")
+        raise ValueError("a plan is compiled as the programs auto and constraint, or explicit; leave program out")
     wanted = {"least": least, "memory": memory, "seconds": seconds, "verify": verify}
     if mesh == "auto":
         mesh = _best_mesh(function, operands, devices, plan=wanted, **arguments)
@@ -440,19 +440,20 @@ def _planned(
     with _kept_objects():
         workers = Workers(copied.worker())
         try:
-            mapping = {"name": name, **called.keys, "program": ["auto", "constraint"], "report": True}
-            composed = _composed(mapping, (), None, where)
+            composed = _composed({"name": name, **called.keys, **_ON_AUTO, "report": True}, (), None, where)
             sources = replace(composed.sources, arguments=called.arguments)
+            arrays = {key: of for key, of in called.keys["constraints"].items() if key != _PRODUCTS}
             try:
                 try:
                     result = finished(composed.plain, where, sources, workers)
                 except InvalidExperiment as error:
-                    if error.fault.key != ("constraints", _PRODUCTS):
+                    without_products = error.fault.key == ("constraints", _PRODUCTS)
+                    if not without_products and called.keys["program"] != "explicit":
                         raise
-                    # The function has no products, so that the layouts of its arrays are the whole plan.
-                    constraints = {key: of for key, of in called.keys["constraints"].items() if key != _PRODUCTS}
-                    plain = {**composed.plain, "constraints": constraints}
-                    result = finished(plain, where, sources, workers)
+                    # A function without products, or one that JAX accepts on Explicit axes alone, which states the
+                    # layouts inside itself: those of its arrays are the whole plan.
+                    programs = _ON_AUTO if without_products else _ON_EXPLICIT
+                    result = finished({**composed.plain, **programs, "constraints": arrays}, where, sources, workers)
             except InvalidExperiment as error:
                 raise InvalidPlan(sources.report(error.fault)) from None
         except InvalidConfiguration as error:
@@ -461,6 +462,11 @@ def _planned(
             manifest.end(where)
             workers.close()
     return call_plan.of_finished(result, function, operands, called, where)
+
+
+_ON_AUTO: Mapping[str, Any] = {"program": ["auto", "constraint"]}
+_ON_EXPLICIT: Mapping[str, Any] = {"program": ["explicit"]}
+"""The programs of a plan, on Auto axes or on the caller's own."""
 
 
 class InvalidPlan(ValueError):

@@ -18,6 +18,7 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.experiment import remat
 from runner.experiment.open_layouts import Least
+from runner.experiment.program import Program
 from runner.graph.language.python_source import around_products
 from runner.graph.source import Frame
 from runner.programs.planning.plan import Alternative
@@ -129,7 +130,8 @@ def of_finished(
     compiled = {each.program: each for tried in finished.own for each in tried.programs if tried.candidate == best}
     worse = planning.request.memory is None and _is_worse(compiled, plan.least)
     if finished.own:
-        text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own))}{_PROGRAMS}\n"
+        programs = _EXPLICIT if planning.experiment.programs == (Program.EXPLICIT,) else _PROGRAMS
+        text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own))}{programs}\n"
         text += f"{_WORSE}\n" if worse else ""
     if finished.unverified is not None:
         text = f"{text.rstrip()}\n\n{finished.unverified}\n"
@@ -159,6 +161,9 @@ def of_finished(
 
 
 _PROGRAMS = "auto is your function with in_specs and out_specs alone; constraint has the layouts of products too"
+_EXPLICIT = (
+    "explicit is your function on Explicit axes with in_specs and out_specs; the plan keeps the layouts that it states"
+)
 """What the programs of the candidates are, of a call."""
 
 _WORSE = "with the layouts of products the program is worse than with the specs alone: diff() changes nothing"
@@ -206,11 +211,19 @@ class _Specs:
         }
         # Names of mesh axes in the function mean those of the plan's mesh, as where it was planned.
         mesh = self._experiment.mesh
-        abstract = self._jax.sharding.AbstractMesh(tuple(mesh.sizes.values()), tuple(mesh.sizes))
+        of_types = self._jax.sharding.AxisType
+        typed = any(program.typed for program in self._experiment.programs)
+        types = tuple(of_types.Explicit if typed and axis in mesh.explicit else of_types.Auto for axis in mesh.axes)
+        abstract = self._jax.sharding.AbstractMesh(mesh.shape, mesh.axes, axis_types=types)
+        operands = self._jax.tree.map(self._without_layout, operands)
         with self._jax.sharding.use_abstract_mesh(abstract), AUTO.saving(self._saved):
             shapes = self._jax.eval_shape(function, *operands)
         leaves, structure = self._jax.tree.flatten(shapes)
         return self._jax.tree.unflatten(structure, outputs.values()) if len(leaves) == len(outputs) else outputs
+
+    def _without_layout(self, leaf: Any) -> Any:
+        """A leaf's type without the caller's mesh, which may be another than the plan's."""
+        return self._jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf
 
     def constraints(self) -> Iterator[LineConstraint]:
         """Yield the layouts of products that were open, with their lines."""

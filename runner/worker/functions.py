@@ -102,12 +102,18 @@ _FEW = 16
 
 
 def traced(
-    definition: Mapping[str, Any], folder: Path, into: Path, *, values: bool = True, apart: Collection[str] = ()
+    definition: Mapping[str, Any],
+    folder: Path,
+    into: Path,
+    *,
+    values: bool = True,
+    apart: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """The definition with its imports read; relative paths are below `folder`, and arrays are saved in `into`.
 
     - `values`: whether the values of trees are needed too, or only their shapes.
-    - `apart`: the patterns of `constraints` for which each value inside a call gets a key of its own.
+    - `apart`: of a plan, the patterns of `constraints` for which each value inside a call gets a key of its own. The
+      layouts that functions state themselves are then constraints too.
 
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
@@ -116,7 +122,7 @@ def traced(
         # A function that another module has jitted would not ask the policy again.
         calls.clear_caches()
         AUTO.saved = definition["remat"]
-    return _FunctionReader(definition, folder, into, values, frozenset(apart)).done()
+    return _FunctionReader(definition, folder, into, values, None if apart is None else frozenset(apart)).done()
 
 
 @dataclass
@@ -125,7 +131,9 @@ class _FunctionReader:
     folder: Path
     into: Path
     valued: bool
-    apart: frozenset[str] = frozenset()
+    apart: frozenset[str] | None = None
+    stated: dict[str, Spec] = field(default_factory=dict[str, Spec])
+    """The layouts that functions state themselves, by the paths of the values inside the calls."""
     preamble: list[str] = field(default_factory=list[str])
     trees: dict[str, Tree] = field(default_factory=dict[str, Tree])
     arrays: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -771,6 +779,9 @@ class _FunctionReader:
                 self.inside.setdefault(f"{where}/{path}")
             return self._constraint(f"{where}/{path}") is not None
 
+        def states(layouts: Mapping[str, Spec]) -> None:
+            self.stated |= {f"{where}/{path}": spec for path, spec in layouts.items()}
+
         reference = self.references.get(call.function)
         read_in = space if reference is None else self._referring(reference, call, space)
         # A reference may have the name of what it stands for.
@@ -794,7 +805,8 @@ class _FunctionReader:
                     check_vma=self.probe.check_vma,
                     references=inside,
                     taken=self._taken_inside,
-                    marks=marks if not local and self._mapping("constraints") else None,
+                    marks=marks if not local and (self._mapping("constraints") or self.apart is not None) else None,
+                    states=None if local or self.apart is None else states,
                 )
             return lines, result[0]
 
@@ -1119,9 +1131,11 @@ class _FunctionReader:
 
     def _constraint(self, path: str) -> str | None:
         """The key of the constraint on a path inside a call: the first pattern that matches it, or the path itself."""
+        if path in self.stated:
+            return path
         patterns = (each for each in self.constrained if fits(each, path) and _is_numbered(each) == _is_numbered(path))
         pattern = next(patterns, None)
-        return path if pattern in self.apart else pattern
+        return path if pattern in (self.apart or ()) else pattern
 
     def _check_named(self) -> None:
         """Refuse constraints on names that no line, array or tree has, with what they may name instead."""
@@ -1148,8 +1162,8 @@ class _FunctionReader:
             leaves = [leaf for leaf, path in self.paths.items() if fits(pattern, path)]
             for leaf in leaves:
                 specs.setdefault(leaf, spec)
-            if pattern in self.apart:
-                specs |= {path: spec for path in sorted(used) if fits(pattern, path)}
+            if pattern in (self.apart or ()):
+                specs |= {path: spec for path in sorted(used - {*self.stated}) if fits(pattern, path)}
             if pattern in used:
                 specs[pattern] = spec
             elif not any(fits(pattern, path) for path in (*used, *self.inside, *self.paths.values())):
@@ -1159,7 +1173,8 @@ class _FunctionReader:
                 if not self.inside:
                     message += "; a value inside is named by jax.named_scope, or jax.ad_checkpoint.checkpoint_name"
                 raise invalid(("constraints", pattern), message)
-        return specs | self._of_trees("constraints")
+        stated = {path: spec.json() for path, spec in self.stated.items() if path in used}
+        return specs | stated | self._of_trees("constraints")
 
     def _of_outputs(
         self, name: str, tree: Tree, asked: Mapping[str, list[Any] | None]

@@ -39,7 +39,7 @@ from runner.graph.source import Frame
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Term, within
 from runner.programs.derivation.terms import built, constant, indexed
 from runner.worker import calls
-from runner.worker.marks import marked, unmarked
+from runner.worker.marks import marked, stated, unmarked
 from runner.worker.primitives import collectives
 from runner.worker.primitives.application import (
     REFERENCE,
@@ -130,6 +130,7 @@ def read(
     references: Mapping[str, Callable[..., Any]] | None = None,
     taken: Iterable[str] = (),
     marks: Callable[[str], bool] | None = None,
+    states: Callable[[Mapping[str, Spec]], object] | None = None,
     unread: bool = False,
 ) -> FunctionLines:
     """The lines of a function of arrays, which it takes by position in the order of `operands`.
@@ -143,6 +144,7 @@ def read(
       `custom_jvp` or `custom_vjp`, a kernel, a callback. They take the same arrays by position.
     - `taken`: names that lines may not have.
     - `marks`: whether the value with a path inside the function gets a line of its own; only for whole arrays.
+    - `states`: receives the layouts that the function's own code states, by path, before `marks` is asked.
     - `unread`: whether values that the user's lines compute, and that nothing reads, have lines too, and regions all
       their inputs: a mistake leaves such values.
 
@@ -154,7 +156,7 @@ def read(
     ]
     reader = _Reader({*operands, *taken}, mesh, frozenset(manual), unread=unread)
     if mesh is None or not manual:
-        return _lines(function, {**operands}, structs, reader, references or {}, marks)
+        return _lines(function, {**operands}, structs, reader, references or {}, marks, states)
     readings: list[FunctionLines] = []
     over = [sorted((varying or {}).get(name, ())) for name in operands]
 
@@ -201,10 +203,13 @@ def _lines(
     reader: _Reader,
     references: Mapping[str, Callable[..., Any]],
     marks: Callable[[str], bool] | None = None,
+    states: Callable[[Mapping[str, Spec]], object] | None = None,
     *,
     follows: bool = False,
 ) -> FunctionLines:
     closed = calls.make_jaxpr(function)(*types)
+    if states is not None:
+        states(stated(closed))
     if marks is not None:
         closed = marked(closed, marks)
     typed = tuple(zip(operands, types, strict=True)) if follows else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -358,6 +359,37 @@ def _with_own_lines(rule: Callable[..., Any]) -> Callable[..., Any]:
 def asks_for_collective(source: Any) -> bool:
     """Whether an equation comes from a call of JAX's functions of collectives and casts: `psum`, `pcast`, …"""
     return any(frame.file_name.endswith(_PARALLEL) for frame in source.traceback.frames) if source.traceback else False
+
+
+def stated_spec(equation: Any) -> Any:
+    """The PartitionSpec that the user's own code gives an equation's value; None if it states none.
+
+    A `reshard` that JAX makes around a function of its own has the layout of an operand.
+    """
+    name = equation.primitive.name
+    sharding = equation.params.get(_STATING[name]) if name in _STATING else None
+    if sharding is None or (name in _CALLED_FOR and not _is_called_for(equation.source_info, _CALLED_FOR[name])):
+        return None
+    return getattr(sharding, "spec", None)
+
+
+_STATING = {
+    "dot_general": "out_sharding",
+    "reshape": "sharding",
+    "reshard": "dst_sharding",
+    "sharding_constraint": "sharding",
+}
+"""The parameters in which JAX keeps the layout that a call states, by primitive."""
+
+_CALLED_FOR = {"reshard": "reshard", "sharding_constraint": "with_sharding_constraint"}
+"""The functions that users call for a primitive which JAX also adds."""
+
+
+def _is_called_for(source: Any, function: str) -> bool:
+    """Whether an equation comes from a call of a function of JAX's in the user's code."""
+    frames: list[Any] = source.traceback.frames if source.traceback else []
+    calls = itertools.pairwise(frames)
+    return any(inner.function_name == function and is_own(caller.file_name) for inner, caller in calls)
 
 
 _PARALLEL = os.path.join("jax", "_src", "lax", "parallel.py")

@@ -41,3 +41,15 @@ def gradients(params, x):
 
 def mapped(params, x):
     return jnp.mean(jax.vmap(lambda row: row @ params["up"])(x) ** 2)
+
+
+def stated(params, x, spec):
+    # JAX accepts it on Explicit axes alone.
+    h = jnp.einsum("bd,df->bf", x, params["up"], out_sharding=spec)
+    return jnp.tanh(h) @ params["down"]
+
+
+def constrained(params, x, spec):
+    # JAX accepts it on Auto axes alone.
+    h = jax.lax.with_sharding_constraint(x @ params["up"], spec)
+    return jnp.tanh(h) @ params["down"]

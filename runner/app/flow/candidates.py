@@ -8,6 +8,7 @@ from runner.app.flow.filled_layouts import Planning
 from runner.app.flow.planning import Tried, exceeds
 from runner.base.words import bytes_text
 from runner.experiment import remat
+from runner.reports.show.console import say_all
 from runner.reports.show.plan_layouts import amount, differing, layout_texts
 from runner.reports.show.plan_table import show_table
 from runner.reports.show.table import Table, status_cell
@@ -39,6 +40,10 @@ def show(planning: Planning, tried: Sequence[Tried]) -> None:
     ]
     head = ("candidate", "planned", "program", "status", "sent", *(["estimate"] if timed else []), "memory")
     show_table(Table(head, rows, beneath=beneath))
+    for each in tried:
+        for program in each.programs:
+            if program.error is not None:
+                say_all(f"{each.by_hand or each.folder}: {program.error}".splitlines())
 
 
 def _saves(tried: Tried, planning: Planning) -> str:

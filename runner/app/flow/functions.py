@@ -35,14 +35,14 @@ def traced(
     meanwhile: Callable[[], object] = lambda: None,
     *,
     values: bool = True,
-    apart: Collection[str] = (),
+    apart: Collection[str] | None = None,
     tell: Callable[[str], None] = lambda shown: None,
 ) -> Mapping[str, Any]:
     """The configuration with the lines of the functions that it imports, if it does; files are left in `into`.
 
     The other keys are validated before any of the user's code runs; `meanwhile` is called while it runs. `values`:
-    whether the values of trees are needed, or only their shapes, which take no memory. `apart`: the patterns of
-    `constraints` for which each value inside a call gets a key of its own. `tell` receives what takes time. Raises
+    whether the values of trees are needed, or only their shapes, which take no memory. `apart`: of a plan, the patterns
+    of `constraints` for which each value inside a call gets a key of its own. `tell` receives what takes time. Raises
     `InvalidExperiment` for what cannot be imported or read, and `WorkerEnded`.
     """
     if not imports(config):
@@ -57,7 +57,7 @@ def traced(
     folder = beside(whole, sources)
     assert folder is not None
     task = {**job(experiment, into, folder, str(into)), "definition": whole}
-    task |= {"trace": "values" if values else "shapes", "apart": sorted(apart)}
+    task |= {"trace": "values" if values else "shapes", "apart": None if apart is None else sorted(apart)}
     events = workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout, tell=tell)
     meanwhile()
     # Most experiments import nothing.

@@ -212,8 +212,11 @@ def _written_otherwise(
 ) -> Iterator[Tried]:
     """Yield the best candidate written in other ways, until one costs what the model says.
 
-    They are the arrays' layouts alone, and the derived lines of one device.
+    They are the arrays' layouts alone, and the derived lines of one device; of functions on Explicit axes there are
+    none.
     """
+    if _is_typed(planning):
+        return
     candidate, number = best.candidate, sum(each.by_hand is None for each in tried)
     known = {compiled.program for compiled in best.programs}
     ways = {Program.AUTO: "without the layouts of lines", Program.DERIVED: "by the lines of one device"}
@@ -229,10 +232,11 @@ def _written_otherwise(
 
 
 def _simplest(planning: Planning, folder: Path, attempt: Callable[..., Tried]) -> Compiled:
-    """Return the simplest layouts as compiled: what was open is replicated, and lines are left to the compiler."""
+    """Return the simplest layouts as compiled: what was open is replicated, lines are left to what compiles them."""
     best = planning.plan.best
     bare = replace(best, layouts={key: Spec([()] * len(spec)) for key, spec in best.layouts.items()}, constraints={})
-    return attempt(planning, bare, folder / "simplest", programs=(Program.AUTO.value,)).programs[0]
+    program = Program.EXPLICIT if _is_typed(planning) else Program.AUTO
+    return attempt(planning, bare, folder / "simplest", programs=(program.value,)).programs[0]
 
 
 def _candidates(planning: Planning) -> list[Candidate]:
@@ -261,6 +265,12 @@ def _same_programs(planning: Planning, a: Candidate, b: Candidate) -> bool:
 def _programs(planning: Planning) -> Sequence[Program]:
     experiment = planning.experiment
     return experiment.programs if experiment.chosen else _PROGRAMS
+
+
+def _is_typed(planning: Planning) -> bool:
+    """Return whether functions are compiled on Explicit axes alone, where they may state layouts."""
+    functions = planning.experiment.imports.functions
+    return bool(functions) and all(program is Program.EXPLICIT for program in _programs(planning))
 
 
 def _is_of_limit(compiled: Compiled) -> bool:

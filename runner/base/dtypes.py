@@ -36,6 +36,9 @@ NAMES = (*_NUMPY, *_ML_DTYPES)
 WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
 """The dtypes that JAX has only with `jax_enable_x64`."""
 
+NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
+"""The integers of which a byte holds several: Python numbers are not promoted to them."""
+
 
 @dataclass(frozen=True)
 class DType:
@@ -78,6 +81,11 @@ class DType:
 
 WEAK = "weak "
 """What comes before the dtype of a value of JAX's weak type, which takes the dtype of what it is combined with."""
+
+
+def is_inexact(name: str) -> bool:
+    """Whether it names a dtype of floats or of complex numbers."""
+    return name in NAMES and dtype(name).kind in ("float", "complex")
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.base.layout import Layout, Mesh, Spec
-from runner.base.untyped import is_list
+from runner.base.untyped import leaves
 from runner.experiment.config import schema
 from runner.experiment.config.specs import axes as spec_axes
 from runner.experiment.forms import AXIS_TYPES, DEVICE, as_written, check, choices, yaml_hint
@@ -84,16 +84,12 @@ def _read_devices(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     if given not in ((math.prod(shape),), shape):
         raise invalid(key, f"{size_text(given)} devices, but the mesh has {size_text(shape)}")
     positions: dict[int, int] = {}
-    for i, number in enumerate(_flat(value)):
+    for i, number in enumerate(leaves(value)):
         check(number, key, DEVICE)
         if number in positions:
             raise invalid(key, f"device {number} appears twice in the mesh, at {positions[number]} and at {i}")
         positions[number] = i
     return tuple(positions)
-
-
-def _flat(value: Any) -> list[Any]:
-    return [number for entry in value for number in _flat(entry)] if is_list(value) else [value]
 
 
 def read_manual(axes: Any, mesh: Mesh) -> tuple[str, ...]:

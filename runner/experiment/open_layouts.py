@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from runner.base.faults import Key, invalid
 from runner.base.invocation import invocation
 from runner.base.lazy import dataclass
-from runner.base.untyped import is_list, is_mapping, leaves
+from runner.base.untyped import is_mapping, leaves
 from runner.experiment import enumeration, remat, topology
 from runner.experiment.config import schema
 from runner.experiment.forms import AUTO, check
@@ -24,6 +24,15 @@ _UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12} | {
     f"{prefix}iB": 1024.0**power for power, prefix in enumerate("KMGT", start=1)
 }
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([kKMGT]?i?B)?\s*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineCost:
+    """The cost of a part (`what`) of a line in a plan, in the unit of what it minimizes."""
+
+    line: str
+    what: str
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,7 @@ def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
     axes = mesh["axes"]
     check(axes, ("mesh", "axes"))
     if mesh["devices"] is not None:
-        devices = len(_numbers(mesh["devices"]))
+        devices = len([*leaves(mesh["devices"])])
     elif target["topology"] is not None:
         devices = topology.parse(target["topology"], target["platform"], target["slices"]).devices
     elif target["devices"] is not None:
@@ -86,10 +95,6 @@ def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
 
 
 _WORDS = re.compile(r"\w+")
-
-
-def _numbers(devices: Any) -> list[Any]:
-    return [number for device in devices for number in _numbers(device)] if is_list(devices) else [devices]
 
 
 def keys(config: Mapping[str, Any]) -> Iterator[Key]:

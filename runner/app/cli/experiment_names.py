@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from runner.app.cli.arguments import VALUED, folders
 from runner.app.cli.subcommands import SUBCOMMANDS
 from runner.base.invocation import invocation
+from runner.base.words import shown
 from runner.experiment.config.folders import InvalidName, conf_folder, file_of, located
 from runner.experiment.config.quoting import in_quotes
 
@@ -64,7 +64,7 @@ def with_experiment(
     if len(options) > 1 and not known.multirun and not any(each.startswith("hydra.mode=") for each in overrides):
         raise InvalidName(f"command line: {named[0]}\n  these are several experiments: add -m to run them all")
     override = f"+{_GROUP}{','.join(map(_quoted, options))}"
-    flags = [] if known.config_dir or folder is None or _is_own(folder) else ["--config-dir", _relative(folder)]
+    flags = [] if known.config_dir or folder is None or _is_own(folder) else ["--config-dir", shown(folder)]
     at = _place(arguments, named[0])
     return (
         [*flags, *arguments[:at], override, *arguments[at + 1 :]],
@@ -183,12 +183,6 @@ def _place(arguments: Sequence[str], word: str) -> int:
 
 def _is_own(folder: Path) -> bool:
     return folder.resolve() == conf_folder().resolve()
-
-
-def _relative(folder: Path) -> str:
-    """Return the path of a folder relative to the working directory, or the folder itself if it is outside."""
-    relative = os.path.relpath(folder)
-    return str(folder) if relative.startswith("..") else relative
 
 
 def _quoted(option: str) -> str:

@@ -14,16 +14,13 @@ from runner.base.layout import distinct, first_holders
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.checks.reference.rounded import Machine, Rounded, plain, rounded
-from runner.graph.language.counterparts.promotion import Weak, strong
+from runner.graph.language.counterparts.promotion import NARROWED, Weak, strong
 
 ANY = -1
 """The part number that stands for all parts without one."""
 
 Floats = Mapping[str, Mapping[int, str]]
 """JAX's float dtypes, and its weak types, in a section: for each line (`ring/body/acc`), by the number of the part."""
-
-_NARROW: dict[np.dtype, np.dtype] = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
-_NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Arithmetic:
             return value
         if isinstance(value, Rounded) and kind in (None, value.kind) and self.kind is None:
             return value
-        if value.dtype.kind not in "fcV" or value.dtype.name in _NARROW_INTEGERS:
+        if value.dtype.kind not in "fcV" or value.dtype.name in dtypes.NARROW_INTEGERS:
             return widen(value, x64)
         kind = self.kind or kind or "float32"
         is_complex = value.dtype.kind == "c"
@@ -94,10 +91,10 @@ def widen(value: Any, x64: bool) -> Any:
         return value
     dtype = value.dtype
     if dtype.kind in "biu":
-        return value.astype(_NARROW[dtype]) if not x64 and dtype in _NARROW else value
+        return value.astype(NARROWED[dtype]) if not x64 and dtype in NARROWED else value
     if dtype.kind == "c":
         return value.astype(np.complex128, copy=False)
-    if dtype.name in _NARROW_INTEGERS:
+    if dtype.name in dtypes.NARROW_INTEGERS:
         return value.astype(np.int8 if dtype.name.startswith("int") else np.uint8)
     return value.astype(np.float64, copy=False)
 

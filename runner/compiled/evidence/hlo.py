@@ -62,6 +62,9 @@ SILENT = frozenset(
 STARTED = ("async-start", "call-start", "custom-call-start")
 """Opcodes that start a computation which runs beside the instructions after it: on a TPU's SparseCore, for example."""
 
+CALLING = ("while", "conditional", "call", *STARTED)
+"""Opcodes that only do the work of the computations that they run, which execute as separate instructions."""
+
 GOING_ON = {f"{start.removesuffix('-start')}-{end}" for start in STARTED for end in ("update", "done")}
 """Opcodes of what was started: it goes on, it is done."""
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from runner.compiled.evidence.work import ModuleWork
 
 
+REDUCING = ("all-reduce", "reduce-scatter")
+"""The kinds of collectives that combine values of several devices."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Between:
     """For a collective that the compiler inserted, the lines whose values it reads, and those that read its result."""

@@ -16,15 +16,12 @@ from runner.base.executions import ends, text
 from runner.base.grouping import by_key
 from runner.compiled.evidence import planes, timeline
 from runner.compiled.evidence.collectives import Collectives
-from runner.compiled.evidence.hlo import STARTED, Instruction, Module
+from runner.compiled.evidence.hlo import CALLING, Instruction, Module
 from runner.compiled.evidence.model import Collective, Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
 from runner.compiled.evidence.nodes import Attribution, OperationOrigin, served
 from runner.compiled.evidence.planes import Event, Recorded
 from runner.compiled.evidence.timeline import Covered, Flight, Timeline, complete, with_runs
 from runner.link.events import RunTimes
-
-_CALLS = ("while", "conditional", "call", *STARTED)
-"""Opcodes of instructions whose called computations execute as separate instructions."""
 
 _FREE = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitcast"})
 """Opcodes that take no time in a fusion."""
@@ -85,7 +82,7 @@ class _PlaneReader:
         self._executed = sorted({(event.device, event.run) for event in self._events})
         self._runs_numbered = all(run >= 0 for _, run in self._executed)
         self._unknown = list(recorded.unknown)
-        around = [name for name, instruction in self._instructions.items() if instruction.opcode in _CALLS]
+        around = [name for name, instruction in self._instructions.items() if instruction.opcode in CALLING]
         self._timeline = Timeline(self._events, collectives.carriers, frozenset(around))
 
     def read(self, folder: str, runs: int | None = None, run_s: RunTimes | None = None) -> Profile:
@@ -149,11 +146,11 @@ class _PlaneReader:
                 within[name] = frozenset()
                 computation = module.computations.get(name)
                 instructions = computation.instructions.values() if computation else ()
-                inner = (of_computation(c) for i in instructions if i.opcode in _CALLS for _, c in i.called)
+                inner = (of_computation(c) for i in instructions if i.opcode in CALLING for _, c in i.called)
                 within[name] = frozenset(i.name for i in instructions).union(*inner)
             return within[name]
 
-        calling = [i for i in self._instructions.values() if i.opcode in _CALLS]
+        calling = [i for i in self._instructions.values() if i.opcode in CALLING]
         return {i.name: frozenset().union(*(of_computation(name) for _, name in i.called)) for i in calling}
 
     def _lines(self, instruction: Instruction) -> tuple[OperationOrigin, ...]:

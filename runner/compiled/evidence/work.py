@@ -18,7 +18,7 @@ from runner.base.executions import Range
 from runner.base.lazy import dataclass
 from runner.compiled.evidence import library_products, opcodes
 from runner.compiled.evidence.counts import Counts
-from runner.compiled.evidence.hlo import STARTED, Computation, Instruction, Module, Shape
+from runner.compiled.evidence.hlo import CALLING, Computation, Instruction, Module, Shape
 from runner.compiled.evidence.narrow import WIDE, NarrowFloats, product, share
 from runner.compiled.evidence.nodes import Attribution, served
 from runner.compiled.evidence.opcodes import IDLE, kind_of, target_of
@@ -27,9 +27,6 @@ Kind = tuple[str, str]
 """What a product multiplies, and how precisely: `("float32", "highest")`."""
 
 IN_BRANCHES = "the lines of a branch count as if it were always taken: a run may take less"
-
-_CALLING = ("while", "conditional", "call", *STARTED)
-"""Instructions that only do the work of the computations that they run."""
 
 _PASSED = IDLE - {"copy", "iota"}
 """Opcodes that neither read nor write memory."""
@@ -104,7 +101,7 @@ class _WorkReader:
         visited.add(computation.name)
         for instruction in computation.instructions.values():
             yield computation, instruction
-            if instruction.opcode in _CALLING:
+            if instruction.opcode in CALLING:
                 for _, name in instruction.called:
                     if name in self._module.computations:
                         yield from self._run(self._module.computations[name], visited)
@@ -113,7 +110,7 @@ class _WorkReader:
         opcode = instruction.opcode
         if opcode in _AHEAD:
             self._ahead += times * self._copied(computation, instruction)
-        if opcode in _PASSED or opcode in _CALLING or kind_of(instruction) or opcode.endswith(("-start", "-done")):
+        if opcode in _PASSED or opcode in CALLING or kind_of(instruction) or opcode.endswith(("-start", "-done")):
             return
         inside = list(self._inside(instruction)) if opcode == "fusion" else []
         flops: dict[Kind, float] = {}

@@ -10,7 +10,7 @@ from dataclasses import field
 
 from runner.base.grouping import by_key
 from runner.base.lazy import dataclass
-from runner.compiled.evidence.hlo import GOING_ON, STARTED, Computation, Instruction, Module
+from runner.compiled.evidence.hlo import CALLING, GOING_ON, Computation, Instruction, Module
 
 _PASSED = frozenset(
     {"bitcast", "tuple", "get-tuple-element", "opt-barrier", "while", "copy-done"}
@@ -21,7 +21,6 @@ _PASSED = frozenset(
 """Opcodes whose result lies where an operand lies; a parameter lies where the caller has it."""
 
 _UPDATING = frozenset({"dynamic-update-slice", "scatter"})
-_RUNNING = frozenset({"while", "call", "conditional", *STARTED})
 
 
 @dataclass
@@ -75,7 +74,7 @@ class Living:
 
     def _inner(self, instruction: Instruction) -> Moment:
         """The largest moment of the computations that an instruction runs."""
-        if instruction.opcode not in _RUNNING:
+        if instruction.opcode not in CALLING:
             return Moment()
         moments = [
             self._of(self._module.computations[name])

@@ -11,11 +11,9 @@ from runner.base.grouping import by_key
 from runner.base.layout import Mesh
 from runner.base.lazy import dataclass
 from runner.compiled.evidence import groups
-from runner.compiled.evidence.model import Collective, MergedPart
+from runner.compiled.evidence.model import REDUCING, Collective, MergedPart
 from runner.compiled.why import needs
 from runner.graph.sharding.propagation import Planned, PlannedCollective
-
-_REDUCING = ("all-reduce", "reduce-scatter")
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Matching:
         ]
         if compiled.kind == "collective-permute":
             # A permute never replaces a sum: it moves values that other devices need.
-            there = [planned for planned in there if planned.kind not in _REDUCING]
+            there = [planned for planned in there if planned.kind not in REDUCING]
         over = [planned for planned in there if needs.axes_of(planned) & set(compiled.axes or ())] or there
         return [planned for planned in over if moves(planned, compiled)] or over
 
@@ -187,12 +185,12 @@ def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[s
     """Whether a planned collective belongs to one of these lines, or moves the value that the compiled one moves."""
     if planned.line in lines or _asking(planned) in lines or planned.stated_in in lines:
         return True
-    return planned.kind not in _REDUCING and compiled.between is not None and planned.of in compiled.between.source
+    return planned.kind not in REDUCING and compiled.between is not None and planned.of in compiled.between.source
 
 
 def moves(planned: PlannedCollective, compiled: Collective) -> bool:
     """Whether the compiled one may move the planned one's value; values made within a line have no name."""
-    if planned.kind in _REDUCING or compiled.between is None or set(compiled.between.source) <= set(compiled.nodes):
+    if planned.kind in REDUCING or compiled.between is None or set(compiled.between.source) <= set(compiled.nodes):
         return True
     return not {planned.of, _asking(planned)}.isdisjoint(compiled.between.source) or planned.of == planned.line
 

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.words import listed
-from runner.compiled.evidence.model import Collective
+from runner.compiled.evidence.model import REDUCING, Collective
 from runner.experiment.model import Array, Experiment, Section
 from runner.experiment.program import Program
 from runner.graph.language.lines import expressions
@@ -154,7 +154,7 @@ def of_collective(
     place, the purpose of that one.
     """
     there = next((operation for operation in operations if operation.number == planned.needed_by), None)
-    if planned.kind in ("all-reduce", "reduce-scatter"):
+    if planned.kind in REDUCING:
         return _summed(planned, there, axes or axes_of(planned), index)
     return _laid_out(planned, there, index, gathered=kind == "all-gather")
 
@@ -192,7 +192,7 @@ _TAKEN = {"all-gather": "all of {dims} of {name}", "all-to-all": "{name} sharded
 
 def of_values(compiled: Collective, plan: Planned, index: Keys) -> Need | None:
     """Why a collective moves its value: the layouts of its sources; None if unknown."""
-    if compiled.between is None or compiled.kind in ("all-reduce", "reduce-scatter"):
+    if compiled.between is None or compiled.kind in REDUCING:
         return None
     source, to = compiled.between.source, compiled.between.to
     # What computes a value does not need it moved.
@@ -446,7 +446,7 @@ def before_moves(operations: Sequence[PlannedOperation], moved: Sequence[Planned
     """Operations with the layouts that their operands have before the planned collectives move them."""
     into: dict[int, list[PlannedCollective]] = {}
     for planned in moved:
-        if planned.needed_by is not None and planned.kind not in ("all-reduce", "reduce-scatter"):
+        if planned.needed_by is not None and planned.kind not in REDUCING:
             into.setdefault(planned.needed_by, []).append(planned)
 
     def lying(value: PlannedValue, number: int) -> PlannedValue:

@@ -11,7 +11,7 @@ from runner.base.grouping import by_key
 from runner.base.layout import Mesh, Spec
 from runner.base.words import bytes_text, listed
 from runner.compiled.evidence import words
-from runner.compiled.evidence.model import Collective, MergedPart, Reason
+from runner.compiled.evidence.model import REDUCING, Collective, MergedPart, Reason
 from runner.compiled.why import needs
 from runner.compiled.why.matching import Matching
 from runner.compiled.why.needs import Keys, Need
@@ -145,7 +145,7 @@ class _Inserted:
 
     def _left(self, compiled: Collective, lines: Sequence[str]) -> list[Need]:
         """The needs of operations of these lines that the plan leaves to the partitioner."""
-        reducing = compiled.kind in ("all-reduce", "reduce-scatter")
+        reducing = compiled.kind in REDUCING
         there = [
             operation
             for operation in [*self._plan.operations, *(self._unmoved if reducing else ())]
@@ -182,7 +182,7 @@ class _Inserted:
         """The need of the one operation that reads a value of the moved one's size, which another line may make."""
         axes = frozenset(compiled.axes or ())
         needs_of: dict[str, Need] = {}
-        for operation in self._plan.operations if compiled.kind not in ("all-reduce", "reduce-scatter") else ():
+        for operation in self._plan.operations if compiled.kind not in REDUCING else ():
             if operation.gradient == compiled.gradient and self._takes(operation, compiled):
                 need = self._own_need(operation, axes)
                 needs_of |= {} if need is None else {need.text: need}

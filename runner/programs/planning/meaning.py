@@ -243,12 +243,12 @@ class Meanings:
         updated = set[int]()
         for at in self._inputs:
             like = [end for end in ends if tensors[end].shape == tensors[at].shape]
-            if _is_float(tensors[at].dtype) and any(
+            if dtypes.is_inexact(tensors[at].dtype) and any(
                 self.groups.of_tensor(end) == self.groups.of_tensor(at) for end in like
             ):
                 updated.add(at)
         used = {at for at in self._inputs if self._spread([at]) & self._operands()}
-        floats = {at for at in used if _is_float(tensors[at].dtype)}
+        floats = {at for at in used if dtypes.is_inexact(tensors[at].dtype)}
         # A step returns all weights; a residual block returns what it was given.
         return updated if len(floats & updated) * 2 > len(floats) else set()
 
@@ -265,7 +265,7 @@ class Meanings:
         uses = self._operands() | set(self._tables())
         learned = self._learned()
         for at in self._inputs:
-            if not _is_float(self._layable.tensors[at].dtype):
+            if not dtypes.is_inexact(self._layable.tensors[at].dtype):
                 continue
             alone = self._alone(at)
             # The gradient of a kernel is a convolution, whose windows move along the positions in the kernel.
@@ -529,10 +529,6 @@ def _steps(layable: Layable) -> Iterator[tuple[tuple[int, ...], tuple[int, ...],
 
 def _factors(dimensions: Dimensions) -> frozenset[int]:
     return frozenset(factor for factors in dimensions for factor in factors)
-
-
-def _is_float(dtype: str) -> bool:
-    return dtype in dtypes.NAMES and dtypes.dtype(dtype).kind in ("float", "complex")
 
 
 def _is_curved(called: str) -> bool:

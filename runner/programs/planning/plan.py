@@ -12,7 +12,7 @@ from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.compiled.estimate.prices import SCATTERED, Bytes, EstimatedSeconds, Prices
 from runner.experiment.model import Experiment
-from runner.experiment.open_layouts import Least
+from runner.experiment.open_layouts import Least, LineCost
 from runner.programs.derivation.scopes import NotDerived
 from runner.programs.planning import clock
 from runner.programs.planning.costs import costs_more, costs_the_same
@@ -49,15 +49,6 @@ class NoPlan(Exception):
     def __init__(self, message: str, least: float | None = None) -> None:
         super().__init__(message)
         self.least = least
-
-
-@dataclass(frozen=True, kw_only=True)
-class LineCost:
-    """The cost of a part (`what`) of a line, in the plan's unit."""
-
-    line: str
-    what: str
-    cost: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -353,7 +353,7 @@ def _differentiate(experiment: Experiment, layable: Layable) -> None:
     if of is None:
         return
     first = {name: at for at, tensor in reversed(list(enumerate(layable.tensors))) if (name := tensor.name)}
-    floats = {at for at, tensor in enumerate(layable.tensors) if _is_float(tensor.dtype)}
+    floats = {at for at, tensor in enumerate(layable.tensors) if dtypes.is_inexact(tensor.dtype)}
     reached = {first[name] for name in experiment.grad.wrt}
     edges: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         (tuple(operand.tensor for operand in operation.operands), operation.results)
@@ -384,10 +384,6 @@ def _is_constant(operation: RuledOperation) -> bool:
 def _is_gradient(layable: Layable, transfer: Transfer) -> bool:
     """Whether a transfer leads from an array to its gradient."""
     return layable.tensors[transfer.after].name.startswith("grad.")
-
-
-def _is_float(name: str) -> bool:
-    return name in dtypes.NAMES and dtypes.dtype(name).kind in ("float", "complex")
 
 
 def _spread(begin: set[int], edges: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], within: set[int]) -> set[int]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Prices, Sending
+from runner.experiment.open_layouts import LineCost
 from runner.programs.derivation.rules import SCATTERED, Assignment, Dimensions, Rule, layout
 from runner.programs.planning.model import Layable, Operand, RuledOperation, Tensor, Transfer
 from runner.programs.planning.network import Choice, Costs, Network, Numbers, Table
@@ -117,15 +118,6 @@ class _Cost:
     what: str
     of: tuple[Literal["operand", "result"], int] | None
     table: Table
-
-
-@dataclass(frozen=True)
-class Item:
-    """A cost in a plan: its line, what it is for, and the amount in the plan's unit."""
-
-    line: str
-    what: str
-    cost: float
 
 
 @dataclass(frozen=True)
@@ -714,12 +706,12 @@ class Tables:
 
     # Explaining a choice.
 
-    def items(self, choice: Choice) -> Iterator[Item]:
+    def items(self, choice: Choice) -> Iterator[LineCost]:
         """Yield the costs of a choice that are not 0."""
         for term in self.terms:
             cost = float(term.table.costs[tuple(choice[variable] for variable in term.variables)])
             if cost:
-                yield Item(term.line, term.what, cost)
+                yield LineCost(line=term.line, what=term.what, cost=cost)
 
     def recomputed(self, choice: Choice) -> float:
         """The flops of products that a device computes again for the backward pass."""

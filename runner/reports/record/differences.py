@@ -19,7 +19,7 @@ from runner.base.untyped import is_list, is_mapping
 from runner.base.words import bytes_text
 from runner.compiled.evidence import words
 from runner.compiled.evidence.model import Between, Collective
-from runner.reports.record.golden import NAMES, Pinned
+from runner.reports.record.golden import NAMES, OUTPUT, WHERE_SET, Pinned
 
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
@@ -142,9 +142,6 @@ def _spec(pinned: Sequence[Any] | None) -> str:
     return spec_text(None if pinned is None else Spec.of(pinned))
 
 
-_OUTPUT_ORDER = ("shape", "dtype", "spec", "shard_shape")
-
-
 def _output(output: Mapping[str, Any]) -> str:
     return f"{output['dtype']}{output['shape']} {_spec(output['spec'])}"
 
@@ -163,7 +160,7 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
             continue
         changes = [
             f"{key.replace('_', ' ')} {_change(old.get(key), new.get(key), _spec if key == 'spec' else _plain)}"
-            for key in sorted({*old, *new}, key=lambda key: ((*_OUTPUT_ORDER, key).index(key), key))
+            for key in sorted({*old, *new}, key=lambda key: ((*OUTPUT, key).index(key), key))
             if old.get(key) != new.get(key)
         ]
         if changes:
@@ -191,7 +188,7 @@ def _units(listed: Sequence[Mapping[str, Any]], unsaid: Sequence[str]) -> Counte
     """Count equal collectives as JSON text, without the fields that some pins leave `unsaid`."""
     units: Counter[str] = Counter()
     for pin in listed:
-        fields = {key: value for key, value in pin.items() if value or key not in _LEFT_OUT}
+        fields = {key: value for key, value in pin.items() if value or key not in WHERE_SET}
         fields = {key: value for key, value in fields.items() if key not in ("times", *unsaid)}
         units[json.dumps(fields, sort_keys=True)] += pin.get("times") or 1
     return units
@@ -220,9 +217,6 @@ def _entry(pin: Mapping[str, Any]) -> Collective:
         instruction="",
     )
 
-
-_LEFT_OUT = ("gradient", "asynchronous")
-"""The flags that a golden contains only if they are true."""
 
 _ALIKE: tuple[Callable[[Pinned], Any], ...] = (
     lambda pin: (words.subject(_entry(pin)), pin["kind"], pin.get("axes"), pin.get("inserted")),

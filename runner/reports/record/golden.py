@@ -38,8 +38,11 @@ NAMES = "names"
 """The key of the readers' names of pinned lines and outputs, which are not compared."""
 
 _ALWAYS = ("kind", "node", "inserted", "axes", "dtype", "bytes_in", "bytes_out", "bytes_sent", "count")
-_WHERE_SET = ("gradient", "asynchronous")
-_OUTPUT = ("shape", "dtype", "spec", "shard_shape")
+WHERE_SET = ("gradient", "asynchronous")
+"""The flags of a collective that a golden contains only if they are true."""
+
+OUTPUT = ("shape", "dtype", "spec", "shard_shape")
+"""The keys of an output, in their order."""
 
 
 class InvalidGolden(BadInput):
@@ -67,7 +70,7 @@ def pinned(
     if program.memory is not None:
         pins["bytes"] = {"argument": program.memory.argument_bytes, "output": program.memory.output_bytes}
     pins["outputs"] = {
-        name: {key: codec.plain(getattr(output, key)) for key in _OUTPUT} for name, output in program.outputs.items()
+        name: {key: codec.plain(getattr(output, key)) for key in OUTPUT} for name, output in program.outputs.items()
     }
     pins["collectives"] = _collectives(program.collectives)
     if program.collectives_unknown:
@@ -100,7 +103,7 @@ def _collectives(listed: list[Collective] | None) -> list[Pinned] | None:
 
 def _collective(collective: Collective) -> Pinned:
     pins = {key: codec.plain(getattr(collective, key)) for key in _ALWAYS}
-    pins |= {key: True for key in _WHERE_SET if getattr(collective, key)}
+    pins |= {key: True for key in WHERE_SET if getattr(collective, key)}
     if len(collective.nodes) > 1:
         pins["nodes"] = sorted(collective.nodes)
     if collective.between is not None:
@@ -167,7 +170,7 @@ def _misshapen(entry: Any) -> str | None:
     for key in ("bytes", "outputs", "dims", NAMES):
         if not is_dict(entry.get(key, {})):
             return f", '{key}'"
-    if not all(is_dict(output) and set(output) >= set(_OUTPUT) for output in entry.get("outputs", {}).values()):
+    if not all(is_dict(output) and set(output) >= set(OUTPUT) for output in entry.get("outputs", {}).values()):
         return ", 'outputs'"
     listed = entry.get("collectives")
     if listed is None:

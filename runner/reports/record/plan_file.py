@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from runner.base import codec, plain
 from runner.base.codec import Misfit
@@ -14,11 +14,10 @@ from runner.base.invocation import invocation
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
+from runner.experiment.open_layouts import Least, LineCost
 from runner.reports.record import consistent
 from runner.reports.record.folders import PLAN
 from runner.reports.record.model import Status
-
-Least: TypeAlias = Literal["bytes", "time", "memory"]
 
 
 class UnreadablePlan(BadInput):
@@ -65,15 +64,6 @@ class OtherPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedLine:
-    """What a part of a line costs."""
-
-    line: str
-    what: str
-    cost: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlannedAxes:
     """The bytes of one kind of collective over mesh axes."""
 
@@ -101,7 +91,7 @@ class BestPlan:
     best: Best
     bound: float
     proved: bool
-    lines: tuple[PlannedLine, ...]
+    lines: tuple[LineCost, ...]
     alternatives: tuple[Alternative, ...]
     memory: float | None = None
     axes: tuple[PlannedAxes, ...] = ()

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from runner.base import dtypes
 from runner.base.lazy import dataclass
 from runner.graph import model
 from runner.graph.language.operations import CONSTANTS
@@ -143,7 +144,7 @@ def literal(value: Any, dtype: str) -> Term:
     if dtype == "bool":
         return Const(bool(value))
     kind = numpy_dtype(dtype)
-    if dtype in _NARROW_INTEGERS:
+    if dtype in dtypes.NARROW_INTEGERS:
         # Python numbers are not promoted to these dtypes.
         return filled("asarray({n}, {t})", n=int(value), t=dtype)
     if np.issubdtype(kind, np.integer):
@@ -158,9 +159,6 @@ def literal(value: Any, dtype: str) -> Term:
     if math.isinf(number):
         return filled("inf" if number > 0 else "-inf")
     return constant(number)
-
-
-_NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -17,7 +17,9 @@ import numpy as np
 from runner.base import dtypes
 from runner.base.untyped import is_sequence
 
-_NARROW = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
+NARROWED: dict[np.dtype, np.dtype] = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
+"""What integers of 64 bits become without `jax_enable_x64`."""
+
 _RARE_INTEGERS = ("int1", "uint1", "int2", "uint2", "int4", "uint4")
 
 
@@ -90,8 +92,8 @@ def common_dtype(*values: Any) -> np.dtype[Any]:
     if not usual:
         return integer() if kinds & {"i", "u"} else np.dtype(np.bool_)
     joined = np.result_type(*usual)
-    if joined in _NARROW and joined not in arrays and not _X64.get():
-        return _NARROW[joined]
+    if joined in NARROWED and joined not in arrays and not _X64.get():
+        return NARROWED[joined]
     return np.dtype(np.float64) if joined.kind == "f" else joined
 
 

@@ -10,7 +10,7 @@ from runner.base.layout import spec_text
 from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.base.words import bytes_text
-from runner.compiled.evidence.model import Collective
+from runner.compiled.evidence.model import REDUCING, Collective
 from runner.compiled.evidence.words import renamed
 from runner.reports.record.model import ArrayRecord, RecordedLine
 from runner.reports.show.page.layered import Name, place
@@ -20,8 +20,6 @@ _SIZE = 12.5
 _ROW = 18
 _PAD = 10
 _WRAP = 38
-
-_REDUCING = ("all-reduce", "reduce-scatter")
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def _edge(
     """
     if collective.between is not None:
         if len(collective.between.source) > 1 or (
-            collective.kind in _REDUCING and collective.node not in collective.between.source
+            collective.kind in REDUCING and collective.node not in collective.between.source
         ):
             return None
         for to in collective.between.to:

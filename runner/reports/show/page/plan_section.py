@@ -13,10 +13,11 @@ from urllib.parse import quote
 from runner.base.invocation import invocation
 from runner.base.words import shown
 from runner.experiment.config import quoting
+from runner.experiment.open_layouts import LineCost
 from runner.programs.planning.costs import costs_the_same
 from runner.reports.record import plan_file
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
-from runner.reports.record.plan_file import BestPlan, CompiledCandidate, Least, OnFront, PlanFile, PlannedLine
+from runner.reports.record.plan_file import BestPlan, CompiledCandidate, Least, OnFront, PlanFile
 from runner.reports.show.page import chart, drawing
 from runner.reports.show.page.chart import Axis, Dot
 from runner.reports.show.page.frame import Part, document
@@ -227,7 +228,7 @@ def _tried(file: PlanFile, link: Callable[[str], str] | None) -> Markup:
     return table("Candidates as compiled, the best first", candidates, kind="small")
 
 
-def _lines(lines: Sequence[PlannedLine], least: str) -> Markup:
+def _lines(lines: Sequence[LineCost], least: str) -> Markup:
     """Return a bar for each cost of a line, the largest first."""
     most = max((line.cost for line in lines), default=0.0) or 1.0
     rows = [

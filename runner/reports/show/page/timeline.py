@@ -13,12 +13,10 @@ from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.base.words import time_text
 from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime, named
-from runner.compiled.evidence.model import Collective
+from runner.compiled.evidence.model import REDUCING, Collective
 from runner.reports.record.model import RecordedLine
 from runner.reports.show.page.scale import Scale
 from runner.reports.show.shapes import GLYPH, Box, number, text
-
-_REDUCING = ("all-reduce", "reduce-scatter")
 
 _WIDTH, _LEFT, _LANE, _GAP = 1060.0, 76.0, 30.0, 10.0
 
@@ -98,7 +96,7 @@ def _after(collective: Collective, computed: Sequence[LineTime], lines: Sequence
         if set(line.nodes) & set(collective.nodes) and line.gradient == collective.gradient
     ]
     if own:
-        reduces = collective.kind in _REDUCING
+        reduces = collective.kind in REDUCING
         if collective.between is not None:
             reduces = collective.node in collective.between.source
         return own[-1] + 1 if reduces else own[0]

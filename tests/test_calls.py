@@ -179,6 +179,14 @@ def test_a_program_for_which_jax_refuses_a_function_is_refused_by_name_and_left_
     assert "write jnp.matmul(x.T, x, out_sharding=P('b', None)), which JAX's types accept" in str(untyped.error)
 
 
+def test_what_to_write_follows_the_layouts_that_the_function_states(tmp_path: Path) -> None:
+    """JAX accepts `out_sharding=` on Explicit axes alone: the function cannot be read without them."""
+    record = check(tmp_path, calls.stated, X, mesh=mesh_of(AxisType.Explicit), in_specs=P("a", "b"))
+    assert record.error is not None
+    assert "ambiguous" in record.error
+    assert "write jnp.matmul(jnp.tanh(h), x.T, out_sharding=P(None, 'a')), which JAX's types accept" in record.error
+
+
 def test_an_argument_of_a_shard_map_that_lies_otherwise_is_named(tmp_path: Path) -> None:
     mapped = jax.shard_map(lambda x, w: x @ w, mesh=calls.MESH, in_specs=(P("a"), P()), out_specs=P("a"))
     record = check(tmp_path, mapped, X, X, mesh={"a": 2, "b": 2}, in_specs=(P("a"), P("b")))

@@ -35,10 +35,11 @@ from runner.worker.versions import Literal, abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
 
 
-def repairs(experiment: Experiment, *, through: bool = False) -> Repairs:
+def repairs(experiment: Experiment, *, through: bool = False, chosen: Repairs | None = None) -> Repairs:
     """Return the repairs that make the graph's types agree. Raises `InvalidExperiment` if no repair does.
 
-    `through`: whether to repair the lines of the user's functions too, which no program can, instead of calling them.
+    - `through`: whether to repair the lines of the user's functions too, which no program can, instead of calling them.
+    - `chosen`: receives the repairs line by line, those before a line that none repairs too.
 
     JAX builds some operations from others only during lowering; if the types refuse these, `runner/worker/execute.py`
     reports it.
@@ -47,7 +48,7 @@ def repairs(experiment: Experiment, *, through: bool = False) -> Repairs:
     mesh = abstract_mesh(experiment.mesh, experiment.mesh.explicit)
     # The meshes that a user's function holds have devices.
     mesh = setting.mesh(experiment, explicit=True) if imports.functions else mesh
-    chosen = Repairs()
+    chosen = Repairs() if chosen is None else chosen
 
     def walker(values: dict[str, Any]) -> _Explicit:
         explicit = _Explicit(experiment, values, mesh=mesh, repairs=chosen, through=through)

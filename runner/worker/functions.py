@@ -86,7 +86,7 @@ _BUILTINS: dict[str, Any] = {"__builtins__": {"__import__": __import__}}
 _PLAIN = Setting(explicit=False, within=False)
 """How a device's code is traced: the mesh is that of the `shard_map` around it."""
 
-_TYPED = Setting(explicit=True, within=False)
+_TYPED, _WITHIN = Setting(explicit=True, within=False), Setting(explicit=True, within=True)
 
 _RAISED = BaseException
 """The exceptions of the user's code that are reported: all of them."""
@@ -792,23 +792,33 @@ class _FunctionReader:
 
         latest: list[Callable[..., list[Any]]] = []
 
-        def reading(how: Setting) -> tuple[jaxprs.FunctionLines, Any]:
+        def reading(how: Setting, stating: dict[str, Spec] | None = None) -> tuple[jaxprs.FunctionLines, Any]:
             # JAX caches traces by function, so each reading needs a new one.
             latest[:] = [in_space(read_in)]
+            of_operands = layouts if stating is None else dict.fromkeys(layouts, Spec())
+            asked = marks if self._mapping("constraints") or self.apart is not None else None
             with self.settings.context(how):
                 lines = jaxprs.read(
                     latest[0],
-                    self.settings.typed(structs, layouts, how),
+                    self.settings.typed(structs, of_operands, how),
                     mesh=self.probe.mesh,
                     manual=self.probe.manual.axes if local else (),
                     varying=varying,
                     check_vma=self.probe.check_vma,
                     references=inside,
                     taken=self._taken_inside,
-                    marks=marks if not local and (self._mapping("constraints") or self.apart is not None) else None,
-                    states=None if local or self.apart is None else states,
+                    marks=None if local else asked if stating is None else stating.__contains__,
+                    states=stating.update if stating is not None else None if local or self.apart is None else states,
                 )
             return lines, result[0]
+
+        def untyped() -> tuple[jaxprs.FunctionLines, Mapping[str, Spec]]:
+            """The function of whole arrays, and the layouts that it states, which it may on Explicit axes alone."""
+            try:
+                return reading(_PLAIN)[0], {}
+            except REFUSALS:
+                stated: dict[str, Spec] = {}
+                return reading(_WITHIN, stated)[0], stated
 
         # The call of `runner.check` is of arrays alone, which have their layouts in types.
         every = self.call is not None and self.probe.chosen
@@ -843,9 +853,7 @@ class _FunctionReader:
             if error is self.settings.refused:
                 hint = "JAX accepts it on Explicit axes: leave programs with Auto axes out, such as 'auto'"
             if not hint and typed and not local and isinstance(error, REFUSALS):
-                hint = (
-                    self._remedy(error, self.settings.typed(structs, layouts, _TYPED), lambda: reading(_PLAIN)[0]) or ""
-                )
+                hint = self._remedy(error, self.settings.typed(structs, layouts, _TYPED), untyped) or ""
             hint = hint or remedies.of_words(error, self.probe.mesh.axes) or ""
             name = (call.function or call.text) if self.call is None else self.call.name
             raise reported(error, f"tracing {name}", key, call.text, hint) from None
@@ -887,9 +895,15 @@ class _FunctionReader:
         return calls.tree.map(types.__getitem__, result[0])
 
     def _remedy(
-        self, error: BaseException, typed: Mapping[str, Any], plain: Callable[[], jaxprs.FunctionLines]
+        self,
+        error: BaseException,
+        typed: Mapping[str, Any],
+        untyped: Callable[[], tuple[jaxprs.FunctionLines, Mapping[str, Spec]]],
     ) -> str | None:
-        """What to write where JAX's types refuse a line; `plain` reads the function without types."""
+        """What to write where JAX's types refuse a line.
+
+        `untyped` reads the function of whole arrays, whose types JAX accepts, and the layouts that it states itself.
+        """
         if self.around:
             return None
         place = remedies.refused_at(error)
@@ -897,7 +911,7 @@ class _FunctionReader:
         if (hint := remedies.of_in_specs(error, by_path) or remedies.of_control_flow(error, place)) is not None:
             return hint
         try:
-            lines = plain()
+            lines, stated = untyped()
         except Exception:
             # It is refused without types too, for which there is no remedy.
             return None
@@ -907,7 +921,7 @@ class _FunctionReader:
         for captured, value in lines.arrays.items():
             arrays[captured] = {"shape": list(value.shape), "dtype": str(value.dtype), "spec": [], "init": 0}
         traced = lines.traced(typed)
-        function = Imported(name, "", traced, lines.frames)
+        function = Imported(name, "", traced, lines.frames, inside=lines.marked, constraints=lines.marked)
         given = [f"{name}_{number}" for number in range(len(lines.results))]
         whole: dict[str, Any] = {
             **skeleton(self.definition),
@@ -915,16 +929,17 @@ class _FunctionReader:
             "functions": {**self.plain, **self.functions},
             "graph": {", ".join(given): f"{name}({', '.join(traced.parameters)})"},
             "outputs": {each: [] for each in given},
+            "constraints": {path: spec.json() for path, spec in stated.items()},
             "per_device": {},
             "expect": {},
             "grad": {},
             KEY: codec.plain(Imports({name: function}, x64=calls.x64())),
         }
-        try:
-            chosen = explicit.repairs(read(whole).alone("graph"), through=True).calls
-        except InvalidExperiment:
-            return None
-        for path, repairs in chosen.items():
+        chosen = explicit.Repairs()
+        with contextlib.suppress(InvalidExperiment):
+            # A later line may be one that no repair of ours mends.
+            explicit.repairs(read(whole).alone("graph"), through=True, chosen=chosen)
+        for path, repairs in chosen.calls.items():
             # The path of a line of a call ends with the line's own name.
             own = max((label for label in lines.frames if path.endswith(label)), key=len, default="")
             frame = lines.frames.get(own)

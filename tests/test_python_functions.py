@@ -305,6 +305,19 @@ def test_functions_of_the_experiment_call_python_with_trees_and_static_arguments
     assert 'return jax.tree.leaves(mine.shifted(x * 2, {"down": w_down, "up": w_up}, 2))' in text
 
 
+def test_a_call_reads_a_line_that_reads_a_gradient(folder: Path, tmp_path: Path) -> None:
+    config = {
+        "mesh": {"axes": ["data"], "shape": [2]},
+        "arrays": {"x": {"shape": [4, 4], "spec": ["data", None]}, "w": {"shape": [4, 4], "spec": []}},
+        "graph": {"value": "mine.loss_of_one(x, w)", "moved": "w - grad.w * 0.1", "out": "mine.scaled(moved)"},
+        "outputs": {"value": [], "out": []},
+        "grad": {"of": "value", "wrt": ["w"]},
+        "program": ["auto", "explicit"],
+    }
+    record = ran(folder, config, tmp_path)
+    assert [*record.compiled] == ["auto", "explicit"]
+
+
 def test_a_call_that_nothing_reads_has_one_warning(folder: Path) -> None:
     config = LINE | {"graph": {"y": "mine.scaled(x)", "u": "mine.loss_of_one(x, x[0])"}}
     assert extent.unread(read(traced(folder, config))) == ["nothing reads 'u' of graph: the compiler removes it"]

@@ -20,6 +20,7 @@ from runner.base.layout import Mesh
 from runner.checks import alignment, diagnosis
 from runner.checks.changed import ChangedGraphs
 from runner.checks.edits import Edits
+from runner.checks.mends import inserting
 from runner.checks.oversights import overlooking
 from runner.checks.recognised import Evidence, Recognising
 from runner.checks.reference import PerDevice, arithmetic
@@ -163,6 +164,16 @@ def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]
 )
 def test_an_oversight_has_an_edit(line: str, kind: str, after: str) -> None:
     assert after in kinds(line, kind)
+
+
+def test_what_is_taken_off_inside_a_function_is_put_back_around_it() -> None:
+    """`log(sum(exp(x - m)))` lacks the `m` that it takes off; `x - m` alone lacks nothing."""
+    given = context("log(sum(exp(R)))", {"C": "log(sum(exp(R[0] - bias)))"})
+    after = [edit.text for edit in inserting(Edits(given.experiment, "per_device", reference=given.experiment))]
+    assert "log(sum(exp(R[0] - bias))) + bias" in after
+    alone = context("log(sum(exp(R)))", {"C": "R[0] - bias"})
+    after = [edit.text for edit in inserting(Edits(alone.experiment, "per_device", reference=alone.experiment))]
+    assert not any("- bias + bias" in str(text) for text in after), after
 
 
 def test_the_statement_that_passes_a_value_on_is_found(tmp_path: Path) -> None:

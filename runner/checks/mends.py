@@ -243,18 +243,25 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
     for collective, operand in operands.values():
         if not visible.issuperset(heads(operand)):
             continue
-        if collective.undone and operand in parts(term):
+        # What is taken off inside of a function is put back around it: `log(sum(exp(x - m))) + m`.
+        undone = collective.undone and operand in parts(term)
+        if undone and _is_binary(term):
             continue
         number = isinstance(operand, Const) and edits.section == "graph"
         for part in (
-            [*around, *(taken if number else ())] if not collective.own or isinstance(operand, Name) else [term]
+            [*around, *(taken if number else ())]
+            if (not collective.own or isinstance(operand, Name)) and not undone
+            else [term]
         ):
             rank = (
                 (1.0 if collective.what == "scale" else 1.2)
                 + (0.0 if part is term else 0.5)
                 + (1.5 if collective.own else 0.0)
             )
-            rank += 2.0 * (not there.isdisjoint(names(operand)) or operand in parts(term))
+            if undone:
+                rank = _PUT_BACK
+            elif not there.isdisjoint(names(operand)) or operand in parts(term):
+                rank += 2.0
             # A literal may mend the result at any line between the mistake and the output.
             if not names(operand):
                 # A number may stand at any line between two; it is likeliest where the graph has it.
@@ -274,6 +281,10 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
         for part in (each for each in parts(term) if not isinstance(each, Group)):
             for factor in (Name(name), Apply("expand_dims", (Name(name), Const(-1)))):
                 yield _put_back(edits, site, part, operator("multiply", part, factor), "scale", factor, 1.5)
+
+
+_PUT_BACK = 0.8
+"""The rank of what is taken off inside of a function, and put back around it."""
 
 
 def _given_to(part: Apply) -> Iterator[Term]:

@@ -695,3 +695,11 @@ def test_a_device_has_one_colour_in_all_pictures_of_a_mesh():
             fills.setdefault(first[1], set()).add(cell.get("fill"))
     assert set(fills) == {"0", "1", "2", "3"}
     assert all(len(fill) == 1 for fill in fills.values())
+
+
+def test_a_shape_is_not_broken_between_two_lines() -> None:
+    line = "p/layers/w  float32[2, 32, 32]  P(None, None, 'tp')  shard [2, 32, 8]  2.0 kB per device"
+    for width in range(24, len(line)):
+        broken = console.wrapped(line, width)
+        assert " ".join(" ".join(broken).split()) == " ".join(line.split())
+        assert all(part.count("[") == part.count("]") and part.count("(") == part.count(")") for part in broken), broken

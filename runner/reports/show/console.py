@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -81,9 +82,18 @@ def say_all(texts: Iterable[str], style: str = "") -> None:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Wrap a line at a width and indent the continuation. A long word, such as a path, stays whole."""
+    """Wrap a line at a width and indent the continuation. A long word, such as a path, or a shape stays whole."""
     indent = line[: len(line) - len(line.lstrip())] + "  "
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+    whole = _SHAPE.sub(lambda shape: shape[0].replace(" ", _UNBROKEN), line)
+    lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [part.replace(_UNBROKEN, " ") for part in lines] or [""]
+
+
+_SHAPE = re.compile(r"\[[\w, ]{1,40}\]|\bP\([^()]{1,40}\)")
+"""A shape or a layout in a line: `[2, 32, 8]`, `[data, null]`, `P('x', None)`."""
+
+_UNBROKEN = "\u00a0"
+"""A space at which no line is wrapped."""
 
 
 def print_table(shown: Texts) -> None:

@@ -28,6 +28,7 @@ from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
 from runner.experiment.changing import Unlisted
 from runner.graph.language.python_source import passed_by_rules, passed_on, reading
+from runner.graph.language.syntax import parse
 from runner.graph.model import walk
 from runner.graph.source import Frame, Line
 from runner.graph.term import Name
@@ -132,7 +133,7 @@ def test_a_rerun_computes_only_what_is_downstream_of_the_edit() -> None:
 def test_removals_leave_out_collectives_updates_and_terms() -> None:
     given = context("A @ B", unrolled(4), TEXT)
     removed = {(edit.line, edit.kind) for edit in removing(Edits(given.experiment, "per_device"))}
-    assert {("chunk1", "exchange"), ("C1", "update"), ("C1", "operand")} <= removed
+    assert {("chunk1", "exchange"), ("C1", "update"), ("C1", "operand"), ("C1", "factor")} <= removed
 
 
 def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]:
@@ -160,6 +161,9 @@ def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]
         ("(1.0 - bias) * R[0]", "operation", "bias"),
         ("(1.0 - bias) * R[0] + bias", "exchange", "bias * R[0] + (1.0 - bias)"),
         ("squeeze(R[0:1], 0)", "operation", "sum(R, axis=0)"),
+        ("exp(R[0] - max(R[0]))", "operation", "R[0]"),
+        ("R[0] / sum(R[0])", "operation", "exp(R[0]) / sum(exp(R[0]))"),
+        ("R[0] / astype(8, 'float32')", "number", "32"),
     ],
 )
 def test_an_oversight_has_an_edit(line: str, kind: str, after: str) -> None:
@@ -174,6 +178,19 @@ def test_what_is_taken_off_inside_a_function_is_put_back_around_it() -> None:
     alone = context("log(sum(exp(R)))", {"C": "R[0] - bias"})
     after = [edit.text for edit in inserting(Edits(alone.experiment, "per_device", reference=alone.experiment))]
     assert not any("- bias + bias" in str(text) for text in after), after
+
+
+@pytest.mark.parametrize(
+    ("line", "vanishes"),
+    [
+        ("maximum(bias, max(bias))", True), ("minimum(reshape(max(bias), (1,)), bias)", True), ("bias - bias", True),
+        ("maximum(bias, max(R))", False), ("bias - max(bias)", False),
+    ],
+)  # fmt: skip
+def test_an_edit_is_no_mend_that_leaves_a_part_without_an_effect(line: str, vanishes: bool) -> None:
+    edits = Edits(context("tanh(R) + 2.0 * bias", {"C": "bias + 0"}).experiment, "per_device")
+    (site,) = edits.sites
+    assert diagnosis._vanishes(edits.edit(site, site.term, parse(line).term, "value", str, 0.0)) is vanishes  # type: ignore[reportPrivateUsage]
 
 
 def test_the_statement_that_passes_a_value_on_is_found(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ NAMED = [
     ("parallel", "sharded_state", 0), ("parallel", "grouped_heads", 1), ("steps", "gathered_weights", 0),
     ("steps", "passed_messages", 1), ("steps", "recurrent", 0), ("styles", "tensor_grads", 0),
     ("solvers", "upwind", 0), ("solvers", "router", 1), ("solvers", "gated_rnn", 0), ("solvers", "rotary_attention", 1),
+    ("solvers", "router", 0), ("models", "sharded_adagrad", 0), ("sciences", "v_trace", 0),
+    ("heldout", "allgather_matmul", 1), ("blocks", "masked_loss", 1),
+    ("practice", "low_rank", 1), ("practice", "advantages", 0), ("practice", "contrastive", 0),
 ]  # fmt: skip
 """Functions of the families of `benchmarks.mistakes`, and the numbers of their mistakes."""
 
@@ -54,8 +57,12 @@ def test_the_changed_line_is_named(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "name", "number"),
-    [("mixed", "group_norm", 0), ("heldout", "flash_decode", 1), ("heldout", "moe_all_to_all", 1)],
-)
+    [
+        ("mixed", "group_norm", 0), ("heldout", "flash_decode", 1), ("heldout", "moe_all_to_all", 1),
+        ("training", "fsdp_step", 0), ("shards", "merged_top", 1), ("sciences", "butterfly", 0),
+        ("practice", "whitened", 1),
+    ],
+)  # fmt: skip
 def test_no_line_is_named_where_no_edit_mends_the_function(
     kind: str, name: str, number: int, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

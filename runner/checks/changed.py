@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from runner.base.lazy import dataclass
-from runner.checks.edits import Edit
+from runner.checks.edits import Edit, is_collective
 from runner.experiment.changing import ChangingGraph, single_line
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Graph, walk
 from runner.graph.source import Line
+from runner.graph.term import Term, mapped
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,14 @@ class ChangedGraphs:
         changes = [edit.changed for edit in edits]
         terms = {edited.line: edited.in_section for change in changes for edited in change.edited}
         return self._changing.changed(terms, {line: count for change in changes for line, count in change.steps})
+
+    def without_inner(self, edit: Edit) -> Graph | None:
+        """The graph with an edit, without the collectives that move values inside of others in its lines; None where
+        there are none. Raises `Unlisted`.
+        """
+        terms = {edited.line: edited.in_section for edited in edit.changed.edited}
+        bare = {line: _without_inner(term) for line, term in terms.items()}
+        return None if bare == terms else self._changing.changed(bare)
 
     def gone(self, edit: Edit, results: Iterable[str]) -> Gone:
         """The equations that an edit makes pointless for these results."""
@@ -74,6 +83,15 @@ class ChangedGraphs:
         """The lines in which devices exchange values."""
         rows = ((equation, OPERATIONS.get(equation.operation)) for equation in walk(self.graph))
         return {single_line(equation) for equation, row in rows if row is not None and row.communicates}
+
+
+def _without_inner(term: Term, *, inside: bool = False) -> Term:
+    """A term without its collectives that stand inside of others."""
+    if is_collective(term):
+        if inside:
+            return _without_inner(term.operands[0], inside=True)
+        inside = True
+    return mapped(term, lambda part: _without_inner(part, inside=inside))
 
 
 def _live(graph: Graph, wanted: Collection[int]) -> set[int]:

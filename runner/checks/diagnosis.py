@@ -43,7 +43,7 @@ from runner.graph.language.parts import called, calls_in
 from runner.graph.language.python_source import passed_on, passing_to, reading
 from runner.graph.model import NAME, Graph, walk
 from runner.graph.source import Frame, Line
-from runner.graph.term import Apply, children
+from runner.graph.term import Apply, Term, calls, children
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
@@ -136,7 +136,7 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     if mends and (parting is None or not of_edits.isdisjoint(parting.frames)):
         return [who, mends[0], *(f"or {other}" for other in mends[1:])]
     none = search.nothing("the function", "it equal its reference")
-    if parting is None or len(mends) + len(parting.places) > _NAMED:
+    if parting is None or len(mends) + len(parting.places) > _NAMED or search.lines > len(mends):
         return [who, f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
     first = str(parting) if mends else f"{none}, but {parting}"
     return [who, first, *(f"or {other}" for other in mends), *trial.differences()]
@@ -233,7 +233,7 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
                     anywhere = edit.kind if edit.kind in _ANYWHERE else ""
                 (doubtful if lost else mends).append(_Mend(score + min(0.0, unlike), edit, unlike))
                 lowest = min(lowest, score)
-            elif reason and (own or edit.frame is not None):
+            elif reason and (own or edit.frame is not None) and edit.kind not in _NUMBERS:
                 message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
                 refused_edit = replace(edit, message=partial(str, message))
                 refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, 0.0 if lost else unlike))
@@ -263,12 +263,30 @@ They put in a term or a factor, or another number.
 
 
 def _vanishes(edit: Edit) -> bool:
-    """Whether an edit makes a part of which an operand vanishes: `x - x`, `maximum(x, x)`, `x - (x - y)`."""
+    """Whether an edit makes a part of which an operand vanishes: `x - x`, `maximum(x, max(x))`, `x - (x - y)`."""
     return any(
-        call.operation in _OF_TWO and (len(set(call.operands)) == 1 or _takes_off_again(call))
+        call.operation in _OF_TWO and (len(set(call.operands)) == 1 or _takes_off_again(call) or _bounds_itself(call))
         for edited in edit.changed.edited
         for call, _ in calls_in(edited.term)
     )
+
+
+def _bounds_itself(part: Apply) -> bool:
+    """Whether a part is the maximum or minimum of a value and of its own largest or smallest elements."""
+    if part.operation not in ("maximum", "minimum"):
+        return False
+    own, other = (_reduced(operand) for operand in part.operands[:2])
+    return own == other
+
+
+def _reduced(term: Term) -> Term:
+    """What a part is the largest or smallest elements of, in whatever shape; the part itself if it is not."""
+    while calls(term, (*_SHAPING, "max", "min")) and term.operands:
+        term = term.operands[0]
+    return term
+
+
+_SHAPING = ("reshape", "expand_dims", "squeeze", "broadcast_to")
 
 
 def _takes_off_again(part: Apply) -> bool:
@@ -375,9 +393,9 @@ _REMOVED = 32
 """The largest number of parts that are left out of an edited program, to see whether they have an effect there."""
 
 _MOST_IDLE = 1
-"""The largest number of lines that an unlikely edit may leave without an effect.
+"""The largest number of lines that an unlikely edit may leave without an effect, and none that scales.
 
-A softmax is the same whatever it is shifted by.
+A softmax is the same whatever it is shifted by; a factor is only without an effect where the edit made it 1.
 """
 
 _SPECULATIVE = 3.75
@@ -524,10 +542,13 @@ class Trial:
             if self._is_idle(edit, self._removals[number]) and not self._is_idle_unedited(number)
         ]
         moving = any(self._removals[number].kind in _MOVING for number in idle)
-        if edit.kind == "collective" and (gone.collectives or moving or self._stays_idle(edit)):
+        if edit.kind == "collective" and (
+            gone.collectives or moving or self._stays_idle(edit) or self._needs_no_other(edit)
+        ):
             return math.inf
         lines = {self._removals[number].place for number in idle}
-        unlikely = edit.rank >= _SPECULATIVE and len(lines) > _MOST_IDLE
+        scales = any(self._removals[number].kind == "factor" for number in idle)
+        unlikely = edit.rank >= _SPECULATIVE and (scales or len(lines) > _MOST_IDLE)
         return math.inf if unlikely else gone.penalty
 
     def unlike(self, edit: Edit) -> float:
@@ -566,6 +587,19 @@ class Trial:
                 lines[line] = removal
         return any(self._is_idle(edit, removal) for removal in lines.values())
 
+    def _needs_no_other(self, edit: Edit) -> bool:
+        """Whether the collective that an edit puts in does the work of those that it is put around."""
+        self._work.add(_OF_A_TRIAL)
+        case = self._cases[0]
+        try:
+            graph = self._changed.without_inner(edit)
+            after = None if graph is None else case.suspect.changed(graph, self._context.experiment.results)
+        except MISFITS:
+            return False
+        return after is not None and all(
+            self._agree(name, case.values["graph"], after) for name in self._context.experiment.results
+        )
+
     def _near(self, edit: Edit) -> list[int]:
         """The numbers of the removals from other lines that are tried: those of the nearest lines."""
         at = self._order.get(edit.line, 0)
@@ -592,7 +626,11 @@ class Trial:
 
     @cached_property
     def _removals(self) -> list[Edit]:
-        return [*removing(self._edits)]
+        """The removals of parts; of a line that was traced several times from all of its copies."""
+        removals: dict[tuple[str, ...], Edit] = {}
+        for removal in removing(self._edits):
+            removals.setdefault((removal.place, removal.kind, removal.before, removal.after), removal)
+        return [*removals.values()]
 
     @cached_property
     def _order(self) -> dict[str, int]:

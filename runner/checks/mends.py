@@ -14,10 +14,20 @@ from typing import TypeGuard
 from runner.base.lazy import dataclass
 from runner.base.words import quoted
 from runner.checks.edits import Edit, Edits, EditSite, form, is_collective, is_reduced, is_reduction, named_by
-from runner.checks.oversights import is_mask, is_unary
+from runner.checks.oversights import is_mask, is_unary, uncast
 from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.graph.language.operators import COMPARISONS
-from runner.graph.language.parts import argument, at_index, axes_of, called, calls_in, operator, parts, place_of
+from runner.graph.language.parts import (
+    argument,
+    at_index,
+    axes_of,
+    called,
+    calls_in,
+    operator,
+    parts,
+    place_of,
+    with_argument,
+)
 from runner.graph.language.printing import text
 from runner.graph.language.python_source import given_as_it_is
 from runner.graph.language.syntax import parse
@@ -39,6 +49,8 @@ def inserting(edits: Edits) -> Iterator[Edit]:
         yield from _operands_back(edits, site, added)
         yield from _of_this_device(edits, site)
         yield from _of_its_block(edits, site)
+        yield from _starts_of_blocks(edits, site)
+        yield from _counted_by_masks(edits, site)
         yield from _other_names(edits, site, unread)
         yield from _instead_of_numbers(edits, site, unread)
 
@@ -275,6 +287,13 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
                 new = operator(collective.operation, part, flat)
                 yield _put_back(edits, site, part, new, collective.what, flat, rank + 0.25)
     yield from _addends_scaled(edits, site, added, visible)
+    if site.frame is not None and _adds(term):
+        # A sum is scaled as a whole where it is in parentheses.
+        addends = (part for total in parts(term) if _adds(total) for part in children(total))
+        scaled = [term, *filter(_is_binary, addends)]
+        near = (name for name in [*site.before][-_NEAR_FACTORS:] if name not in there)
+        for name, part in itertools.product(near, scaled):
+            yield _put_back(edits, site, part, operator("multiply", Name(name), part), "scale", Name(name), 3.25)
     for name in unread.at(site):
         yield _put_back(edits, site, term, operator("add", Name(name), term), "term", Name(name), 0.8)
         # A shape times an array would be another shape.
@@ -285,6 +304,10 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
 
 _PUT_BACK = 0.8
 """The rank of what is taken off inside of a function, and put back around it."""
+
+
+_NEAR_FACTORS = 6
+"""How many lines back to look for a factor of a sum."""
 
 
 def _given_to(part: Apply) -> Iterator[Term]:
@@ -439,6 +462,35 @@ def _of_its_block(edits: Edits, site: EditSite) -> Iterator[Edit]:
                 for new in (operator("add", start, part), operator("subtract", part, start)):
                     mend = site.lacking(partial(_the_term, site, start, "device's offset"), part, new)
                     yield edits.edit(site, part, new, "offset", mend, 2.75)
+
+
+def _starts_of_blocks(edits: Edits, site: EditSite) -> Iterator[Edit]:
+    """The start of a block in the place of its number, where a part of an array is read or written."""
+    for part in parts(site.term):
+        at = place_of(part, "start_indices") if isinstance(part, Apply) else None
+        if not isinstance(part, Apply) or at is None:
+            continue
+        starts = argument(part, at)
+        if not isinstance(starts, Group):
+            continue
+        for number, start in enumerate(starts.items):
+            for size in _sizes(edits, site) if not isinstance(start, Const) else ():
+                items = (*starts.items[:number], operator("multiply", start, size), *starts.items[number + 1 :])
+                new = with_argument(part, at, Group(items, starts.kind))
+                mend = site.lacking(partial(_the_term, site, size, "scale"), part, new)
+                yield edits.edit(site, part, new, "offset", mend, 3.0)
+
+
+def _counted_by_masks(edits: Edits, site: EditSite) -> Iterator[Edit]:
+    """The number of elements that a mask keeps in the place of that of all: the mean of a masked loss."""
+    for part in parts(site.term):
+        if not isinstance(part, Apply) or part.operation != "divide":
+            continue
+        total, count = part.operands
+        for name, before in reversed(site.before.items()) if isinstance(uncast(count), Const) else ():
+            if is_mask(uncast(before.term)):
+                kept = operator("divide", total, Apply("sum", (Name(name),)))
+                yield edits.edit(site, part, kept, "value", partial(_mistaken, site, part, kept), 4.0)
 
 
 def _is_index(site: EditSite, part: Term) -> bool:

@@ -9,13 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite
+from runner.checks.oversights import OF_BLOCK
 from runner.graph.language.parts import parts
 from runner.graph.language.python_source import Given, reading
 from runner.graph.model import literal
 from runner.graph.term import Const, Term, children, mapped, operates
-
-_OF_BLOCK = 1.5
-"""The rank of the length of a whole dimension in the place of that of a block, which is the likeliest mistake."""
 
 _OTHER = 3.25
 """The rank of any other number."""
@@ -71,7 +69,7 @@ def _number(term: Term) -> float | None:
 def _meant(number: float, lengths: frozenset[int], counts: Sequence[int]) -> Mapping[float, float]:
     """The numbers that may be meant by one, with their ranks."""
     block = number in lengths
-    ranks = {number * count: _OF_BLOCK if block else _OTHER for count in counts}
+    ranks = {number * count: OF_BLOCK if block else _OTHER for count in counts}
     for other in (*(number / count for count in counts), *((number + by for by in (1, -1)) if block else ())):
         ranks.setdefault(other, _OTHER)
     return ranks

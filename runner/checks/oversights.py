@@ -47,6 +47,9 @@ _REDUCTIONS = ("sum", "mean", "max", "min")
 _ALTERNATIVES = (_REDUCTIONS, ("argmax", "argmin"), ("max", "logsumexp"))
 """The calls that are taken for each other."""
 
+OF_BLOCK = 1.5
+"""The rank of the length of a whole dimension in the place of that of a block, which is the likeliest mistake."""
+
 _LARGE = 2**31 - 1
 """What is put for an integer that no minimum takes."""
 
@@ -191,7 +194,7 @@ def _numbers(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
     match part.term:
         case Apply(operation=name, operands=(left, right), spelled="operator") if name in ("multiply", "divide"):
             yield from _divided_sum(part, name, left, right)
-            for side in (left, right):
+            for side in map(uncast, (left, right)):
                 # Nobody writes a scale of 1: it is that of a derivative.
                 if isinstance(side, Const) and _is_number(side) and side.value != 1:
                     for value, rank in _scales(part, side, reference).items():
@@ -216,11 +219,14 @@ def _divided_sum(part: _Proposal, name: str, left: Term, right: Term) -> Iterato
     """A sum over devices that is divided by their number, as JAX computes a mean."""
     row = called(left)
     sums = row is not None and row.over is not None and row.over.does == "sum"
-    if isinstance(right, Apply) and right.operation == "astype":
-        # JAX 0.12 casts the number of devices.
-        right = right.operands[0]
+    right = uncast(right)
     if name == "divide" and sums and isinstance(right, Const) and right.value in part.edits.counts:
         yield part.edit(part.term, left, "kind", "is a mean where a sum is meant", 0.7)
+
+
+def uncast(term: Term) -> Term:
+    """A part without the cast around it: JAX 0.12 casts numbers."""
+    return term.operands[0] if isinstance(term, Apply) and term.operation == "astype" else term
 
 
 def _scales(part: _Proposal, literal: Const, reference: _Reference) -> Mapping[Const, float]:
@@ -230,6 +236,7 @@ def _scales(part: _Proposal, literal: Const, reference: _Reference) -> Mapping[C
     exact = isinstance(number, int)
     lengths = {n for shape in part.edits.blocks.values() for n in shape}
     meant: list[tuple[Iterable[float], float]] = [
+        ((number * count for count in part.edits.counts if number in lengths), OF_BLOCK),
         ((value.value for value in reference.literals if isinstance(value.value, int | float)), 3.25),
         (part.edits.counts, 3.25),
         ((number + by for by in (1, -1)), 3.5),
@@ -345,6 +352,7 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
             yield part.edit(term, Apply("sum", (x,), (("axis", axis),)), "operation", "is where a sum is meant", 4.25)
         case _:
             pass
+    yield from _normalisations(part, term)
     if term.operation == "flip":
         yield part.edit(term, term.operands[0], "order", "is reversed once too often", 4.0)
     if term.operation == "sort":
@@ -354,6 +362,22 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
         yield part.edit(term, own, "order", "counts each element itself too", 4.0)
     if term.operation == "power" and len(term.operands) == 2:
         yield part.edit(term, term.operands[0], "operation", "is one power too many", 4.0)
+
+
+def _normalisations(part: _Proposal, term: Apply) -> Iterator[Edit]:
+    """`x / sum(x)` where `softmax(x)` is meant, and the reverse."""
+    match term:
+        case Apply(operation="exp", operands=(Apply(operation="subtract", operands=(x, top)),)):
+            if any(isinstance(inner, Apply) and inner.operation == "max" for inner in within(top)):
+                yield part.edit(term, x, "operation", "is of a softmax where a division by the sum is meant", 3.5)
+        case Apply(operation="divide", operands=(x, total)):
+            sums = [inner for inner in within(total) if isinstance(inner, Apply) and inner.operation == "sum"]
+            if [inner.operands[0] for inner in sums] == [x] and not isinstance(x, Const):
+                raised = Apply("exp", (x,))
+                new = operator("divide", raised, _swapped(total, x, raised))
+                yield part.edit(term, new, "operation", "is divided by its sum where a softmax is meant", 3.5)
+        case _:
+            return
 
 
 def _binding(name: str, left: Term, right: Term) -> Iterator[Term]:

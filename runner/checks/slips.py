@@ -58,9 +58,10 @@ def removing(edits: Edits) -> Iterator[Edit]:
                     exchanges = over is not None and over.does in ("permute", "exchange")
                     yield edits.edit(site, term, operand, "exchange" if exchanges else "collective", str, 0.0)
                 case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].inverse:
-                    yield edits.edit(site, term, left, "operand", str, 0.0)
+                    kind = "operand" if OPERATIONS[name].adds else "factor"
+                    yield edits.edit(site, term, left, kind, str, 0.0)
                     if OPERATIONS[name].commutes:
-                        yield edits.edit(site, term, right, "operand", str, 0.0)
+                        yield edits.edit(site, term, right, kind, str, 0.0)
                 case _:
                     continue
 

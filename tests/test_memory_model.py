@@ -59,3 +59,13 @@ def test_a_loop_keeps_each_operand_of_an_elementwise_product() -> None:
     """Both factors, three values of silu, of which the operand is the first product's result, and the product."""
     body = "h + (silu(h @ a) * (h @ a)) @ b"
     assert between("tpu", body, steps=8) == pytest.approx(6 * 8 + 1, rel=0.05)
+
+
+@pytest.mark.parametrize("reader", ["sum(layers.all ** 2)", "x"])
+def test_what_a_loop_stacks_is_in_memory_if_it_is_read(reader: str) -> None:
+    layers = {"repeat": "L", "over": {"a": "w"}, "carry": {"h": "x"}, "body": {"h": "h @ a"}, "stack": {"all": "h"}}
+    arrays = {"x": (["B", "D"], []), "w": (["L", "D", "D"], [])}
+    graph, dims = {"layers": layers, "y": reader}, {"L": 16, "B": 1024, "D": 64}
+    best = planned(experiment({"m": 4}, dims, arrays, graph, {"y": []}, constraints={"layers.h": "auto"})).best
+    stack = 16 * 1024 * 64 * 4 / 4
+    assert (best.needed - best.held >= stack) == (reader != "x")

@@ -111,6 +111,31 @@ def test_the_weights_for_a_small_batch_are_sharded_by_columns_then_rows() -> Non
     assert best_plan.proved
 
 
+THREE = {"a": 2, "b": 2, "c": 2}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "spec", "kinds"),
+    [
+        ({"a": 4}, ["a", None], ["reduce-scatter"]),
+        ({"a": 8}, ["a", None], ["all-reduce"]),
+        ({"a": 2, "b": 4}, [["a", "b"], None], ["all-reduce"]),
+        ({"a": 2, "b": 4}, ["b", None], ["reduce-scatter", "all-reduce"]),
+        (THREE, [["b", "c"], None], ["reduce-scatter", "all-reduce"]),
+        (THREE, ["b", "c"], ["all-reduce"]),
+    ],
+)
+def test_a_tpu_scatters_a_sum_along_one_dimension_and_over_a_whole_slice_only_if_that_is_a_ring(
+    mesh: dict[str, int], spec: list[Any], kinds: list[str]
+) -> None:
+    """As libtpu compiles them for v5p 2x2x1 and 2x2x2, with JAX 0.10.2 and 0.12."""
+    arrays = {"x": (["B", "D"], [list(mesh), None]), "y": (["B", "F"], [list(mesh), None])}
+    graph, dims = {"w": "einsum('bd,bf->df', x, y)"}, {"B": 262144, "D": 1024, "F": 1024}
+    keys = {"hardware": V5P, "plan": {"least": "bytes"}}
+    best_plan = planned(experiment(mesh, dims, arrays, graph, {"w": spec}, **keys))
+    assert [each.kind for each in best_plan.axes] == kinds
+
+
 def test_a_memory_limit_shards_the_weights_of_a_divisible_batch_too() -> None:
     by_rows = {"outputs": {"y": ["model", None]}}
     whole = planned(mlp(8, {"model": 4}, x=[]) | by_rows)

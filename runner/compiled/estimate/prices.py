@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -59,9 +59,34 @@ class Work:
     dtype: str = ""
 
 
-SCATTERED: Mapping[str, float] = {"cpu": math.inf, "gpu": 0.0, "tpu": 16.0}
-"""The fewest tiles of a sum that XLA reduce-scatters, by platform; measured for v5e, v5p and v6e, on four and eight
-chips, with JAX 0.10.2. XLA for CPUs has no reduce-scatter of its own."""
+@dataclass(frozen=True)
+class Scattering:
+    """The sums that XLA reduce-scatters where they are sharded afterwards; it all-reduces and slices all others.
+
+    - `tiles`: the fewest tiles of such a sum; `several`: whether it scatters along several dimensions at once.
+    - `fewer_than`: the number of devices from which it all-reduces.
+    """
+
+    tiles: float = 0.0
+    several: bool = True
+    fewer_than: float = math.inf
+
+
+def scattering(platform: str, hardware: Hardware | None) -> Scattering:
+    """What the compiler of a platform reduce-scatters; XLA for CPUs has no reduce-scatter of its own.
+
+    The rules for TPUs were measured for v5e, v5p and v6e, on 4 to 256 chips, with JAX 0.10.2. A sum over all chips of a
+    slice is scattered only if they are a ring: 1 × n or 2 × n.
+    """
+    if platform != "tpu":
+        return Scattering(tiles=math.inf if platform == "cpu" else 0.0)
+    fewer_than = math.inf
+    if hardware is not None and hardware.slices == 1:
+        *others, _ = sorted(size for size in (1, *hardware.shape) if size > 1) or [1]
+        if others not in ([], [2]):
+            fewer_than = math.prod(hardware.shape)
+    return Scattering(16.0, several=False, fewer_than=fewer_than)
+
 
 _ROWS, _COLUMNS = 8, 128
 """The elements of a tile."""
@@ -95,7 +120,7 @@ class Bytes:
     """The bytes sent; for `least: memory` the bytes held, with the bytes sent as a tie-break."""
 
     least: Least = "bytes"
-    scattered: float = 0.0
+    scattering: Scattering = Scattering()
     divided: bool = True
     order: float = 1e-12
     digits: int = 3
@@ -142,7 +167,7 @@ class EstimatedSeconds:
     def __init__(self, hardware: Hardware, mesh: Mesh, precision: str) -> None:
         self._hardware, self._mesh, self._precision = hardware, mesh, precision
         self.name = hardware.name
-        self.scattered = SCATTERED[hardware.platform]
+        self.scattering = scattering(hardware.platform, hardware)
         self._links = Links(hardware, mesh)
         self.unknown: list[str] = []
         """What the hardware does not specify, so that it is free."""
@@ -227,8 +252,7 @@ Prices: TypeAlias = Bytes | EstimatedSeconds
 - `digits`: how many decimal places of a cost matter.
 - `divided`: whether every product must be split over as many devices as its sizes allow. Where computing is free, the
   cheapest plan would otherwise compute everything on every device.
-- `scattered`: the fewest tiles of a sum that is reduce-scattered where it is sharded afterwards; a smaller one is
-  all-reduced and sliced.
+- `scattering`: which sums are reduce-scattered where they are sharded afterwards.
 - `weight`: the cost of one step of a reshard; `rate`: that of a collective over mesh axes; `permuting`: that of a
   permutation of blocks, given pairs of source and destination.
 - `computing`: the cost of one device's share of an operation, which moves `moved` bytes through its memory.

@@ -88,7 +88,14 @@ class Memory:
 
     @cached_property
     def _buffers(self) -> tuple[_Buffer, ...]:
-        return (*self._held(), *self._between(), *self._stacked(), *self._copied(), *self._differentiated())
+        return (
+            *self._held(),
+            *self._between(),
+            *self._passed(),
+            *self._stacked(),
+            *self._copied(),
+            *self._differentiated(),
+        )
 
     def _held(self) -> Iterator[_Buffer]:
         """Yield arrays and outputs, which stay in memory."""
@@ -132,6 +139,11 @@ class Memory:
             if operation.differentiated:
                 yield _Buffer((variable,), Table(alive * shares * many), kept, back)
                 yield _Buffer((variable,), Table(last * shares), back, back)
+
+    def _passed(self) -> Iterator[_Buffer]:
+        """Yield what a loop stacks for operations after it, such as the inputs of layers for a loop that goes back."""
+        for at, (first, last) in self._steps.stacked.items():
+            yield _Buffer((at,), self._of_tensor(at, 1), first, last)
 
     def _stacked(self) -> Iterator[_Buffer]:
         """Yield what loops keep of operations that are fused elsewhere: JAX stacks it for the backward pass."""
@@ -319,6 +331,7 @@ class _Schedule:
     - `stored`: the tensors that are in memory; `made`: the step that computes a tensor; `until`: the last step that
       reads it; `until_turn`: that of the forward pass; `read`: the first and the last step that reads its copy.
     - `recomputed`: for each tensor that the backward pass computes again, the step at which it does so.
+    - `stacked`: for what a loop stacks, the first and the last step with it, if operations read it.
     - `gradients`: for each array with a gradient, the last step that reads this.
     """
 
@@ -341,9 +354,11 @@ class _Schedule:
         }
         carries = dict(self._carries())
         self.made |= carries
-        self._passed = {each.before: each.after for each in layable.transfers if each.after not in carries}
+        passing = (each for each in layable.transfers if each.kind != "stack" and each.after not in carries)
+        self._passed = {each.before: each.after for each in passing}
         self.until, self.until_turn = self._until(backward=True), self._until(backward=False)
         self.read = self._read()
+        self.stacked = dict(self._stacked())
         self.gradients = {
             tensor: max([self.forward(number) for number in readers], default=self.last)
             for tensor, readers in layable.gradients.items()
@@ -390,6 +405,18 @@ class _Schedule:
                 first, until = read.get(before, after)
                 read[before] = min(first, after[0]), max(until, after[1])
         return read
+
+    def _stacked(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        """Yield what loops stack with the step of the first value in it, and of the last operation that reads it."""
+        until = dict(self.until)
+        for transfer in reversed(self._layable.transfers):
+            if transfer.after in until:
+                until[transfer.before] = max(until.get(transfer.before, 0), until[transfer.after])
+        for transfer in self._layable.transfers:
+            at = transfer.after
+            if transfer.kind == "stack" and at in until and not self._layable.tensors[at].copies:
+                first = self.made.get(transfer.before, until[at])
+                yield at, (min(first, until[at]), until[at])
 
     def _carries(self) -> Iterator[tuple[int, int]]:
         """Yield the values that repeats carry, and the first step of their bodies that reads them."""

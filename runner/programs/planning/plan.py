@@ -10,7 +10,7 @@ import numpy as np
 from runner.base.layout import Parts, Spec
 from runner.base.lazy import dataclass
 from runner.base.words import listed
-from runner.compiled.estimate.prices import SCATTERED, Bytes, EstimatedSeconds, Prices
+from runner.compiled.estimate.prices import Bytes, EstimatedSeconds, Prices, scattering
 from runner.experiment.model import Experiment
 from runner.experiment.open_layouts import Least, LineCost
 from runner.programs.derivation.scopes import NotDerived
@@ -163,7 +163,7 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
     They are those of the hardware's compiler, or of the target's if no hardware is named.
     """
     if least != "time":
-        return Bytes(least, scattered=SCATTERED[_platform(experiment)])
+        return Bytes(least, scattering=scattering(_platform(experiment), experiment.hardware))
     if experiment.hardware is None:
         raise NoPlan("plan.least=time needs hardware: choose it, hardware=v5p, or write plan.least=bytes")
     return EstimatedSeconds(experiment.hardware, experiment.mesh, experiment.precision)

@@ -195,15 +195,14 @@ class Space:
     def completion(self, partial: int, axes: tuple[str, ...], after: int, *, summed: bool) -> list[Sending]:
         """The collectives that complete a partial result in the layout `after` at the least cost."""
         ways, _ = self._completed(partial, axes, summed)
-        best = min(ways, key=lambda way: way.cost + self.cost[way.after, after])
+        best = min(ways, key=lambda way: way.costs[after])
         return [*best.sendings, *self.path(best.after, after)]
 
     def _completed(self, partial: int, axes: tuple[str, ...], summed: bool) -> tuple[list[_Completion], Costs]:
         key = partial, axes, summed
         if key not in self._completing:
             ways = list(self._completions(partial, axes, summed))
-            costs = np.min([way.cost + self.cost[way.after] for way in ways], axis=0)
-            self._completing[key] = ways, costs
+            self._completing[key] = ways, np.min([way.costs for way in ways], axis=0)
         return self._completing[key]
 
     def _completions(self, partial: int, axes: tuple[str, ...], summed: bool) -> Iterator[_Completion]:
@@ -211,8 +210,8 @@ class Space:
         block = tuple(
             n // self.mesh.axis_size(over) for n, over in zip(self._shape, self.layouts[partial], strict=True)
         )
-        scatters = summed and tiles(block) >= self._prices.scattered
-        places = (None, *range(self.rank)) if scatters else (None,)
+        rule = self._prices.scattering
+        places = (None, *range(self.rank)) if summed and tiles(block) >= rule.tiles else (None,)
         ends: list[tuple[int, dict[int | None, tuple[str, ...]]]] = [(partial, {})]
         # A layout with fewer of its units' axes exists too, so units are added one by one.
         for unit in (unit for unit in self._units if unit[0] in axes):
@@ -223,6 +222,9 @@ class Space:
                 if (after := before if at is None else self._extended(before, unit, at)) is not None
             ]
         for after, scattered in ends:
+            along = [over for d, over in scattered.items() if d is not None]
+            if math.prod(map(self.mesh.axis_size, along)) >= rule.fewer_than or (len(along) > 1 and not rule.several):
+                continue
             held = float(self.held[partial])
             sendings: list[Sending] = []
             for d in range(self.rank):
@@ -231,7 +233,11 @@ class Space:
                     held /= self.mesh.axis_size(mine)
             if rest := scattered.get(None):
                 sendings.append(self._collective("all-reduce", rest, held))
-            yield _Completion(after, sum(sending.cost for sending in sendings), tuple(sendings))
+            costs = sum(sending.cost for sending in sendings) + self.cost[after]
+            if along and not rule.several:
+                # What has to be moved further is all-reduced over all axes.
+                costs = np.where(np.arange(len(costs)) == after, costs, np.inf)
+            yield _Completion(after, costs, tuple(sendings))
 
     def _extended(self, layout: int, unit: tuple[str, ...], d: int) -> int | None:
         """The number of a layout with further axes on dimension `d`; None if there is none."""
@@ -251,8 +257,10 @@ class Space:
 
 @dataclass(frozen=True)
 class _Completion:
+    """Collectives that complete a result in the layout `after`; `costs`: with the reshard to each layout."""
+
     after: int
-    cost: float
+    costs: Costs
     sendings: tuple[Sending, ...]
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
-from runner.compiled.estimate.prices import Prices, Sending
+from runner.compiled.estimate.prices import Prices, Sending, Work
 from runner.experiment.open_layouts import LineCost
 from runner.programs.derivation.rules import SCATTERED, Assignment, Dimensions, Rule, layout
 from runner.programs.planning.model import Layable, Operand, RuledOperation, Tensor, Transfer
@@ -296,8 +296,13 @@ class Tables:
                 costs = [table.costs.T if turned else table.costs for table, turned in summands]
                 summed[key] = Table(functools.reduce(np.add, costs))
             tables[pair] = summed[key]
+        # Of layouts that cost the same, a loop stacks values in the one that needs less memory.
+        memory = self.prices.least == "memory"
+        stacked = frozenset(each.after for each in self.layable.transfers if each.kind == "stack" and not memory)
         for at, lying in enumerate(self.lying):
             copies = self.layable.tensors[at].copies
+            if at in stacked:
+                alone[at] = alone[at] + self.prices.held * lying.space.held[lying.own]
             if copies:
                 alone[at] = alone[at] + self.prices.held * copies * lying.space.held[lying.own]
                 alone[at] = alone[at] + self.prices.order * np.array(
@@ -382,6 +387,9 @@ class Tables:
             self._costs_of[key] = [_Cost("", None, Table(there)), _Cost("", None, Table(back))]
         there, back = self._costs_of[key]
         yield Term(transfer.line, f"resharding {name}", over, there.table)
+        if transfer.kind == "stack" and not self.layable.tensors[transfer.after].copies:
+            written = [self.prices.computing(Work(), 1, moved) for moved in after.space.held[after.own]]
+            yield Term(transfer.line, f"stacking {name}", (transfer.after,), Table(np.array(written)))
         if differentiated:
             yield Term(transfer.line, f"resharding the gradient of {name}", over, back.table)
 

@@ -148,10 +148,10 @@ class _Search:
             prices[steps] = self._most / len(steps)
             met = self.at(prices, 0.25)
             peak = int(met.profile.argmax())
+            idle, least = (0, met.needed) if met.needed < least else (idle + 1, least)
             if met.needed > self._limit and peak not in steps:
                 steps.append(peak)
-            idle, least = (0, met.needed) if met.needed < least else (idle + 1, least)
-            if self._best is None:
+            elif self._best is None:
                 self._most *= 16
 
     def improve_prices(self) -> None:

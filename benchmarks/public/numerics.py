@@ -234,7 +234,10 @@ def _(_: Path) -> Call:
 def _(_: Path) -> Call:
     import e3nn_jax as e3nn
 
-    return Call(lambda x: e3nn.spherical_harmonics([1, 2, 3], x, normalize=True).array, (normal(0, 8, 3),), (B,))
+    return Call(
+        lambda x: e3nn.spherical_harmonics([1, 2, 3], e3nn.IrrepsArray("1o", x), normalize=True).array,
+        (normal(0, 8, 3),), (B,),
+    )  # fmt: skip
 
 
 @public("e3nn", "tensor_product")

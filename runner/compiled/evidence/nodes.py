@@ -200,7 +200,7 @@ class Origins:
 
 def _traced(
     scope: StackScope, lines: Mapping[Location, Sequence[PlacedLine]], stack: str, frames: Sequence[Location]
-) -> OperationOrigin:
+) -> OperationOrigin | None:
     """The line of the user's Python in whose innermost frame an operation was traced; without one, that of the call.
 
     If several lines are there, it is one that calls such an operation: the first, in the backward pass the last.
@@ -208,7 +208,8 @@ def _traced(
     primitive, gradient = stack.rpartition("/")[2], backward(stack)
     at = next((at for at, frame in enumerate(frames) if frame in lines), None)
     if at is None:
-        return OperationOrigin(scope.line, primitive, gradient)
+        # At the boundary of a region values move from one line to another, between which they are found.
+        return None if primitive == "shard_map" else OperationOrigin(scope.line, primitive, gradient)
     there = _on_the_path(lines[frames[at]], [frame for frame in frames[at + 1 :] if is_users(frame[0])])
     of = [(placed.line, placed.rows) for placed in there if placed.rows is not None]
     fitting = [line for line, rows in of if any(_fits(row, primitive) for row in rows)]

@@ -187,6 +187,13 @@ def test_what_to_write_follows_the_layouts_that_the_function_states(tmp_path: Pa
     assert "write jnp.matmul(jnp.tanh(h), x.T, out_sharding=P(None, 'a')), which JAX's types accept" in record.error
 
 
+def test_a_gather_before_a_shard_map_has_the_line_that_reads_it(tmp_path: Path) -> None:
+    mesh = mesh_of(AxisType.Auto)
+    mapped = jax.shard_map(lambda x, w: jnp.tanh(x @ w), mesh=mesh, in_specs=(P("a"), P()), out_specs=P("a"))
+    record = check(tmp_path, mapped, X, X, mesh=mesh, in_specs=(P("a"), P("b")))
+    assert re.search(r"all-gather +w for test_calls\.py:\d+", str(record)), record
+
+
 def test_an_argument_of_a_shard_map_that_lies_otherwise_is_named(tmp_path: Path) -> None:
     mapped = jax.shard_map(lambda x, w: x @ w, mesh=calls.MESH, in_specs=(P("a"), P()), out_specs=P("a"))
     record = check(tmp_path, mapped, X, X, mesh={"a": 2, "b": 2}, in_specs=(P("a"), P("b")))

@@ -154,6 +154,7 @@ def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]
         ("0.5 * R[0]", "number", "2.0"),
         ("bias[:4] + tanh(bias[1:5])", "exchange", "bias[1:5] + tanh(bias[:4])"),
         ("bias[:4]", "window", "bias[1:5]"),
+        ("bias[:7]", "window", "bias[1:]"),
         ("(R[0] + bias) / 4.0", "order", "R[0] / 4.0 + bias"),
         ("R[0] / 4.0 + bias", "order", "(R[0] + bias) / 4.0"),
         ("R[0] - bias - 2.0", "operation", "R[0] - bias * 2.0"),

@@ -299,6 +299,8 @@ def _shifted(window: Slice[Term]) -> Iterator[Slice[Term]]:
             pass
     match window.lower, window.upper:
         case Const(value=None | 0), Const(value=int() as size) if size > 0:
+            # All but the first for all but the last is true of every length.
+            yield Slice(Const(1), NOTHING, window.step)
             yield Slice(Const(-size), NOTHING, window.step)
             yield Slice(Const(1), Const(size + 1), window.step)
         case Const(value=int() as start), Const(value=None):

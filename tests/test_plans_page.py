@@ -13,6 +13,7 @@ from runner.app.cli import plan, report
 from runner.reports.record import plan_file
 from runner.reports.show.page import plan_section, plans
 from runner.reports.show.page.markup import joined
+from runner.reports.show.plan_layouts import differing
 from tests.test_page import Page
 
 SMALL: dict[str, Any] = {
@@ -181,3 +182,9 @@ def test_the_page_of_a_run_draws_the_front_of_its_plan(tmp_path: Path) -> None:
     assert page.text.startswith("The layouts of this run x: [data, null]")
     assert [a["data-p"] for name, a in page.elements if name == "g" and "data-p" in a] == ["front-1", "front-2"]
     assert "1 300 B 256 B x=[data, null] 2 500 B 200 B x=[data, model]" in page.text
+
+
+def test_below_a_candidate_stand_the_layouts_of_some_lines_and_the_number_of_the_others() -> None:
+    layouts = {"arrays.w.spec": "[a]"} | {f"constraints.h{n}": "[null]" for n in range(6)}
+    assert differing([layouts], {}, 4) == ["w=[a] h0=[null] h1=[null] h2=[null] h3=[null] and 2 more lines"]
+    assert differing([layouts, {**layouts, "constraints.h5": "[a]"}], {}, 4)[1] == "h5=[a]"

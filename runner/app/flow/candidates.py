@@ -13,11 +13,14 @@ from runner.reports.show.plan_layouts import amount, differing, layout_texts
 from runner.reports.show.plan_table import show_table
 from runner.reports.show.table import Table, status_cell
 
+_LINES = 4
+"""The most layouts of lines that are shown below a candidate; the table of the plan, its page and its file have all."""
+
 
 def show(planning: Planning, tried: Sequence[Tried]) -> None:
     """Print a table of the candidates of a plan as compiled."""
     least = planning.plan.least
-    layouts = differing([layout_texts(each.candidate.layouts) for each in tried], planning.labels)
+    layouts = differing([layout_texts(each.candidate.layouts) for each in tried], planning.labels, _LINES)
     saves = [_saves(each, planning) for each in tried]
     parts = zip(layouts, tried, saves, strict=True)
     layouts = [" ".join(filter(None, (text, each.written, mine))) for text, each, mine in parts]

@@ -169,14 +169,21 @@ def short(key: str, labels: Mapping[str, str]) -> str:
     return labels.get(key) or key.partition(".")[2].removesuffix(".spec") or key
 
 
-def differing(candidates: Sequence[Mapping[str, str]], labels: Mapping[str, str]) -> list[str]:
-    """Return the layouts of each candidate as text: of the first all of them, of the others those that differ."""
+def differing(
+    candidates: Sequence[Mapping[str, str]], labels: Mapping[str, str], lines: int | None = None
+) -> list[str]:
+    """Return the layouts of each candidate as text: of the first all of them, of the others those that differ.
+
+    `lines`: the most layouts of lines that are shown, the others as a number; None: all.
+    """
     texts: list[str] = []
     for layouts in candidates:
         shown = layouts
         if texts:
             shown = {key: spec for key, spec in layouts.items() if candidates[0].get(key) != spec}
-        texts.append(" ".join(_named(shown, labels)) or "the same")
+        more = [key for key in shown if key.startswith("constraints.")][lines:] if lines is not None else []
+        text = " ".join(_named({key: spec for key, spec in shown.items() if key not in more}, labels)) or "the same"
+        texts.append(f"{text} and {len(more)} more line{'s' if len(more) > 1 else ''}" if more else text)
     return texts
 
 

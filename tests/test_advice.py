@@ -413,8 +413,9 @@ def _text(node: ast.AST) -> str | None:
 def test_every_message_that_tells_what_to_write_is_tried_or_listed_with_a_reason() -> None:
     tried = [says for _, says, _ in ADVICE["tried"]]
     tried += [fault.says for _, fault in FAULTS if advised(fault, fault.says) is not None]
-    tried += [*LINES, *CALLS_THAT_FOLLOW]
-    listed = [part for parts in [*ADVICE["tested"].values(), *ADVICE["untried"].values()] for part in parts]
+    tried += [*LINES, *CALLS_THAT_FOLLOW, *(says for _, _, says, _, _ in CALLS)]
+    kinds = ADVICE["followed"], ADVICE["pinned"], ADVICE["untried"]
+    listed = [part for parts_by_file in kinds for parts in parts_by_file.values() for part in parts]
     texts = list(messages())
     longest = {text: max(re.split("…|\n *", text), key=len) for text in texts}
     unknown = [
@@ -427,7 +428,7 @@ def test_every_message_that_tells_what_to_write_is_tried_or_listed_with_a_reason
     assert [part for part in listed if not any(part in text for text in texts)] == [], "no message has these parts"
 
 
-@pytest.mark.parametrize("file", ADVICE["tested"])
-def test_the_advice_that_another_test_has_is_there(file: str) -> None:
+@pytest.mark.parametrize(("kind", "file"), [(kind, file) for kind in ("followed", "pinned") for file in ADVICE[kind]])
+def test_the_advice_that_another_test_has_is_there(kind: str, file: str) -> None:
     text = (Path(__file__).parent / file).read_text(encoding="utf-8")
-    assert file == Path(__file__).name or [part for part in ADVICE["tested"][file] if part not in text] == []
+    assert file == Path(__file__).name or [part for part in ADVICE[kind][file] if part not in text] == []

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -19,17 +20,21 @@ from jax.sharding import PartitionSpec as P
 import runner
 from runner.app import api, given
 from runner.app.called import experiment as called_experiment
-from runner.app.cli import measure
+from runner.app.cli import explain, measure
+from runner.app.cli.arguments import parsed
+from runner.app.cli.experiment_names import with_experiment
 from runner.base.faults import InvalidExperiment
 from runner.compiled.explanation import files
 from runner.compiled.explanation.files import Wanted
 from runner.experiment.config import sweep_size, text_size
 from runner.experiment.config.configuration import InvalidConfiguration
+from runner.experiment.config.folders import InvalidName
 from runner.experiment.imported import read_imported
 from runner.link import wire
 from runner.reports.record import manifest
 from runner.worker import functions
 from tests import explained, harness
+from tests.faults import ROOT
 
 X = np.ones((4, 2), np.float32)
 
@@ -90,6 +95,10 @@ def made():
 State = made()
 
 
+def halves(x):
+    return x[:2], x[2:]
+
+
 def state(x):
     return State(x)
 
@@ -101,6 +110,24 @@ def used(state):
 def both(x):
     return used(state(x))
 """
+NAMED = {"result": "checkpoint_name(x * 2, 'mid')"}
+LOOP = {"repeat": 4, "over": {"v": "B"}, "carry": {"g": "A"}, "body": {"g": "g * 2"}}
+WHILE = {"while": "on", "carry": {"h": "A", "on": "True"}, "body": {"h": "h * 0.5", "on": "max(h) > 1"}}
+BOTH = {
+    "mesh": {"axes": ["x", "y"], "shape": [2, 2]},
+    "arrays.A.spec": [["x", "y"]],
+    "outputs.C": [["x", "y"]],
+}
+SHARED = "cond(A[0] > 0, lambda: A * sum(B), lambda: A)"
+SUMMED = {
+    "graph": {"C": "where(A[0] > 0, A * sum(B), A)", "l": "sum(C)"},
+    "outputs.l": [],
+    "grad": {"of": "l", "wrt": ["B"]},
+}
+LOSS = "psum(sum(C), 'x')"
+SLICED = {"topology": "v5e:2x2", "slices": 2}
+MESH_OF_SLICES = {"axes": ["slices", "x"], "shape": [2, 4]}
+HARDWARE = yaml.safe_load((ROOT / "conf" / "hardware" / "v5e.yaml").read_text())
 LINES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a comprehension is not part of the language; write the list out, or use a repeat": (
         {"graph.C": "sum(stack(A * k for k in [1, 2]), axis=0)"},
@@ -215,6 +242,84 @@ LINES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "grad": {"of": "l", "wrt": ["A"]},
         },
     ),
+    "save_only_these_names' takes names: write {save_only_these_names: [NAME]}": (
+        {"functions": {"f(x)": {"result": "x * 2", "checkpoint": "save_only_these_names"}}, "graph.C": "f(A)"},
+        {"functions": {"f(x)": NAMED | {"checkpoint": {"save_only_these_names": ["mid"]}}}, "graph.C": "f(A)"},
+    ),
+    "nothing says what is saved: write remat: auto, and the planner finds it, or remat: [NAME]": (
+        {"functions": {"f(x)": NAMED | {"checkpoint": "auto"}}, "graph.C": "f(A)"},
+        {"functions": {"f(x)": NAMED | {"checkpoint": "auto"}}, "graph.C": "f(A)", "remat": ["mid"]},
+    ),
+    "nothing reads it: write checkpoint: auto in a function or a repeat": (
+        {"functions": {"f(x)": NAMED}, "graph.C": "f(A)", "remat": ["mid"]},
+        {"functions": {"f(x)": NAMED | {"checkpoint": "auto"}}, "graph.C": "f(A)", "remat": ["mid"]},
+    ),
+    "is carried already; give the stacked values another name": (
+        {"graph": {"loop": LOOP | {"stack": {"g": "g"}}, "C": "loop.g"}},
+        {"graph": {"loop": LOOP | {"stack": {"gs": "g"}}, "C": "loop.g"}},
+    ),
+    "is a slice in each step; choose another name": (
+        {"graph": {"loop": LOOP | {"body": {"v": "g", "g": "v * 2"}}, "C": "loop.g"}},
+        {"graph": {"loop": LOOP | {"body": {"u": "g", "g": "u * 2"}}, "C": "loop.g"}},
+    ),
+    "the number of steps cannot depend on arrays: write it with integers, dims, or lines of these": (
+        {"graph": {"loop": LOOP | {"repeat": "A"}, "C": "loop.g"}},
+        {"graph": {"loop": LOOP | {"repeat": "N"}, "C": "loop.g"}},
+    ),
+    "the predicate of a while is float32; make it bool": (
+        {"graph": {"loop": WHILE | {"carry": {"h": "A", "on": "max(A)"}}, "C": "loop.h"}},
+        {"graph": {"loop": WHILE | {"carry": {"h": "A", "on": "max(A) > 0"}}, "C": "loop.h"}},
+    ),
+    "devices that have left it never reach this psum; make all decide alike, for example by its pmax": (
+        {"per_device": {"loop": WHILE | {"body": {"h": "h / psum(max(h), 'x')", "on": "max(h) > 1"}}, "C": "loop.h"}},
+        {
+            "per_device": {
+                "loop": WHILE | {"body": {"h": "h / psum(max(h), 'x')", "on": "pmax(max(h), 'x') > 1"}},
+                "C": "loop.h",
+            }
+        },
+    ),
+    "varies over 'y' but is the same along 'x', and JAX does not accept a mixture; leave 'x' out, or use "
+    "pcast(…, 'x', to='varying') first": (
+        BOTH | {"per_device": {"C": "A + psum(psum(sum(A), 'x'), ('x', 'y'))"}},
+        BOTH | {"per_device": {"C": "A + psum(psum(sum(A), 'x'), 'y')"}},
+    ),
+    "in the gradient of 'B'; add a line before it: B_here: pcast(B, 'x', to='varying')": (
+        SUMMED | {"per_device": {"C": SHARED, "l": LOSS}},
+        SUMMED
+        | {
+            "per_device": {
+                "B_here": "pcast(B, 'x', to='varying')",
+                "C": SHARED.replace("B", "B_here"),
+                "l": LOSS,
+            },
+        },
+    ),
+    "the gradients are called grad.…; choose another name": (
+        {"graph": {"grad": "A * 2", "C": "sum(grad)"}, "outputs.C": [], "grad": {"of": "C", "wrt": ["A"]}},
+        {"graph": {"slope": "A * 2", "C": "sum(slope)"}, "outputs.C": [], "grad": {"of": "C", "wrt": ["A"]}},
+    ),
+    "'l' is not among the outputs; give it a PartitionSpec there: []": (
+        {"graph": {"C": "A * 2", "l": "sum(C)"}, "grad": {"of": "l", "wrt": ["A"]}},
+        {"graph": {"C": "A * 2", "l": "sum(C)"}, "outputs.l": [], "grad": {"of": "l", "wrt": ["A"]}},
+    ),
+    "'^' is Python's exclusive or: for a power write A ** 2": ({"graph.C": "A ^ 2"}, {"graph.C": "A ** 2"}),
+    "a lambda is not part of the language; write another line with a name instead": (
+        {"graph.C": "(lambda: A * 2)()"},
+        {"graph": {"doubled": "A * 2", "C": "doubled + 0"}},
+    ),
+    "calls of functions nest more than 50 deep: f0 → f1 → … → f50; write some of them as one": (
+        {"functions": {f"f{i}(x)": f"f{i + 1}(x) + 1" for i in range(60)} | {"f60(x)": "x"}, "graph.C": "f0(A)"},
+        {"functions": {"f0(x)": "x + 60"}, "graph.C": "f0(A)"},
+    ),
+    "4 slices, but the target has 2; leave it out": (
+        {"target": SLICED, "mesh": MESH_OF_SLICES, "hardware": HARDWARE | {"slices": 4}},
+        {"target": SLICED, "mesh": MESH_OF_SLICES, "hardware": HARDWARE},
+    ),
+    "followed.halves(A) gives 2 arrays; give it a line of its own": (
+        {"graph.C": "sum(followed.halves(A))"},
+        {"graph": {"halves": "followed.halves(A)", "C": "halves[0]"}},
+    ),
 }
 """What refuses a change of the file above, the change, and one that follows the message."""
 
@@ -310,8 +415,8 @@ def deep(levels: int) -> Any:
     return tree
 
 
-def called(folder: Path, *operands: Any) -> None:
-    called_experiment.experiment(jax.tree.leaves, operands, folder, mesh={"x": 2}, in_specs=P())
+def called(folder: Path, *operands: Any, **arguments: Any) -> None:
+    called_experiment.experiment(jax.tree.leaves, operands, folder, **({"mesh": {"x": 2}, "in_specs": P()} | arguments))
 
 
 def of_text(text: str) -> None:
@@ -323,7 +428,16 @@ def swept(*overrides: str) -> None:
     sweep_size.require_few(OverridesParser.create().parse_overrides(list(overrides)), 10)
 
 
-REFUSALS = ValueError, TypeError, InvalidConfiguration, InvalidExperiment, manifest.Occupied, wire.Unusable, SystemExit
+REFUSALS = (
+    ValueError,
+    TypeError,
+    InvalidConfiguration,
+    InvalidExperiment,
+    InvalidName,
+    manifest.Occupied,
+    wire.Unusable,
+    SystemExit,
+)
 Call = Callable[[Path], Any]
 
 
@@ -406,7 +520,60 @@ CALLS: dict[str, tuple[Call, Call]] = {
         lambda _: swept("seed=interval(0,1)"),
         lambda _: swept("seed=range(0,1)", "dims.I=4,8"),
     ),
+    'is not a mesh; give names with sizes, such as {"data": 2, "model": 2}, or a Mesh': (
+        lambda folder: called(folder, X, mesh=[2, 2]),
+        lambda folder: called(folder, X, mesh={"data": 2, "model": 2}),
+    ),
+    "3 is no override; give texts, ['dims.B=8'], or a mapping, {'dims.B': 8}": (
+        lambda _: given.overrides(3),
+        lambda _: [given.overrides(["dims.B=8"]), given.overrides({"dims.B": 8})],
+    ),
+    "hardware is ['v5p']; give a name": (
+        lambda _: runner.explain(jnp.sin, X, hardware=["v5p"]),  # type: ignore[arg-type]
+        lambda _: runner.explain(jnp.sin, X, hardware="v5p"),
+    ),
+    "is no mesh; write its axes and their sizes: {'data': 4, 'model': 2}": (
+        lambda folder: runner.explain(stepped(folder), mesh={}),
+        lambda folder: runner.explain(stepped(folder), mesh={"data": 4, "model": 2}),
+    ),
+    "'4,2' is no mesh; write its axes and their sizes: data=4,model=2": (
+        lambda folder: explain.main([str(stepped(folder)), "--mesh", "4,2"]),
+        lambda folder: explain.main([str(stepped(folder)), "--mesh", "data=4,model=2"]),
+    ),
+    "is a file, or below one; name a folder that is empty, or not there": (
+        lambda folder: manifest.begin(folder / "there.txt", "run"),
+        lambda folder: manifest.begin(folder / "new", "run"),
+    ),
+    "'trace' is a key without its value: write trace=true": (
+        lambda _: overrides_of("case3_allreduce", "trace"),
+        lambda _: overrides_of("case3_allreduce", "trace=true"),
+    ),
+    "the shell splits this at its spaces; write 'graph.C=A @ B'": (
+        lambda _: overrides_of("case3_allreduce", "graph.C=A", "@", "B"),
+        lambda _: overrides_of("case3_allreduce", "graph.C=A @ B"),
+    ),
+    "case3_allreduce.yaml\n  there is no such file; write case3_allreduce for the experiment of that name": (
+        lambda _: overrides_of("case3_allreduce.yaml"),
+        lambda _: overrides_of("case3_allreduce"),
+    ),
+    "did you mean the file 'my.yaml'?": (
+        lambda folder: overrides_of("my", within=written(folder, "my.yaml", "name: my").parent),
+        lambda folder: overrides_of("my.yaml", within=folder),
+    ),
 }
+
+
+def stepped(folder: Path) -> Path:
+    return written(folder, "step.txt", explained.STEP)
+
+
+def overrides_of(*words: str, within: Path | None = None) -> list[str]:
+    """Return the overrides that a command line stands for, as the command reads it in a folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        if within is not None:
+            patch.chdir(within)
+        known, overrides = parsed(words)
+        return with_experiment(words, known, overrides)[0]
 
 
 @pytest.mark.parametrize("says", CALLS)

@@ -44,7 +44,7 @@ def refused(override: str) -> str:
         return f"{where}\n  a list is in square brackets: {for_shell(f'{key}=[{items[1]}]')}"
     typed = _quoted(key, value)
     if typed is None:
-        return f"{where}\n  Hydra cannot parse this override; write KEY=VALUE"
+        return f"{where}\n  '{key.lstrip('+~')}' is no key; write names joined by dots, such as dims.I=8"
     if (lines := _one_by_one(key, value)) is not None:
         return f"{where}\n  Hydra reads an expression only in quotes; write each line by itself:\n    {lines}"
     return f"{where}\n  {_why(value)}; quote the value for Hydra, and the whole for the shell:\n    {typed}"

@@ -414,7 +414,7 @@ OVERRIDES = {
     "a group without a name": (
         ["mesh=[2,2]"],
         "command line: mesh=[2,2]\n  'mesh' is the name of a file in mesh/, not a list; "
-        "its keys are mesh.axes, mesh.shape, mesh.devices, mesh.types\n",
+        "to choose one write mesh=data2_model2; its keys are mesh.axes, mesh.shape, mesh.devices, mesh.types\n",
     ),
     "a group chosen twice": (
         ["+experiment=layer"],

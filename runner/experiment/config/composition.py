@@ -81,7 +81,9 @@ def _of_json(override: str) -> str | None:
     key, value = given
     misfit = next(shape.misfits(value, key), None)
     if misfit is not None:
-        return of_misfit(misfit, Sources((), (override,))) if misfit.name else None
+        # `Sources` finds a key in the overrides that Hydra parses, and this is none.
+        message = of_misfit(misfit, Sources((), (override,)))
+        return re.sub(r"\Aconfiguration\b", lambda _: f"command line: {override}", message) if misfit.name else None
     written = quoting.for_shell(f"{override.partition('=')[0]}={quoting.for_hydra(value)}")
     if re.search(r"""[{,]\s*("[^"]*"|'[^']*')\s*:""", override):
         return f"command line: {override}\n  Hydra's grammar has no quotes around keys: write {written}"
@@ -166,6 +168,8 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
             if name == "mesh" and isinstance(value, int):
                 written = f"mesh.shape=[{value}], or mesh.shape=[{value},1] for two"
                 return f"command line: {text}\n  {message}; for the sizes of its axes write {written}"
+            if options := options_of(folders, name):
+                message += f"; to choose one write {name}={options[0]}"
             return f"command line: {text}\n  {message}{f'; its keys are {keys}' if keys else ''}"
         if name in groups:
             continue

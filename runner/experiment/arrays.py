@@ -31,9 +31,9 @@ def read_mesh(experiment: Mapping[str, Any]) -> Mesh:
         mesh = f"{{axes: [{', '.join(used) or 'x'}], shape: [{sizes}]}}"
         raise invalid(("mesh",), f"there is no mesh; write mesh: {mesh}, or choose one: mesh=x4")
     if axes is None or shape is None:
-        given, missing = ("shape", "axes") if axes is None else ("axes", "shape")
-        message = f"there is mesh.{given} without mesh.{missing}; write both: {{axes: [x, y], shape: [2, 4]}}"
-        raise invalid(("mesh", given), message)
+        present, missing = ("shape", "axes") if axes is None else ("axes", "shape")
+        message = f"there is mesh.{present} without mesh.{missing}; write both: {{axes: [x, y], shape: [2, 4]}}"
+        raise invalid(("mesh", present), message)
     check(axes, ("mesh", "axes"))
     if len(axes) > _AXES:
         raise invalid(("mesh", "axes"), f"a mesh of {len(axes)} axes; JAX makes one of at most {_AXES}")
@@ -80,9 +80,9 @@ def _read_devices(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     key = ("mesh", "devices")
     if value is None:
         return None
-    given = rectangular(value, key)
-    if given not in ((math.prod(shape),), shape):
-        raise invalid(key, f"{size_text(given)} devices, but the mesh has {size_text(shape)}")
+    numbered = rectangular(value, key)
+    if numbered not in ((math.prod(shape),), shape):
+        raise invalid(key, f"{size_text(numbered)} devices, but the mesh has {size_text(shape)}")
     positions: dict[int, int] = {}
     for i, number in enumerate(leaves(value)):
         check(number, key, DEVICE)

@@ -83,8 +83,8 @@ def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
     else:
         message = "the number of devices for mesh.shape=auto is not known: set target.devices=8, or choose a target"
         raise invalid(("mesh", "shape"), message)
-    given = leaves({key: value for key, value in whole.items() if key != "mesh"})
-    named = set(_WORDS.findall(" ".join(text for text in given if isinstance(text, str))))
+    texts = leaves({key: value for key, value in whole.items() if key != "mesh"})
+    named = set(_WORDS.findall(" ".join(text for text in texts if isinstance(text, str))))
     free = [at for at, axis in enumerate(axes) if alike and axis not in named]
     factorisations = [
         sizes
@@ -169,16 +169,16 @@ def refuse(config: Mapping[str, Any]) -> None:
 def read_plan(config: Mapping[str, Any]) -> PlanRequest:
     """Read the key `plan`. Raises `InvalidExperiment`."""
     whole: Mapping[str, Mapping[str, Any]] = schema.whole(config)
-    given = whole["plan"]
+    request = whole["plan"]
     for name in ("least", "memory", "candidates", "seconds", "competitors", "verify"):
-        check(given[name], ("plan", name))
-    every: list[Least] = [given["least"]] if isinstance(given["least"], str) else list(given["least"] or ())
+        check(request[name], ("plan", name))
+    every: list[Least] = [request["least"]] if isinstance(request["least"], str) else list(request["least"] or ())
     every = list(dict.fromkeys(every)) or ["bytes" if whole["hardware"].get("name") is None else "time"]
-    competitors = tuple(given["competitors"] or ())
-    amount = _amount(given["memory"])
-    verify = None if given["verify"] == AUTO else bool(given["verify"])
-    beside, seconds = tuple(every[1:]), float(given["seconds"])
-    return PlanRequest(every[0], amount, given["candidates"], beside, seconds, competitors, verify)
+    competitors = tuple(request["competitors"] or ())
+    amount = _amount(request["memory"])
+    verify = None if request["verify"] == AUTO else bool(request["verify"])
+    beside, seconds = tuple(every[1:]), float(request["seconds"])
+    return PlanRequest(every[0], amount, request["candidates"], beside, seconds, competitors, verify)
 
 
 def _amount(value: Any) -> float | None:

@@ -180,7 +180,7 @@ def _with_line(
         edited = replace(line, over={**line.over, rest[1]: value})
     elif len(rest) > 1 and (body := _with_line(line.body, rest[1:], value)) is not None:
         edited = replace(line, body=body)
-    return None if edited is None else tuple(edited if each is line else each for each in lines)
+    return None if edited is None else tuple(edited if other is line else other for other in lines)
 
 
 def _named(lines: Iterable[TracedLine]) -> Iterator[str]:

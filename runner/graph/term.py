@@ -219,8 +219,8 @@ def remade(term: _Kind, parts: tuple[Term, ...]) -> _Kind:
     match term:
         case Apply(operands=operands, named=named):
             names = (name for name, _ in named)
-            given = tuple(zip(names, parts[len(operands) :], strict=True))
-            made = replace(term, operands=parts[: len(operands)], named=given)
+            by_name = tuple(zip(names, parts[len(operands) :], strict=True))
+            made = replace(term, operands=parts[: len(operands)], named=by_name)
         case Group():
             made = replace(term, items=parts)
         case Slice():
@@ -255,8 +255,10 @@ def substituted(term: Term, values: Callable[[str], Term | None]) -> Term:
             return Name(f"{inner.name}.{carried}", term.at) if isinstance(inner, Name) else term
         case Apply(spelled=".T", operands=(Name(name=loop),)) if (value := values(f"{loop}.T")) is not None:
             return placed(value, term.at)
-        case Lambda(parameters=own):
-            return mapped(term, lambda part: substituted(part, lambda name: None if name in own else values(name)))
+        case Lambda(parameters=parameters):
+            return mapped(
+                term, lambda part: substituted(part, lambda name: None if name in parameters else values(name))
+            )
         case Listed(index=index, bounds=bounds):
             element = substituted(term.element, lambda name: None if name == index else values(name))
             return remade(term, (element, *(substituted(bound, values) for bound in bounds)))
@@ -290,8 +292,8 @@ def written(term: Term) -> Any:
         case Const(value=value):
             return _literal(value)
         case Apply(operation=operation, operands=operands, named=named, spelled=spelled):
-            given = {name: written(operand) for name, operand in named}
-            return [spelled, operation, *map(written, operands), *([given] if given else ())]
+            by_name = {name: written(operand) for name, operand in named}
+            return [spelled, operation, *map(written, operands), *([by_name] if by_name else ())]
         case Group(items=items, kind=kind):
             return [kind, *map(written, items)]
         case Slice(lower=lower, upper=upper, step=step):
@@ -339,5 +341,5 @@ def term_of(data: Any) -> Term:
 def _apply_of(spelled: Spelled, parts: list[Any]) -> Term:
     operation, *operands = parts
     named: dict[str, Any] = operands.pop() if operands and isinstance(operands[-1], dict) else {}
-    given = tuple((name, term_of(operand)) for name, operand in named.items())
-    return Apply(operation, tuple(map(term_of, operands)), given, spelled)
+    by_name = tuple((name, term_of(operand)) for name, operand in named.items())
+    return Apply(operation, tuple(map(term_of, operands)), by_name, spelled)

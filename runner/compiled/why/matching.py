@@ -50,8 +50,8 @@ class Matching:
 
     def of(self, compiled: Collective, lines: Sequence[str]) -> Match:
         """Return the match of a collective; `lines` are the lines that it is between, if it belongs to none."""
-        known = self._matches.get(id(compiled))
-        return known if known is not None and (known.planned or compiled.nodes) else self._match(compiled, lines)
+        match = self._matches.get(id(compiled))
+        return match if match is not None and (match.planned or compiled.nodes) else self._match(compiled, lines)
 
     def instead(self, compiled: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
         """The unmatched planned collectives in its place, preferably over its axes and of its value."""
@@ -129,8 +129,8 @@ class Matching:
             for count in range(1, len(planned.axes) + 1)
             for axes in itertools.combinations(planned.axes, count)
         )
-        own = np.array(compiled.groups)
-        return any(other is not None and groups.are_equal(own, other) for other in of_some)
+        device_groups = np.array(compiled.groups)
+        return any(other is not None and groups.are_equal(device_groups, other) for other in of_some)
 
     def _merged(self, compiled: Collective) -> Match:
         """The matches of a merged all-reduce's parts; each planned sum matches one part at most."""
@@ -165,11 +165,11 @@ class Matching:
         there = {**self._places(self._of_lines, lines), **self._places(self._of_values, values)}
         return [planned for at in sorted(there) if concerns(planned := self._planned[at], compiled, lines)]
 
-    def _among(self, known: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[PlannedCollective]:
-        return [self._planned[at] for at in sorted(self._places(known, names))]
+    def _among(self, index: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[PlannedCollective]:
+        return [self._planned[at] for at in sorted(self._places(index, names))]
 
-    def _places(self, known: Mapping[str, Sequence[int]], names: Iterable[str]) -> dict[int, None]:
-        return dict.fromkeys(at for name in dict.fromkeys(names) for at in known.get(name, ()))
+    def _places(self, index: Mapping[str, Sequence[int]], names: Iterable[str]) -> dict[int, None]:
+        return dict.fromkeys(at for name in dict.fromkeys(names) for at in index.get(name, ()))
 
     def _over(self, planned: PlannedCollective, compiled: Collective) -> bool:
         """Whether its axes are a planned one's, or some of those, and other collectives cover the rest."""

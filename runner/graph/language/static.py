@@ -28,8 +28,8 @@ def written_out(
     Raises `SyntaxFault` where the elements depend on arrays. A comprehension that depends on `unknown` names becomes an
     empty list.
     """
-    known = _written_out(expression, expression.term, sizes, mesh, unknown)
-    return expression if known is expression.term else Expression(expression.text, known)
+    term = _written_out(expression, expression.term, sizes, mesh, unknown)
+    return expression if term is expression.term else Expression(expression.text, term)
 
 
 def _written_out(
@@ -66,8 +66,8 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
                 return number
             case Name(name=name) if not term.carried:
                 if name not in sizes:
-                    known = ", ".join(sizes) or "none"
-                    raise expression.fault(f"no dim '{name}'; the dims are: {known}", term)
+                    dims = ", ".join(sizes) or "none"
+                    raise expression.fault(f"no dim '{name}'; the dims are: {dims}", term)
                 return sizes[name]
             case Apply(operation="negative", spelled="operator", operands=(operand,)):
                 return -value(operand)
@@ -141,16 +141,16 @@ def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = 
             case Const(value=bool()):
                 return None
             case Const(value=int() as value):
-                return known(value, term)
+                return integer(value, term)
             case Const(value=str() as text):
                 return _Sequence(len(text))
             case Group():
                 return _Sequence(sum(part.elements if isinstance(part, _Sequence) else 1 for part in parts))
             case Name(name=name) if name in sizes:
-                return known(sizes[name], term)
+                return integer(sizes[name], term)
             case Apply(operation="axis_size", operands=(argument,), named=()) if mesh is not None:
-                axes = [each.value for each in within(argument) if isinstance(each, Const)]
-                return known(mesh.axis_size([str(axis) for axis in axes if axis in mesh.axes]), term)
+                axes = [axis.value for axis in within(argument) if isinstance(axis, Const)]
+                return integer(mesh.axis_size([str(axis) for axis in axes if axis in mesh.axes]), term)
             case Apply(operation="negative", spelled="operator"):
                 (inner,) = parts
                 if isinstance(inner, _Integer) and inner.value is not None:
@@ -187,12 +187,12 @@ def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = 
         if not BY_NAME[operation].exact or left.value is None or right.value is None:
             return _Integer(bits)
         try:
-            return known(BY_NAME[operation].python(left.value, right.value), term)
+            return integer(BY_NAME[operation].python(left.value, right.value), term)
         except ZeroDivisionError:
             # The evaluation reports it.
             return None
 
-    def known(value: int, term: Term) -> _Integer:
+    def integer(value: int, term: Term) -> _Integer:
         if value.bit_length() > _BITS:
             raise expression.fault(f"the integer has {value.bit_length():,} bits, and no dtype has more than 64", term)
         return _Integer(value.bit_length(), value)

@@ -419,7 +419,7 @@ def term(tree: ast.expr) -> Term:
                 parts = (x, _as_operand(index), *values)
             return Apply(name, parts, tuple((str(keyword.arg), term(keyword.value)) for keyword in keywords), at=at)
         case ast.Lambda(args=arguments, body=body):
-            return Lambda(tuple(each.arg for each in arguments.args), term(body), at)
+            return Lambda(tuple(argument.arg for argument in arguments.args), term(body), at)
         case ast.ListComp(
             elt=element, generators=[ast.comprehension(target=ast.Name(id=index), iter=ast.Call(args=bounds))]
         ):

@@ -32,10 +32,10 @@ def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
     lines += _of_collectives(program, before, after)
     lines += _of_bytes(program, before.get("bytes"), after.get("bytes"))
     lines += _of_outputs(program, before.get("outputs"), after.get("outputs"))
-    known = ("dims", "collectives", "collectives_incomplete", "bytes", "outputs", NAMES)
+    compared = ("dims", "collectives", "collectives_incomplete", "bytes", "outputs", NAMES)
     lines += [
         f"{key} of {program}: {_change(before.get(key), after.get(key))}"
-        for key in sorted({*before, *after} - set(known))
+        for key in sorted({*before, *after} - set(compared))
         if before.get(key) != after.get(key)
     ]
     return lines
@@ -78,12 +78,13 @@ def _renamed(pin: Pinned, names: Mapping[str, str]) -> Pinned:
     if pin.get("collectives") is not None:
         named = ("node", "nodes", "between", "overlapped")
         collectives = [
-            {key: renamed(value) if key in named else value for key, value in each.items()}
-            for each in pin["collectives"]
+            {key: renamed(value) if key in named else value for key, value in collective.items()}
+            for collective in pin["collectives"]
         ]
         # As in a golden, a single line has no list.
         whole["collectives"] = [
-            {key: value for key, value in each.items() if key != "nodes" or len(value) > 1} for each in collectives
+            {key: value for key, value in collective.items() if key != "nodes" or len(value) > 1}
+            for collective in collectives
         ]
     for key in ("outputs", "bytes"):
         if pin.get(key) is not None:

@@ -44,8 +44,8 @@ class Best(Candidate):
     @property
     def totals(self) -> dict[str, float]:
         """The bytes that a device sends, holds and needs, by these words, as far as the file has them."""
-        known = {"sends": self.sent, "holds": self.held, "needs": self.needed}
-        return {word: size for word, size in known.items() if size is not None}
+        sizes = {"sends": self.sent, "holds": self.held, "needs": self.needed}
+        return {word: size for word, size in sizes.items() if size is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,6 +194,20 @@ def test_a_gather_before_a_shard_map_has_the_line_that_reads_it(tmp_path: Path) 
     assert re.search(r"all-gather +w for test_calls\.py:\d+", str(record)), record
 
 
+@pytest.mark.parametrize(
+    ("function", "instead"),
+    [
+        (lambda x: np.sin(x), "jnp.sin(x) in place of np.sin(x)"),
+        (lambda x: x if x.sum() > 0 else -x, "jnp.where(condition, a, b), or jax.lax.cond"),
+        (lambda x: [1.0, 2.0][x.sum().astype(int)] * x, "a static argument, or jnp.take for an index"),
+        (lambda x: x[x > 0], "jnp.where(mask, x, 0) keeps all"),
+    ],
+)
+def test_what_jax_cannot_trace_is_answered_with_what_it_can(function: Any, instead: str, tmp_path: Path) -> None:
+    record = check(tmp_path, function, X, mesh={"a": 2}, in_specs=P("a"))
+    assert instead in str(record.error)
+
+
 def test_an_argument_of_a_shard_map_that_lies_otherwise_is_named(tmp_path: Path) -> None:
     mapped = jax.shard_map(lambda x, w: x @ w, mesh=calls.MESH, in_specs=(P("a"), P()), out_specs=P("a"))
     record = check(tmp_path, mapped, X, X, mesh={"a": 2, "b": 2}, in_specs=(P("a"), P("b")))

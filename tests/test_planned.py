@@ -300,7 +300,10 @@ def test_a_function_without_an_open_policy_has_nothing_to_choose(tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"in_specs": (P(), P("data")), "out_specs": P(), "lines": False}, "there is no layout to plan"),
+        (
+            {"in_specs": (P(), P("data")), "out_specs": P(), "lines": False},
+            "there is no layout to plan; give runner.AUTO in place of a spec of in_specs",
+        ),
         ({"memory": 1000}, "no layout fits: arrays and outputs need at least"),
         ({"least": "time"}, "plan.least=time needs hardware"),
         ({"hardware": "v9"}, "hardware"),

@@ -428,6 +428,7 @@ def _planned(
     from runner.app import call_plan
     from runner.app.called.specs import WrongSpecs
     from runner.app.flow.plan_run import finished
+    from runner.experiment import open_layouts
     from runner.link import copied
     from runner.link.workers import Workers
     from runner.reports.record import manifest
@@ -441,6 +442,8 @@ def _planned(
         workers = Workers(copied.worker())
         try:
             composed = _composed({"name": name, **called.keys, **_ON_AUTO, "report": True}, (), None, where)
+            if not open_layouts.is_open(composed.plain):
+                raise InvalidPlan("there is no layout to plan; give runner.AUTO in place of a spec of in_specs")
             sources = replace(composed.sources, arguments=called.arguments)
             arrays = {key: of for key, of in called.keys["constraints"].items() if key != _PRODUCTS}
             try:

@@ -62,8 +62,15 @@ _NAMES = 3
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """Return `; did you mean 'psum'?` if one of `candidates` is close to `name`, else ""."""
+    """Return `; did you mean 'psum'?` if one of `candidates` is close to `name`, else "".
+
+    Several that continue the name, as those of `float8`, are all named.
+    """
     names = [str(candidate) for candidate in candidates]
+    family = [candidate for candidate in names if candidate.startswith(f"{name}_")]
+    if len(family) > 1:
+        return f"; there are {', '.join(family)}"
+    folded = [candidate for candidate in names if candidate.casefold() == str(name).casefold()]
     turned = [candidate for candidate in names if sorted(candidate) == sorted(str(name))]
-    close = turned or difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    close = folded or turned or difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""

@@ -88,6 +88,9 @@ _PLAIN = Setting(explicit=False, within=False)
 
 _TYPED, _WITHIN = Setting(explicit=True, within=False), Setting(explicit=True, within=True)
 
+_SHOWN_TREES = 80
+"""The most characters of two trees that a message shows; of larger ones JAX says where they differ."""
+
 _RAISED = BaseException
 """The exceptions of the user's code that are reported: all of them."""
 
@@ -387,7 +390,10 @@ class _FunctionReader:
         try:
             calls.tree.map(below, specs, leaves, is_leaf=is_spec)
         except ValueError as error:
-            message = f"the specs have another tree structure than their value: {' '.join(str(error).split())}"
+            trees = [str(calls.tree.structure(specs, is_leaf=is_spec)), str(calls.tree.structure(leaves))]
+            short = " for ".join(tree.removeprefix("PyTreeDef(").removesuffix(")") for tree in trees)
+            detail = short if len(short) <= _SHOWN_TREES else " ".join(str(error).split())
+            message = f"the specs have another tree structure than their value: {detail}"
             if any(isinstance(leaf, str) for leaf in calls.tree.leaves(specs, is_leaf=is_spec)):
                 message = f"a spec is a PartitionSpec, not {specs!r}{as_spec(specs)}"
             raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text))) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,5 +138,15 @@ def reported(error: BaseException, what: str, key: Key, call: str = "", remedy: 
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
     message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")
+    remedy = remedy or _OF_TRACED.get(type(error).__name__, "")
     message += f"\n{remedy}" if remedy else ""
     return InvalidExperiment(Fault(key, message, call or None, 0, len(call)))
+
+
+_OF_TRACED: Mapping[str, str] = {
+    "TracerArrayConversionError": "NumPy computes with no traced array: jnp.sin(x) in place of np.sin(x)",
+    "TracerBoolConversionError": "Python cannot decide by a traced value: jnp.where(condition, a, b), or jax.lax.cond",
+    "TracerIntegerConversionError": "Python needs the number itself: a static argument, or jnp.take for an index",
+    "NonConcreteBooleanIndexError": "a mask selects an unknown number of elements: jnp.where(mask, x, 0) keeps all",
+}
+"""What stands in place of what JAX cannot trace, by JAX's errors."""

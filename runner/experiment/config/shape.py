@@ -358,6 +358,10 @@ _DONATED = "; nothing is donated: a program runs several times on the same opera
 _LOSS = "; a gradient is written grad: {of: loss, wrt: [w]}"
 _LINES = "; what one device computes is in per_device, what all compute together in graph"
 _EXPECTED = "; what must hold is in expect: {max_bytes_per_device: 4096}; all other checks are made without a key"
+_EXPERIMENT = "; an experiment is chosen by +experiment=case3_allreduce, and its keys stand at the top of its file"
+_TOLERANCE = (
+    "; none is set: an element may differ by the measured effect of rounding, and verify=twin decides in float64"
+)
 _LAYOUTS = ("sharding", "layout", "partition", "partition_spec", "named_sharding")
 """What the spec of an array is called elsewhere."""
 
@@ -370,6 +374,8 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("loss", "wrt", "gradients"), _LOSS),
     **dict.fromkeys(("checks", "check", "assert", "assertions", "tests"), _EXPECTED),
     **dict.fromkeys(("shard_map", "pmap", "body", "forward"), _LINES),
+    **dict.fromkeys(("tolerance", "tol", "atol", "rtol"), _TOLERANCE),
+    **dict.fromkeys(("experiment", "experiments"), _EXPERIMENT),
     **dict.fromkeys(("filter", "filters"), "; 'where' chooses the rows of a sweep's table: where='bytes_sent<1e6'"),
     **{key: f"; each array has its own: arrays.A.{key}" for key in ("dtype", "shape", "spec", "init")},
     **dict.fromkeys(("params", "inputs", "operands"), "; operands are arrays: {A: {shape: [4, 8], spec: [x, null]}}"),

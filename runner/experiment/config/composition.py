@@ -457,6 +457,15 @@ def of_config(error: Exception, sources: Sources) -> str:
         last = name.split(".")[-1]
         override = next((o for o in sources.overrides if o.lstrip("+~").startswith(name)), name)
         return f"command line: {override}\n  there is no key or config group '{name}'{nearest(last, siblings)}"
+    if key and "does not support deletion" in text:
+        change = f"'{key[-1]}' is a key that always has a value: change it, {full_key}=…"
+        return sources.report(Fault(key, change))
+    if key and text.startswith("Cannot merge "):
+        # OmegaConf has the same words for both.
+        mapping = (sources.override(key) or "").partition("=")[2].lstrip().startswith("{")
+        kinds = ("list", "mapping") if mapping else ("mapping", "list")
+        layout = f"; a layout is {full_key}=[x,null]" if mapping and key[0] in ("outputs", "constraints") else ""
+        return sources.report(Fault(key, f"'{key[-1]}' is a {kinds[0]}, not a {kinds[1]}{layout}"))
     return _of_override(str(error), sources.overrides) or sources.report(Fault(key, _sentence(text)))
 
 

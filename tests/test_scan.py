@@ -214,8 +214,7 @@ FAULTS = {
     ),
     "over a name that is not there": (
         ("over: {v: w}", "over: {v: W}"),
-        "e.yaml:28:15  both.layers.over.v\n"
-        "  no array, dim or earlier name 'W'; there are B, D, L, grad, h, n, w\n    W\n    ^",
+        "e.yaml:28:15  both.layers.over.v\n  no array, dim or earlier name 'W'; did you mean 'w'?\n    W\n    ^",
     ),
     "no steps": (
         ("    repeat: n\n", "    repeat: n - 3\n"),

@@ -451,7 +451,8 @@ def _planned(
                     result = finished(composed.plain, where, sources, workers)
                 except InvalidExperiment as error:
                     without_products = error.fault.key == ("constraints", _PRODUCTS)
-                    if not without_products and called.keys["program"] != "explicit":
+                    refused = error.fault.key[:1] == ("graph",) and called.keys["program"] == "explicit"
+                    if not (without_products or refused):
                         raise
                     # A function without products, or one that JAX accepts on Explicit axes alone, which states the
                     # layouts inside itself: those of its arrays are the whole plan.

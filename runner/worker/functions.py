@@ -802,7 +802,11 @@ class _FunctionReader:
             # JAX caches traces by function, so each reading needs a new one.
             latest[:] = [in_space(read_in)]
             of_operands = layouts if stating is None else dict.fromkeys(layouts, Spec())
-            asked = marks if self._mapping("constraints") or self.apart is not None else None
+            if stating is not None:
+                asked, tell = stating.__contains__, stating.update
+            else:
+                asked = marks if self._mapping("constraints") or self.apart is not None else None
+                tell = None if self.apart is None else states
             with self.settings.context(how):
                 lines = jaxprs.read(
                     latest[0],
@@ -813,8 +817,8 @@ class _FunctionReader:
                     check_vma=self.probe.check_vma,
                     references=inside,
                     taken=self._taken_inside,
-                    marks=None if local else asked if stating is None else stating.__contains__,
-                    states=stating.update if stating is not None else None if local or self.apart is None else states,
+                    marks=None if local else asked,
+                    states=None if local else tell,
                 )
             return lines, result[0]
 

@@ -65,8 +65,8 @@ def test_time_sends_more_bytes_where_the_product_would_take_longer_and_says_so()
     assert lines == {"C": f"all_gather({product}, 'x', axis=0, tiled=True, to='invarying')"}
     assert sent == (3 / 4 + 3) * 8192 * 2048 * 2
     assert notes == [
-        "'C' takes the least time, not the fewest bytes: 1.34 ms with 126 MB and 2.75e+11 flops on each device; "
-        "with 101 MB and 1.1e+12 flops it would be 2.95 ms",
+        "'C' takes the least time, not the fewest bytes: 1.34 ms with 126 MB and 275 Gflop on each device; "
+        "with 101 MB and 1.1 Tflop it would be 2.95 ms",
         "the layouts are chosen for the whole graph: 1.34 ms, line by line 1.72 ms",
         "chosen by the estimated time on TPU v5p, here 1.34 ms",
     ]

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.base.layout import Spec
+from runner.base.words import flops_text
 from runner.compiled.evidence import words
 from runner.reports.record import differences, golden
 from tests.command import ROOT
@@ -327,6 +328,15 @@ def test_other_dims_are_reported() -> None:
 )  # fmt: skip
 def test_bytes_are_counted_in_powers_of_1000(count: int, text: str) -> None:
     assert words.bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 flops"), (852_016, "852,016 flops"), (999_999.7, "1.0 Mflop"), (16_777_216, "16.8 Mflop"),
+     (2.75e11, "275 Gflop"), (1.1e12, "1.1 Tflop"), (3e21, "3000 Eflop")],
+)  # fmt: skip
+def test_flops_are_in_full_below_a_million(count: float, text: str) -> None:
+    assert flops_text(count) == text
 
 
 @pytest.mark.parametrize(

@@ -802,7 +802,7 @@ def test_an_estimate_is_shown_with_its_parts_and_what_is_unknown(tmp_path: Path)
     assert report.main([str(tmp_path)]) == 0
     text = Page((tmp_path / report.PAGE).read_text("utf-8")).text
     assert "auto 11.0 µs and does not fit into the memory" in text
-    assert "all-reduce of C over the links of x × 2 latency 9.00 µs 1.00 µs C 2e+06 flops" in text
+    assert "all-reduce of C over the links of x × 2 latency 9.00 µs 1.00 µs C 2.0 Mflop" in text
     assert "auto: estimate: a sort is not in it" in text
     record.write(evidence.record({"auto": evidence.program()}), tmp_path)
     assert report.main([str(tmp_path)]) == 0

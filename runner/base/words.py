@@ -14,7 +14,8 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _MOST = 10**30
 """The most bytes that are said; only the text of a module that no machine runs has more."""
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
+_FLOPS = ("flops", "kflop", "Mflop", "Gflop", "Tflop", "Pflop", "Eflop")
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:
@@ -40,11 +41,21 @@ def bytes_text(count: int | None) -> str:
         return "an unknown number of bytes"
     if count > _MOST:
         return f"more than {_MOST:.0e} B"
-    size, units = float(count), list(_UNITS)
-    while abs(size) >= 999.5 and len(units) > 1:
+    return f"{count} B" if abs(count) < 1000 else _scaled(count, _BYTES)
+
+
+def flops_text(count: float) -> str:
+    """Format floating-point operations, in full below a million: `852,016 flops`, `1.3 Mflop`, `170 Gflop`."""
+    return f"{count:,.0f} flops" if round(count) < 1_000_000 else _scaled(count, _FLOPS)
+
+
+def _scaled(size: float, units: Sequence[str]) -> str:
+    """Format a number with the unit that leaves it below 1000; each unit is a thousand of the one before."""
+    power = 0
+    while abs(size) >= 999.5 and power < len(units) - 1:
         size /= 1000
-        units.pop(0)
-    return f"{count} B" if len(units) == len(_UNITS) else f"{size:.{1 if abs(size) < 99.95 else 0}f} {units[0]}"
+        power += 1
+    return f"{size:.{1 if abs(size) < 99.95 else 0}f} {units[power]}"
 
 
 def time_text(seconds: float | None) -> str:
@@ -134,6 +145,11 @@ def long_text(seconds: float) -> str:
 
 
 _SPANS = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (0.0, "second"))
+
+
+def error_text(error: float) -> str:
+    """Format an error with two digits, `5.2e-06`; no error as `0`."""
+    return f"{error:.1e}" if error else "0"
 
 
 def accuracy_text(accuracy: float | None) -> str:

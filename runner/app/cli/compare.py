@@ -19,7 +19,7 @@ from runner.base import plain
 from runner.base.faults import BadInput
 from runner.base.layout import spec_text
 from runner.base.lazy import dataclass
-from runner.base.words import shown
+from runner.base.words import flops_text, shown
 from runner.compiled.explanation import differences as explanations
 from runner.compiled.explanation import files
 from runner.link.events import Devices
@@ -404,7 +404,7 @@ def _times(old: CompiledProgram, new: CompiledProgram) -> list[str]:
 
 def _estimates(old: CompiledProgram, new: CompiledProgram) -> list[str]:
     was, now = (side.cost.flops if side.cost else None for side in (old, new))
-    return [f"flops {was:g} → {now:g}"] if was and now and was != now else []
+    return [f"{flops_text(was)} → {flops_text(now)}"] if was and now and was != now else []
 
 
 def _rounding(old: CompiledProgram, new: CompiledProgram) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 
 from runner.base.layout import Spec, Typed
 from runner.base.lazy import dataclass
-from runner.base.words import bytes_text, time_text
+from runner.base.words import bytes_text, flops_text, time_text
 from runner.compiled.estimate.prices import BYTES
 from runner.graph.model import Equation, Operand, Ref, inside, kind_of, with_parts
 from runner.graph.sharding import moves
@@ -207,7 +207,7 @@ class Expressions:
         if sent(choice) > sent(fewest) * _CLOSE and seconds(fewest) > seconds(choice) * _CLOSE:
             flops = work_of(ruled.call).flops
             least, other = (
-                f"{bytes_text(round(sent(way)))}" + (f" and {_counted(flops / way.shards)} flops" if flops else "")
+                f"{bytes_text(round(sent(way)))}" + (f" and {flops_text(flops / way.shards)}" if flops else "")
                 for way in (choice, fewest)
             )
             took, longer = (time_text(seconds(way)) for way in (choice, fewest))
@@ -287,7 +287,3 @@ class Expressions:
                 axes = axes[:-1]
             spec.append(axes)
         return Spec(spec)
-
-
-def _counted(flops: float) -> str:
-    return f"{flops:,.0f}" if flops < 1e6 else f"{flops:.3g}"

@@ -20,7 +20,7 @@ from runner.base.executions import Range
 from runner.base.faults import nearest
 from runner.base.lazy import dataclass
 from runner.base.printable import json_text, printable
-from runner.base.words import bytes_text, time_text
+from runner.base.words import bytes_text, flops_text, time_text
 from runner.experiment.forms import KINDS
 from runner.experiment.program import Program
 from runner.graph.language import python_source
@@ -66,7 +66,7 @@ def _milliseconds(digits: int) -> Callable[[float], str]:
 MEASURES = {
     "bytes_sent": Measure(lambda p: p.bytes_sent, "sent", "bytes sent", "bytes", bytes_figure),
     "memory_bytes": Measure(lambda p: p.memory and p.memory.needed_bytes, "memory", "memory", "bytes", bytes_figure),
-    "flops": Measure(lambda p: p.cost and p.cost.total_flops, "flops", "flops", "flops", number_text),
+    "flops": Measure(lambda p: p.cost and p.cost.total_flops, "flops", "flops", "flops", flops_text),
     "estimate_s": Measure(
         lambda p: p.estimate and p.estimate.seconds, "estimate", "estimated time", "seconds", time_text
     ),

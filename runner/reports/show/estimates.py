@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from runner.base import executions
 from runner.base.grouping import by_key
-from runner.base.words import share_text, time_text
+from runner.base.words import bytes_text, flops_text, share_text, time_text
 from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime, named
 from runner.reports.show.table import Table, Texts
 
@@ -72,7 +72,7 @@ def beneath(estimates: Mapping[str, Estimate], *, complete: bool) -> list[str]:
 
 
 def _line(line: LineTime) -> str:
-    did = f"{line.flops:.3g} flops and {line.bytes:.3g} bytes"
+    did = f"{flops_text(line.flops)} and {bytes_text(round(line.bytes))}"
     return f"{named(line.nodes)}: {time_text(line.seconds)}, {did}, bound by {line.bound}"
 
 

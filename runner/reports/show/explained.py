@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from runner.base import executions
 from runner.base.executions import Range
 from runner.base.grouping import by_key
-from runner.base.words import bytes_text, listed, time_text
+from runner.base.words import bytes_text, flops_text, listed, time_text
 from runner.compiled.evidence import words
 from runner.compiled.evidence.model import Collective, Profile
 from runner.compiled.explanation.dumps import DumpedModule
@@ -22,7 +22,7 @@ BRIEF = ("collective", "line", "over", "of", "runs", "sends in all", "how")
 """The columns of `COLLECTIVES` that a terminal has."""
 
 BUFFERS = ("bytes", "what", "name", "array", "line")
-LINES = ("line", "collectives", "sends", "flops", "moves")
+LINES = ("line", "collectives", "sends", "computes", "moves")
 
 SHOWN = 24
 """The most rows of a table on a terminal; a saved explanation and its page have all."""
@@ -225,7 +225,7 @@ def lines(explanation: Explanation) -> list[tuple[str, ...]]:
             name,
             str(counts.get(name, "")) or "–",
             words.total(sent[name]) if name in sent else "–",
-            f"{flops[name]:.3g}" if flops.get(name) else "–",
+            flops_text(flops[name]) if flops.get(name) else "–",
             bytes_text(round(moved[name])) if moved.get(name) else "–",
             *([time_text(times[name]) if name in times else "–"] if explanation.profile is not None else []),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.base.grouping import by_key
-from runner.base.words import bytes_text, listed
+from runner.base.words import bytes_text, flops_text, listed
 from runner.link.events import Cost, Memory
 from runner.reports.record.model import CompiledProgram, Record
 
@@ -29,4 +29,4 @@ def _needed(memory: Memory | None, cost: Cost | None) -> str:
     temporaries = None if memory is None else memory.temp_bytes
     flops = None if cost is None else cost.total_flops
     held = "memory unknown" if temporaries is None else f"{bytes_text(temporaries)} of temporaries"
-    return f"{held}, {'flops unknown' if flops is None else f'{flops:,.0f} flops'} on a device"
+    return f"{held}, {'flops unknown' if flops is None else flops_text(flops)} on a device"

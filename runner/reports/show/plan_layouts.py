@@ -9,7 +9,7 @@ from typing import NamedTuple
 from runner.base.grouping import by_key
 from runner.base.layout import Spec
 from runner.base.printable import printable
-from runner.base.words import bytes_text, time_text
+from runner.base.words import bytes_text, flops_text, time_text
 from runner.experiment import remat
 from runner.experiment.patterns import folded
 from runner.programs.planning.costs import costs_the_same
@@ -40,14 +40,14 @@ def round_cells(plan: Round, limit: float | None) -> tuple[str, str, str, str]:
     return own, planned, compiled, plan.candidate or "arrays and outputs alone exceed the limit"
 
 
-CHOICES = ("saved for the backward pass", "cost", "needs", "flops computed again")
+CHOICES = ("saved for the backward pass", "cost", "needs", "computes again")
 """The columns of the table of choices of what checkpoints save."""
 
 
 def choice_cells(choice: Choice, least: str) -> tuple[str, str, str, str]:
     """Return the row of a choice of what checkpoints save."""
     needed = amount(choice.needed, "bytes") + (" (over the limit)" if choice.exceeds else "")
-    return remat.words(choice.saved), amount(choice.cost, least), needed, f"{choice.recomputed:.3g}"
+    return remat.words(choice.saved), amount(choice.cost, least), needed, flops_text(choice.recomputed)
 
 
 class LineCosts(NamedTuple):

@@ -11,7 +11,7 @@ from textwrap import shorten
 
 from runner.base.invocation import invocation
 from runner.base.printable import Page
-from runner.base.words import accuracy_text, bytes_text, listed, shown, time_text
+from runner.base.words import accuracy_text, bytes_text, error_text, listed, shown, time_text
 from runner.experiment.config.sources import listing as experiments
 from runner.experiment.expect import CHECKED
 from runner.experiment.program import Program
@@ -320,7 +320,7 @@ def _measured(checks: Checks) -> tuple[str, str]:
     if not outputs:
         return "–", "–"
     worst = max(outputs, key=lambda name: _badness(outputs[name]))
-    error = f"{outputs[worst].max_abs_error:.1e} in {worst}"
+    error = f"{error_text(outputs[worst].max_abs_error)} in {worst}"
     powers = {name: output.noticed for name, output in outputs.items() if output.noticed is not None}
     if not powers:
         return error, "–"

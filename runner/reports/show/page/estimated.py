@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.base import executions
 from runner.base.grouping import by_key
-from runner.base.words import listed, time_text
+from runner.base.words import bytes_text, flops_text, listed, time_text
 from runner.compiled.estimate.model import Estimate, named
 from runner.reports.record.model import Record
 from runner.reports.record.readable import lines_of, readable
@@ -126,7 +126,7 @@ def _bar(kind: str, share: float) -> Markup:
 def _rows(estimate: Estimate) -> Iterator[list[Inside]]:
     entries: list[tuple[float, list[Inside]]] = []
     for line in estimate.lines:
-        does = f"{line.flops:.3g} flops, {line.bytes:.3g} bytes"
+        does = f"{flops_text(line.flops)}, {bytes_text(round(line.bytes))}"
         of = named(line.nodes, line.gradient)
         entries.append((line.seconds or 0.0, [of, does, line.bound or "–", time_text(line.seconds), "–"]))
     for collective in estimate.collectives:

@@ -8,7 +8,7 @@ import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from runner.base.words import bytes_text, time_text
+from runner.base.words import bytes_text, flops_text, time_text
 from runner.graph.language import python_source
 from runner.graph.language.operations import OPERATIONS
 from runner.reports.record.measures import bytes_figure
@@ -48,7 +48,7 @@ _FIGURES: tuple[tuple[str, Callable[[CompiledProgram], float | None], Callable[[
     ("outputs", lambda p: p.memory and p.memory.output_bytes, bytes_figure),
     ("temporary", lambda p: p.memory and p.memory.temp_bytes, bytes_figure),
     (_ALIASED, lambda p: p.memory and p.memory.alias_bytes, bytes_figure),
-    ("flops", lambda p: p.cost and p.cost.flops, lambda value: f"{value:,.0f}" if value < 1e6 else f"{value:.3g}"),
+    ("computes", lambda p: p.cost and p.cost.flops, flops_text),
     ("bytes accessed", lambda p: p.cost and p.cost.bytes_accessed, bytes_figure),
     ("the compiler's own time", lambda p: p.cost and p.cost.optimal_seconds, time_text),
     ("compiled in", lambda p: p.timing.compile_s, time_text),

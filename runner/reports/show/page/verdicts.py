@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.base.words import accuracy_text
+from runner.base.words import accuracy_text, error_text
 from runner.reports.record.model import Record
 from runner.reports.record.verdicts import OutputVerdict, SectionsVerdict, ValueOutput, ValueVerdict
 from runner.reports.show import report
@@ -95,7 +95,7 @@ def _measures(record: Record) -> Iterator[list[Inside]]:
     sections = record.checks.sections
     for name, output in sections.outputs.items() if isinstance(sections, SectionsVerdict) else ():
         allowed = f"{output.atol:.1e} + {output.rtol:.1e}·|x|"
-        error, wrong = f"{output.max_abs_error:.2e}", f"{output.wrong} of {output.of}"
+        error, wrong = error_text(output.max_abs_error), f"{output.wrong} of {output.of}"
         undecided = str(output.undecided.count) if output.undecided else "–"
         yield [
             name, "per_device", badge(output.status), "graph", error, allowed, "–", "–", "–", wrong, "–", undecided,
@@ -118,7 +118,7 @@ def _measured(output: OutputVerdict) -> list[Inside]:
     ]
     return [
         output.oracle,
-        f"{output.max_abs_error:.2e} ({output.max_rel_error:.1e} relative)",
+        "0" if not output.max_abs_error else f"{output.max_abs_error:.1e} ({output.max_rel_error:.1e} relative)",
         f"{output.atol:.1e} + {output.rtol:.1e}·|x|",
         f"{output.share:.1%}",
         f"{output.rounding:.1e}",

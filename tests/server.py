@@ -152,7 +152,7 @@ _OF_COMMANDS = (
     "runner.app.flow.recording",
     "runner.app.flow.run",
     "runner.reports.show.collectives",
-    "runner.reports.show.keeping",
+    "runner.reports.show.remarks",
     "runner.reports.show.modes",
     "runner.reports.show.report",
     "runner.app.testing.items",

@@ -10,7 +10,7 @@ import pytest
 from runner.compiled.evidence.model import Collective, Reason
 from runner.reports.record.model import Record
 from runner.reports.record.verdicts import Checks, Undecided, ValueVerdict
-from runner.reports.show import collectives, modes, report, weak
+from runner.reports.show import collectives, modes, remarks, report
 from tests import evidence
 
 
@@ -123,10 +123,10 @@ def weakly(**more: Any) -> Record:
     ],
 )
 def test_a_weak_check_says_what_to_change_and_why(output: dict[str, Any], way: str) -> None:
-    first, last = weak.advice(weakly(**output))
+    first, last = remarks.weak_advice(weakly(**output))
     assert first.startswith(f"weak: it passed, and a wrong program might have passed too, since {way}")
     assert last == "expect.weak: NAME accepts it of an output"
 
 
 def test_a_check_that_is_not_weak_gets_no_advice() -> None:
-    assert weak.advice(evidence.record()) == []
+    assert remarks.weak_advice(evidence.record()) == []

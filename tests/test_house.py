@@ -362,7 +362,7 @@ KNOWING = {
     "runner/experiment/sections.py",
     "runner/graph/language/check.py",
     "runner/graph/language/definitions.py",
-    "runner/graph/language/parts.py",
+    "runner/graph/language/lines.py",
     "runner/graph/language/printing.py",
     "runner/graph/language/static.py",
     "runner/graph/language/syntax.py",

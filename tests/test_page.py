@@ -27,7 +27,7 @@ from runner.compiled.evidence.model import Collective, Reason
 from runner.reports.record import record
 from runner.reports.record.model import STATUSES, ArrayRecord, MeshShape, Record, RecordedLine
 from runner.reports.record.verdicts import FileChecks, NotRun, RefusalVerdict
-from runner.reports.show.page import chart, graph, headline, heat, measured, run, scale, sweep, timeline
+from runner.reports.show.page import chart, graph, headline, heat, measured, run, sweep, timeline
 from runner.reports.show.page.chart import Dot
 from runner.reports.show.page.layered import place
 from runner.reports.show.page.markup import Markup, joined, tag
@@ -483,7 +483,7 @@ def test_the_front_has_the_points_that_none_dominates(points: list[tuple[int, in
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.floats(0, 1e18), min_size=1, max_size=20))
 def test_a_scale_has_room_for_all_values_and_round_ticks(values: list[float]) -> None:
-    made = scale.scale(values)
+    made = chart.scale(values)
     assert all(-1e-9 <= made.at(value) <= 1 + 1e-9 for value in values)
     ticks = made.ticks()
     assert ticks == sorted(ticks)
@@ -696,7 +696,7 @@ def test_a_page_of_more_than_a_sweep_shows_no_command_of_the_sweep_alone(tmp_pat
 
 
 def test_no_name_is_struck_by_the_line_of_the_front() -> None:
-    axis = chart.Axis("", str, scale.Scale(0, 10, False))
+    axis = chart.Axis("", str, chart.Scale(0, 10, False))
     dots = [Dot(x, 10 - x, 0, "", None, str(x), f"p{x}", "") for x in range(1, 9)]
     dots += [Dot(x + 0.4, 10.3 - x, 0, "", None, f"{x}.4", f"a longer name {x}", "") for x in range(1, 9)]
     body = chart.scatter(dots, axis, axis).body
@@ -712,7 +712,7 @@ def test_no_name_is_struck_by_the_line_of_the_front() -> None:
 
 
 def test_dots_have_the_names_of_their_points_and_no_name_covers_another() -> None:
-    axis = chart.Axis("", str, scale.Scale(0, 10, False))
+    axis = chart.Axis("", str, chart.Scale(0, 10, False))
     dots = [Dot(x, y, 0, "", None, f"{x}.{y}", f"p{x}", f"p{x} at length") for x, y in ((1, 5), (5, 5), (5, 9), (2, 1))]
     body = chart.scatter(dots, axis, axis).body
     names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="nm">([^<]+)<', body)

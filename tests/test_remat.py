@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from runner.app.flow import saving
 from runner.base.chosen import AUTO, EVERYTHING, UnsaidPolicy
 from runner.base.faults import InvalidExperiment, key_text
-from runner.experiment import checkpoints, open_layouts, remat
+from runner.experiment import open_layouts, remat
 from runner.experiment.reader import read
 from runner.experiment.remat import Saved
 from runner.programs.planning.plan import LayoutPlan, NoPlan, Wanted, plan
@@ -216,7 +216,7 @@ def test_what_nothing_reads_is_refused() -> None:
 
 def test_the_names_in_a_file_are_the_policy_of_its_checkpoints() -> None:
     whole = read({**open_layouts.without(block()), "remat": ["act"], "program": "auto"})
-    (checkpoint,) = (checkpoint for checkpoint, _ in checkpoints.of(whole.graph))
+    (checkpoint,) = (checkpoint for checkpoint, _ in remat.of(whole.graph))
     assert checkpoint.written == {"save_only_these_names": ["act"]}
 
 

@@ -178,7 +178,7 @@ def test_the_checkpoint_policies_are_jaxs() -> None:
 
 @pytest.mark.parametrize("written_", [True, "dots_saveable", {"save_only_these_names": ["product"]}])
 def test_a_checkpoint_is_formatted_as_written(written_: object) -> None:
-    from runner.experiment.checkpoints import read_checkpoint
+    from runner.experiment.remat import read_checkpoint
 
     checkpoint = read_checkpoint(written_, ())
     assert isinstance(checkpoint, Checkpoint)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.app import given
-from runner.app.called.arguments import of_one_tuple, refuse
-from runner.app.called.chosen import AUTO
+from runner.app.called.specs import AUTO, of_one_tuple, refuse
 from runner.app.swept import Overrides, content, name_of, sweep, texts, written
 from runner.base.faults import InvalidExperiment, Key
 from runner.base.printable import Page

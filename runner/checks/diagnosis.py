@@ -38,8 +38,7 @@ from runner.checks.slips import changing, removing
 from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
-from runner.graph.language.lines import expressions, line_of
-from runner.graph.language.parts import called, calls_in
+from runner.graph.language.lines import called, calls_in, expressions, line_of
 from runner.graph.language.python_source import passed_on, passing_to, reading
 from runner.graph.model import NAME, Graph, walk
 from runner.graph.source import Frame, Line

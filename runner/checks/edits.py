@@ -19,8 +19,7 @@ from runner.base.lazy import dataclass
 from runner.checks import inscribed
 from runner.experiment.model import Experiment, Section
 from runner.experiment.source_text import NO_SOURCE, SourceText
-from runner.graph.language.lines import RepeatLines, expressions, line_of, lines, repeat
-from runner.graph.language.parts import called, parts
+from runner.graph.language.lines import RepeatLines, called, expressions, line_of, lines, parts, repeat
 from runner.graph.language.printing import text
 from runner.graph.language.python_source import passed_by_rules, passed_on
 from runner.graph.language.syntax import Expression

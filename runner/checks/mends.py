@@ -15,9 +15,7 @@ from runner.base.lazy import dataclass
 from runner.base.words import quoted
 from runner.checks.edits import Edit, Edits, EditSite, form, is_collective, is_reduced, is_reduction, named_by
 from runner.checks.oversights import is_mask, is_unary, uncast
-from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes
-from runner.graph.language.operators import COMPARISONS
-from runner.graph.language.parts import (
+from runner.graph.language.lines import (
     argument,
     at_index,
     axes_of,
@@ -28,6 +26,8 @@ from runner.graph.language.parts import (
     place_of,
     with_argument,
 )
+from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes
+from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.printing import text
 from runner.graph.language.python_source import given_as_it_is
 from runner.graph.language.syntax import parse

@@ -10,7 +10,7 @@ from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite
 from runner.checks.oversights import OF_BLOCK
-from runner.graph.language.parts import parts
+from runner.graph.language.lines import parts
 from runner.graph.language.python_source import Given, reading
 from runner.graph.model import literal
 from runner.graph.term import Const, Term, children, mapped, operates

@@ -18,8 +18,8 @@ from runner.base.lazy import dataclass
 from runner.checks.reference import PerDevice, interpret
 from runner.experiment import graphs
 from runner.experiment.model import Experiment
+from runner.graph.language.lines import argument, place_of, with_argument
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.language.parts import argument, place_of, with_argument
 from runner.graph.source import Line
 from runner.graph.term import Apply, Const, Term, calls
 from runner.reports.record.model import TracedBlock, TracedOrigins

@@ -15,8 +15,8 @@ from typing import Any, TypeGuard
 
 from runner.base.lazy import dataclass
 from runner.checks.edits import Edit, Edits, EditSite, form, gives_several, named_by
+from runner.graph.language.lines import at_index, called, operator, parts, plus, with_argument
 from runner.graph.language.operators import COMPARISONS
-from runner.graph.language.parts import at_index, called, operator, parts, plus, with_argument
 from runner.graph.term import (
     NOTHING,
     Apply,

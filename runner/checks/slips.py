@@ -13,9 +13,7 @@ from typing import Any
 from runner.base.lazy import dataclass
 from runner.base.words import quoted, varying
 from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
-from runner.graph.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
-from runner.graph.language.operators import COMPARISONS
-from runner.graph.language.parts import (
+from runner.graph.language.lines import (
     argument,
     at_index,
     axes_of,
@@ -26,6 +24,8 @@ from runner.graph.language.parts import (
     transposed,
     with_argument,
 )
+from runner.graph.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
+from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.printing import text
 from runner.graph.model import literal
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term

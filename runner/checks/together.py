@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite, gives_several
-from runner.graph.language.parts import called, operator, with_argument
+from runner.graph.language.lines import called, operator, with_argument
 from runner.graph.model import literal
 from runner.graph.source import Frame, Line
 from runner.graph.term import (

@@ -21,9 +21,9 @@ from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import located, rectangular, size_text
 from runner.graph.language import static
 from runner.graph.language.check import callee
+from runner.graph.language.lines import value_of
 from runner.graph.language.operations.row import signature
 from runner.graph.language.operators import BY_NAME, COMPARISONS
-from runner.graph.language.parts import value_of
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.model import literal

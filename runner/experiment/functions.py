@@ -11,14 +11,14 @@ from typing import Any
 from runner.base.faults import InvalidExperiment, Key, invalid
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
-from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.plain import check_name, located
+from runner.experiment.remat import read_checkpoint
 from runner.experiment.traced import TracedLines
 from runner.experiment.written import WrittenLine, all_names, is_choice, of, targets
 from runner.graph.language.forms import CALLING
+from runner.graph.language.lines import value_of
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.operators import COMPARISONS
-from runner.graph.language.parts import value_of
 from runner.graph.language.syntax import SyntaxFault, fault_in, header, on_one_line, parse
 from runner.graph.model import literal
 from runner.graph.source import Checkpoint, Section

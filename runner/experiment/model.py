@@ -12,7 +12,7 @@ from runner.base import codec, dtypes
 from runner.base.faults import Key
 from runner.base.layout import Layout, Mesh, Spec, SpecEntries
 from runner.base.lazy import dataclass
-from runner.experiment import checkpoints, definition, expect, imported
+from runner.experiment import definition, expect, imported, remat
 from runner.experiment.forms import AS_WRITTEN
 from runner.experiment.hardware import Derive, Hardware
 from runner.experiment.imported import Imports
@@ -367,9 +367,9 @@ class Experiment:
 
     def keeping(self, program: Program) -> Experiment | None:
         """The experiment without checkpoints; None where the program has no gradient or no checkpoint."""
-        if self.grad is None or not any(checkpoints.of(self.section(program.lines))):
+        if self.grad is None or not any(remat.of(self.section(program.lines))):
             return None
-        return replace(self, graph=checkpoints.without(self.graph), per_device=checkpoints.without(self.per_device))
+        return replace(self, graph=remat.without(self.graph), per_device=remat.without(self.per_device))
 
     def array(self, name: str) -> Array:
         """The input array called `name`."""

@@ -13,7 +13,6 @@ from runner.base.layout import Mesh, Spec
 from runner.base.untyped import is_list
 from runner.experiment import divergence, expect, extent, hardware, open_layouts, remat, topology
 from runner.experiment.arrays import check_blocks, read_array, read_manual, read_mesh, read_specs
-from runner.experiment.checkpoints import check_names
 from runner.experiment.config import schema
 from runner.experiment.config.folders import misnamed
 from runner.experiment.forms import PLATFORMS, as_written, check, choices
@@ -30,6 +29,7 @@ from runner.experiment.plain import (
     read_verify_dims,
 )
 from runner.experiment.program import Program
+from runner.experiment.remat import check_names
 from runner.experiment.results import (
     by_hand,
     check_constraints,

@@ -18,22 +18,21 @@ from runner.base.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.base.layout import Mesh
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
-from runner.experiment.checkpoints import read_checkpoint
-from runner.experiment.combiners import combined
 from runner.experiment.forms import choices
 from runner.experiment.frames import Place, ReadingFrame, cycle, free, together
 from runner.experiment.functions import RESULT, DefinedFunction, bind, is_static
 from runner.experiment.graphs import CallBuilder, GraphBuilder, RepeatBuilder, graph
 from runner.experiment.model import Array, FunctionCall, Section
 from runner.experiment.plain import located, read_expression
-from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
+from runner.experiment.remat import read_checkpoint
+from runner.experiment.repeats import check_repeat, combined, known_without_arrays, read_steps
 from runner.experiment.traced_graphs import put_lines
 from runner.experiment.written import BOTH, WrittenLine, of
 from runner.graph.language import forms, static
 from runner.graph.language.check import VisibleNames, check
 from runner.graph.language.forms import is_choice, is_map
+from runner.graph.language.lines import at_index
 from runner.graph.language.operations import CONSTANTS
-from runner.graph.language.parts import at_index
 from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.model import Graph, LoopForm
 from runner.graph.term import (

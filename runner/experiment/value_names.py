@@ -18,9 +18,8 @@ from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.experiment.traced_graphs import loop_of, section_graph
 from runner.graph.inlining import of_equations
-from runner.graph.language.lines import RepeatLines, line_of, lines, regions, repeat
+from runner.graph.language.lines import RepeatLines, at_index, line_of, lines, regions, repeat
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
-from runner.graph.language.parts import at_index
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import Expression
 from runner.graph.model import Graph, Region, literal

@@ -31,8 +31,8 @@ from runner.compiled.evidence.source_lines import frame as frame_at
 from runner.experiment.extent import STEPS
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, TracedTerm, UserSpelling
 from runner.graph.language.check import canonical_term
+from runner.graph.language.lines import at_index, axes_of
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
-from runner.graph.language.parts import at_index, axes_of
 from runner.graph.language.printing import is_within
 from runner.graph.model import LoopForm, Region
 from runner.graph.source import Frame
@@ -42,6 +42,8 @@ from runner.worker import calls
 from runner.worker.marks import marked, stated, unmarked
 from runner.worker.primitives import collectives
 from runner.worker.primitives.application import (
+    LIBRARY,
+    ORDERS,
     REFERENCE,
     Application,
     Unread,
@@ -51,7 +53,6 @@ from runner.worker.primitives.application import (
     of_their_dtype,
 )
 from runner.worker.primitives.collectives import over_axes
-from runner.worker.primitives.library import LIBRARY, ORDERS
 from runner.worker.primitives.random_bits import wrapped
 from runner.worker.primitives.reading import expression
 from runner.worker.primitives.shaping import transposed

@@ -52,11 +52,11 @@ from runner.programs.types import Floats, InferredTypes
 from runner.programs.writers import WRITERS
 from runner.reports.record.writing import write_text
 from runner.worker import calls, gradient, own_files, phases, processes, ready, warm
-from runner.worker.chosen_layouts import layouts
 from runner.worker.compilation import Unsupported, keeping
 from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
 from runner.worker.refusing import raised, text_of
+from runner.worker.result_layouts import layouts
 from runner.worker.setting import unset
 from runner.worker.types import infer
 

@@ -2,11 +2,15 @@
 
 A result is an operand's next value if it is a tree of the same structure and types, and comes of it by element-wise
 operations and updates: new parameters are the parameters plus something; gradients are not.
+
+For the layouts of intermediate values a program that also returns them is compiled, not run. A returned value is not
+fused away, and its layout comes from the same propagation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
@@ -16,14 +20,55 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.worker import calls, phases
-from runner.worker.chosen_layouts import of_results
+from runner.graph.sharding.propagation import whole_axes
+from runner.link.events import ValueLayout
+from runner.worker import calls, phases, ready, shardy
+from runner.worker.modules import Walk
 from runner.worker.refusing import reported
 from runner.worker.setting import CallSettings, Setting
-from runner.worker.specs import partition
+from runner.worker.specs import partition, spec_of
 from runner.worker.trees import Tree, plain_spec, spec_entry
-from runner.worker.versions import Literal, bodies
+from runner.worker.versions import PROPAGATED, Literal, bodies, propagated
+
+
+def layouts(
+    experiment: Experiment, program: Program, module: ModuleType, devices: list[Any] | None = None
+) -> dict[str, ValueLayout]:
+    """The layout of each value whose layout `expect` names.
+
+    `devices` are those of an absent topology.
+    """
+    probing = experiment.probing(program)
+    assert probing is not None
+    prepared = ready.abstract(experiment, program, module, devices)
+    with prepared.within():
+        lowered = prepared.function.lower(*prepared.operands)
+        shardings = lowered.compile().output_shardings
+    by_name: dict[str, ValueLayout] = {}
+    for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):
+        if name in experiment.expected[program].layouts:
+            by_name[name] = ValueLayout(spec=spec_of(sharding), shape=list(info.shape), text=str(sharding))
+    return by_name
+
+
+def of_results(lowered: Any) -> list[PartitionSpec]:
+    """The layouts of a lowered function's results, by Shardy's propagation; a whole compilation takes far longer.
+
+    They are those of the compiled module, except where XLA's partitioner knows more of an operation than Shardy does.
+    """
+    module = propagated(lowered, PROPAGATED)
+    if isinstance(module, str):
+        # A result that depends on no array is on a single device and has no PartitionSpec.
+        of_compiled = calls.tree.leaves(lowered.compile().output_shardings)
+        return [getattr(sharding, "spec", PartitionSpec()) for sharding in of_compiled]
+    attributes = Walk(module).main.attributes
+    texts = map(str, attributes["res_attrs"]) if "res_attrs" in attributes else ()
+    specs = [shardy.read_spec(text) for text in texts]
+    # Shardy writes nothing at a result that is whole.
+    specs += [None] * (len(calls.tree.leaves(lowered.out_info)) - len(specs))
+    return [PartitionSpec() if spec is None else partition(whole_axes(spec)) for spec in specs]
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from runner.experiment.imported import inside
 from runner.experiment.model import GRADIENTS, Array, Experiment, Section
 from runner.experiment.program import Program
 from runner.graph.language import printing
-from runner.graph.language.lines import expressions, paths
-from runner.graph.language.parts import called
+from runner.graph.language.lines import called, expressions, paths
 from runner.graph.model import Repeat, literal, walk
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, children, mapped

@@ -13,10 +13,9 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from runner.app.called.chosen import is_auto
 from runner.app.called.experiment import CalledExperiment, experiment, is_deeper, require_call
 from runner.app.called.module import MODULE
-from runner.app.called.specs import WrongSpecs, is_spec, per_operand, spread
+from runner.app.called.specs import WrongSpecs, is_auto, is_spec, per_operand, spread
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.base.words import as_spec, listed

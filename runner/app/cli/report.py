@@ -26,7 +26,7 @@ from runner.reports.record import record as records
 from runner.reports.record.folders import PAGE
 from runner.reports.record.model import Record
 from runner.reports.record.writing import write_text
-from runner.reports.show.page import frame, measured, plan_section, run, sweep
+from runner.reports.show.page import markup, measured, plan_section, run, sweep
 
 
 @answered
@@ -89,7 +89,7 @@ def _replaced(file: Path) -> Path:
 def _is_ours(file: Path) -> bool:
     with open(file, "rb") as begin:
         text = begin.read(1000)
-    return frame.GENERATOR.encode() in text
+    return markup.GENERATOR.encode() in text
 
 
 def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:

@@ -22,9 +22,8 @@ from runner.experiment.program import Program
 from runner.experiment.rules import LogicalAxisRule
 from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.graph.language import python_source
-from runner.graph.language.lines import expressions, line_of, repeat
+from runner.graph.language.lines import calls_in, expressions, line_of, repeat
 from runner.graph.language.lines import lines as lines_of
-from runner.graph.language.parts import calls_in
 from runner.graph.language.syntax import parse
 from runner.graph.model import Graph
 from runner.graph.source import SECTIONS, Frame, Source

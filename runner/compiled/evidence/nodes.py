@@ -18,9 +18,8 @@ from runner.compiled.evidence.source_lines import is_users
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import Imported, inside
 from runner.experiment.model import Experiment, Section
-from runner.graph.language.lines import line_of, lines, regions
+from runner.graph.language.lines import calls_in, line_of, lines, regions
 from runner.graph.language.operations import OPERATIONS, Operation
-from runner.graph.language.parts import calls_in
 from runner.graph.model import Equation, Graph, Repeat
 from runner.graph.source import Line
 from runner.graph.spelling import Spelling

@@ -3,25 +3,118 @@
 Floating-point operations are those of products and convolutions, two per multiply-add: the work of matrix units. Bytes
 are those that an instruction outside of fusions reads and writes; values inside a fusion stay on the chip. Both are
 lower bounds: a cache may hold less than assumed, and other operations take time too.
+
+XLA's compiler for GPUs replaces products by calls of cuBLAS and cuDNN (hipBLAS and MIOpen under the same names on
+ROCm). Their results are tuples whose first array is the product; the others are workspaces and statistics. Products in
+Triton's fusions are `dot`s inside the fusion. The multiplications of the others are counted from their custom calls.
+
+Source: xla/service/gpu/cublas_cudnn.h names the targets, xla/service/gpu/backend_configs.proto the configurations.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from types import MappingProxyType
 
 from runner.base import executions
 from runner.base.executions import Range
 from runner.base.lazy import dataclass
-from runner.compiled.evidence import library_products, opcodes
+from runner.compiled.evidence import opcodes
 from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.hlo import CALLING, Computation, Instruction, Module, Shape
 from runner.compiled.evidence.narrow import WIDE, NarrowFloats, product, share
 from runner.compiled.evidence.nodes import Attribution, served
 from runner.compiled.evidence.opcodes import IDLE, kind_of, target_of
+
+_MATMUL = re.compile(r"__cublas\$(gemm|lt\$\w*[mM]atmul(\$f8|\$mx)?)")
+_CONVOLUTION = re.compile(r"__cudnn\$conv(Forward|BiasActivationForward|BackwardInput|BackwardFilter|ForwardGraph)")
+_ATTENTION = re.compile(r"__cudnn\$fmha\w*?(Backward\w*)?")
+
+Convolved = Callable[[Instruction, Shape, Shape, Shape], int | None]
+"""Counts the multiplications of a convolution with this window, from its image, its filter and its result."""
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """The arrays that are multiplied, and the number of multiplications; None if it could not be read."""
+
+    operands: tuple[Shape, ...]
+    number: float | None
+
+
+def library_product(
+    instruction: Instruction, target: str, shapes: Sequence[Shape], convolved: Convolved
+) -> Multiplied | None:
+    """What a custom call to `target` multiplies; None if it is no product.
+
+    - `shapes`: those of its operands; `convolved`: counts a convolution.
+    """
+    result = instruction.shapes[:1]
+    if _ATTENTION.fullmatch(target):
+        return _attention(instruction, shapes, backward="Backward" in target)
+    if _MATMUL.fullmatch(target):
+        if len(shapes) < 2 or not result:
+            return Multiplied((), None)
+        contracted = _library_numbers(instruction, "lhs_contracting_dimensions")
+        if not contracted or any(dim >= len(shapes[0].dims) for dim in contracted):
+            return Multiplied((), None)
+        number = math.prod(result[0].dims) * math.prod(shapes[0].dims[dim] for dim in contracted)
+        return Multiplied((shapes[0], shapes[1]), number)
+    convolution = _CONVOLUTION.fullmatch(target)
+    if convolution is None:
+        return None
+    if len(shapes) < 2 or not result:
+        return Multiplied((), None)
+    # The labels are those of the forward convolution, of which a gradient has the image or the filter as its result.
+    left, right, out = shapes[0], shapes[1], result[0]
+    image, window, whole = {
+        "BackwardInput": (out, right, left),
+        "BackwardFilter": (left, out, right),
+    }.get(convolution[1], (left, right, out))
+    return Multiplied((left, right), convolved(instruction, image, window, whole))
+
+
+def is_library_product(target: str) -> bool:
+    """Whether a custom call to `target` computes a product."""
+    return any(pattern.fullmatch(target) for pattern in (_MATMUL, _CONVOLUTION, _ATTENTION))
+
+
+def library_results(instruction: Instruction) -> list[Shape]:
+    """The results of a product without its workspaces, which are lists of bytes."""
+    return [
+        shape
+        for at, shape in enumerate(instruction.shapes)
+        if at == 0 or len(shape.dims) != 1 or shape.dtype not in ("int8", "uint8")
+    ]
+
+
+def _attention(instruction: Instruction, shapes: Sequence[Shape], *, backward: bool) -> Multiplied:
+    """The products of queries with keys and of weights with values; backward, five products in place of two.
+
+    With a causal mask a kernel may skip half of each.
+    """
+    scores = _library_numbers(instruction, "dimensions", within="intermediate_tensor_shape")
+    if len(shapes) < 3 or len(scores) < 2 or not math.prod(scores):
+        return Multiplied((), None)
+    rows = math.prod(scores[:-1])
+    columns = math.prod(scores) // scores[-2]
+    keys = math.prod(shapes[0].dims) / rows
+    values = math.prod(shapes[2].dims) / columns
+    number = math.prod(scores) * (3 * keys + 2 * values if backward else keys + values)
+    causal = re.search(r'\\?"mask_type\\?": ?\\?"\w*CAUSAL', instruction.attributes) is not None
+    return Multiplied((shapes[0], shapes[1]), number / 2 if causal else number)
+
+
+def _library_numbers(instruction: Instruction, name: str, within: str = "") -> list[int]:
+    """The numbers of a list in the configuration of a call, which older versions write as a quoted text."""
+    text = instruction.attributes
+    start = text.find(within) if within else 0
+    match = re.compile(rf'\b{name}\\?": ?\[([^\]]*)\]').search(text, max(start, 0)) if start >= 0 else None
+    return [int(number) for number in re.findall(r"\d+", match[1])] if match else []
+
 
 Kind = tuple[str, str]
 """What a product multiplies, and how precisely: `("float32", "highest")`."""
@@ -162,7 +255,7 @@ class _WorkReader:
         self, instruction: Instruction, target: str, shapes: Sequence[Shape], flops: dict[Kind, float]
     ) -> None:
         """Add the products that a library computes."""
-        product = library_products.read(instruction, target, shapes, _convolved)
+        product = library_product(instruction, target, shapes, _convolved)
         if product is not None and product.number is not None:
             self._multiply(instruction, product.operands, product.number, flops)
         elif product is not None:
@@ -213,8 +306,8 @@ class _WorkReader:
         match instruction.opcode:
             case "custom-call" if opcodes.still(target_of(instruction) or ""):
                 return 0
-            case "custom-call" if library_products.computes(target_of(instruction) or ""):
-                return sum(sizes) + self._memory(library_products.results(instruction))
+            case "custom-call" if is_library_product(target_of(instruction) or ""):
+                return sum(sizes) + self._memory(library_results(instruction))
             case "dynamic-slice" | "slice" | "gather":
                 return result + min(instruction.bytes, *sizes[:1])
             case "dynamic-update-slice" if len(operands) > 1 and (update := operands[1]) is not None:

@@ -1,4 +1,7 @@
-"""Explains the text of a compiled module. Neither an experiment nor JAX is needed."""
+"""Explains the text of a compiled module. Neither an experiment nor JAX is needed.
+
+The lines that ask for a collective, which the program itself then has, are found by the names that JAX gave it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,19 @@ import contextlib
 import gc
 import re
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import field, replace
 
 from runner.base.faults import BadInput
 from runner.base.lazy import dataclass
+from runner.base.words import listed
 from runner.compiled.evidence import collectives, hlo, work
 from runner.compiled.evidence.collectives import Collectives
 from runner.compiled.evidence.hlo import Instruction, Module
-from runner.compiled.evidence.nodes import served
+from runner.compiled.evidence.model import Collective, MergedPart, Reason
+from runner.compiled.evidence.nodes import asked, served, stacks
 from runner.compiled.evidence.source_lines import IsUsers, is_users
-from runner.compiled.explanation import arguments, living, meshes, places, written
+from runner.compiled.explanation import arguments, living, meshes, places
 from runner.compiled.explanation.model import (
     Argument,
     Buffer,
@@ -27,7 +32,42 @@ from runner.compiled.explanation.model import (
     PlacedCollective,
 )
 from runner.compiled.explanation.places import Places
+from runner.graph.language.operations import COMMUNICATING
 from runner.link.events import Memory
+
+
+def reason(entry: Collective, op_name: str) -> Reason:
+    """The reason of a collective that the program, or JAX's differentiation, asks for.
+
+    - `op_name`: the name stack of its instruction; of one that XLA merged the stacks of all its parts.
+    """
+    every = stacks(op_name)
+    parts = [*zip(entry.parts, every, strict=True)] if len(entry.parts) == len(every) else []
+    asked_parts = [part for part, stack in parts if asked(stack)]
+    asked_parts = asked_parts or [MergedPart(nodes=entry.nodes, gradient=entry.gradient, bytes=entry.bytes)]
+    forward, backward = (
+        _nodes(part for part in asked_parts if part.gradient == gradient) for gradient in (False, True)
+    )
+    backward = [node for node in backward if node not in forward]
+    who = listed(forward) or ("" if backward else "the program")
+    derived = f"JAX's differentiation of {listed(backward)}" if backward else ""
+    ask = "ask" if len(forward) + bool(backward) > 1 else "asks"
+    names = (stack.rpartition("/")[2].removesuffix("_start") for stack in every if asked(stack))
+    calls = dict.fromkeys(COMMUNICATING.get(name, name) for name in names)
+    what = f": {', '.join(calls)}" if calls else ""
+    text = f"{' and '.join(filter(None, [who, derived]))} {ask} for it{what}"
+    besides = _nodes(
+        part for part, stack in parts if not asked(stack) and set(part.nodes).isdisjoint(_nodes(asked_parts))
+    )
+    if besides:
+        text += f"; XLA merged it with the sums that it inserts for {listed(besides)}"
+    by = "differentiation" if backward and not forward else "program"
+    return Reason(text=text, by=by, line=next(iter(_nodes(asked_parts)), None))
+
+
+def _nodes(parts: Iterable[MergedPart]) -> list[str]:
+    return list(dict.fromkeys(node for part in parts for node in part.nodes))
+
 
 HEAD = re.compile(r"^HloModule .*", re.MULTILINE)
 
@@ -188,7 +228,7 @@ def _placed(module: Module, lines: Places, communication: Collectives) -> list[P
     placed: list[PlacedCollective] = []
     for entry in communication.entries:
         metadata = module.instructions[entry.instruction].metadata
-        why = None if entry.inserted else written.reason(entry, metadata.op_name)
+        why = None if entry.inserted else reason(entry, metadata.op_name)
         callers = lines.callers(metadata, entry.node)
         placed.append(PlacedCollective(**vars(replace(entry, why=why)), callers=callers))
     return placed

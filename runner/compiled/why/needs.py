@@ -12,8 +12,7 @@ from runner.base.words import listed
 from runner.compiled.evidence.model import REDUCING, Collective
 from runner.experiment.model import Array, Experiment, Section
 from runner.experiment.program import Program
-from runner.graph.language.lines import expressions
-from runner.graph.language.parts import calls_in
+from runner.graph.language.lines import calls_in, expressions
 from runner.graph.sharding.propagation import Planned, PlannedCollective, PlannedOperation, PlannedValue, parsed_rule
 from runner.graph.term import name_of
 

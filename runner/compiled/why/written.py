@@ -13,8 +13,7 @@ from runner.compiled.why.matching import Matching
 from runner.compiled.why.needs import Need
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
-from runner.graph.language.lines import expressions
-from runner.graph.language.parts import calls_in
+from runner.graph.language.lines import calls_in, expressions
 from runner.graph.language.printing import text
 from runner.graph.sharding.propagation import AskedCollective, Planned
 from runner.graph.term import Name

@@ -15,7 +15,7 @@ from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
 from runner.graph.term import Apply, Name, Term, names, operates
-from runner.programs.derivation.completing import Stripping, around
+from runner.programs.derivation.laying import Stripping, around
 from runner.programs.derivation.sharing import collectives
 
 

@@ -16,7 +16,7 @@ from runner.graph.language.operations import OPERATIONS, Operation
 from runner.graph.language.operators import BY_NAME
 from runner.graph.term import Apply, Name, Term, bare
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize
-from runner.programs.derivation.completing import reduced
+from runner.programs.derivation.laying import reduced
 from runner.programs.derivation.reductions import ALONG
 from runner.programs.derivation.registry import Way, rule_for
 from runner.programs.derivation.rules import Dimensions, Factors, Rule, Sent, every

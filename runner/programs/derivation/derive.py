@@ -11,10 +11,9 @@ from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, with_terms
 from runner.graph.language.check import canonical_term
 from runner.graph.term import Name
-from runner.programs.derivation.invariants import hoisted
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.section import with_lines
-from runner.programs.derivation.sharing import inlined, shared, without_single
+from runner.programs.derivation.sharing import hoisted, inlined, shared, without_single
 from runner.programs.derivation.writer import Hints, Typing, Writer
 
 TRIES = (

@@ -20,9 +20,8 @@ from runner.graph.sharding import moves
 from runner.graph.term import Name, Term, bare, elements
 from runner.programs.derivation.accumulating import added_up
 from runner.programs.derivation.calls import NotStatic, is_number
-from runner.programs.derivation.completing import Derivative, completed, together
 from runner.programs.derivation.facts import leaves
-from runner.programs.derivation.laying import Layouts
+from runner.programs.derivation.laying import Derivative, Layouts, completed, together
 from runner.programs.derivation.registry import Write
 from runner.programs.derivation.rules import Around, Assignment, PricedAssignment, Question, assigned, followed
 from runner.programs.derivation.ruling import Ruled, Rulings

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 
 from runner.base.lazy import dataclass
-from runner.graph.language.parts import at_index
+from runner.graph.language.lines import at_index
 from runner.graph.model import INDEX, inside, kind_of
 from runner.graph.model import entries as index_entries
 from runner.graph.term import NOTHING, Const, Group, Slice, Term, elements

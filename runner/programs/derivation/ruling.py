@@ -18,7 +18,6 @@ from runner.programs.derivation import (
     indexing,
     lookups,
     matrices,
-    pointwise,
     reductions,
     shaping,
     sliding,
@@ -104,7 +103,7 @@ def _ruled(call: Call) -> Ruled:
 
 
 FILES = (
-    defined, indexing, lookups, matrices, pointwise, reductions, shaping, sliding, updating, windows,
+    defined, indexing, lookups, matrices, reductions, shaping, sliding, updating, windows,
 )  # fmt: skip
 """The modules with rules, whose imports complete the registry."""
 

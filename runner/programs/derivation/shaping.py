@@ -12,7 +12,7 @@ from runner.base.layout import Spec
 from runner.graph.model import Operand, literal
 from runner.graph.term import Group, Term, elements
 from runner.programs.derivation.calls import Call
-from runner.programs.derivation.pointwise import aligned
+from runner.programs.derivation.matrices import aligned
 from runner.programs.derivation.registry import Write, rule_for
 from runner.programs.derivation.rules import Dimensions, Rule, every, followed_by
 from runner.programs.derivation.site import Site

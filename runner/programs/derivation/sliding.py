@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from runner.base.untyped import is_sequence
+from runner.graph.language.lines import called, computed
 from runner.graph.language.operations import COMPUTATIONS, OPERATIONS
 from runner.graph.language.operations.row import Scan
-from runner.graph.language.parts import called, computed
 from runner.graph.model import literal
 from runner.graph.term import NOTHING, Group, Lambda, Slice, Term, bare, children, element_of, elements, mapped
 from runner.programs.derivation.calls import Call, NotStatic, is_number, itemsize

@@ -11,8 +11,8 @@ from functools import cache
 from types import EllipsisType
 from typing import TypeAlias
 
+from runner.graph.language.lines import at_index, operator
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.language.parts import at_index, operator
 from runner.graph.language.syntax import parse
 from runner.graph.model import INDEX, Equation, Operand, literal
 from runner.graph.term import NOTHING, Apply, Const, Group, Literals, Slice, Term, bare, calls, mapped, placed

@@ -15,9 +15,8 @@ from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.experiment.traced_graphs import lines_of
 from runner.graph.inlining import enclosed
 from runner.graph.language import static
-from runner.graph.language.lines import RepeatLines
+from runner.graph.language.lines import RepeatLines, operator
 from runner.graph.language.lines import lines as lines_in
-from runner.graph.language.parts import operator
 from runner.graph.language.syntax import Expression, SyntaxFault
 from runner.graph.model import Equation, Graph, LoopForm, Operand, Repeat, literal
 from runner.graph.sharding import moves
@@ -25,9 +24,8 @@ from runner.graph.source import Source
 from runner.graph.term import Const, Name, Term, calls, children
 from runner.programs.derivation.accumulating import Accumulation, accumulated
 from runner.programs.derivation.calls import is_number, itemsize
-from runner.programs.derivation.completing import is_scalar
 from runner.programs.derivation.expressions import Expressions, Hints
-from runner.programs.derivation.laying import Layouts, LayoutsState
+from runner.programs.derivation.laying import Layouts, LayoutsState, is_scalar
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.scopes import Binding, Names, NamesState, NotDerived, Scope
 from runner.programs.derivation.terms import built, gathered

@@ -275,9 +275,9 @@ def _programs(record: Record, *, complete: bool) -> None:
         # Readers of a file or a page have docs/language.md at hand.
         say(f"{explained}\n", "dim")
     if record.target and record.target.topology:
-        from runner.reports.show import absent
+        from runner.reports.show import remarks
 
-        absent.show(record, record.target)
+        remarks.show_checks_elsewhere(record, record.target)
 
 
 _LEGEND = {
@@ -426,13 +426,13 @@ def _source(record: Record, folder: Path) -> None:
 
 
 def _modes(record: Record) -> None:
-    from runner.reports.show import keeping, modes
+    from runner.reports.show import modes, remarks
 
     if table := modes.rows(record):
         print_report(Table(modes.HEAD, table))
         say_all(modes.lines(record))
         print()
-    if lines := keeping.lines(record):
+    if lines := remarks.rematerialised(record):
         say_all(lines)
         print()
 
@@ -499,9 +499,9 @@ def _failures(record: Record) -> None:
         for line in lines:
             say(f"  {line}")
     if any(status == "weak" for status, *_ in failed):
-        from runner.reports.show import weak
+        from runner.reports.show import remarks
 
-        for line in weak.advice(record):
+        for line in remarks.weak_advice(record):
             say(f"  {line}")
     left_out: dict[str, list[str]] = {}
     for result in record.programs.values():

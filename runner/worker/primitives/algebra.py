@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.graph.language import notation
-from runner.graph.language.parts import operator
-from runner.graph.language.parts import transposed as turned
+from runner.graph.language.lines import operator
+from runner.graph.language.lines import transposed as turned
 from runner.graph.term import Apply, Const, Group, Term
 from runner.programs.derivation.terms import Part, constant
 from runner.worker.primitives.application import REFERENCE, Application, Unread, filled, reads

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from runner.base.words import quoted
+from runner.graph.language.lines import axes_of
 from runner.graph.language.operations import COMMUNICATING, OPERATIONS
-from runner.graph.language.parts import axes_of
 from runner.graph.term import Apply, Const, Group, Term
 from runner.programs.derivation.terms import constant
 from runner.worker.primitives.application import Application, axes_part, filled, plain, reads

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from runner.graph.language.lines import operator
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.language.parts import operator
 from runner.graph.term import Apply, Const, Group, Term
 from runner.programs.derivation.terms import constant
 from runner.worker import calls

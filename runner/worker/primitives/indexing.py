@@ -8,7 +8,7 @@ import numpy as np
 
 from runner.base.lazy import dataclass
 from runner.graph import model
-from runner.graph.language.parts import operator
+from runner.graph.language.lines import operator
 from runner.graph.term import Apply, Const, Group, Term, calls
 from runner.programs.derivation.terms import ALL, constant, indexed
 from runner.worker.primitives.application import Application, Unread, filled, literal, numpy_dtype, reads

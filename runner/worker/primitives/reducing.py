@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from runner.base.lazy import dataclass
-from runner.graph.language.parts import operator
+from runner.graph.language.lines import operator
 from runner.graph.term import Apply, Const, Group, Term
 from runner.programs.derivation.terms import constant, indexed
 from runner.worker.primitives.application import REFERENCE, Application, Unread, axes_part, filled, numpy_dtype, reads

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import cast
 
 from runner.graph.language import notation
-from runner.graph.language.parts import operator
-from runner.graph.language.parts import transposed as turned
+from runner.graph.language.lines import operator
+from runner.graph.language.lines import transposed as turned
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Term
 from runner.programs.derivation.terms import ALL, indexed
 from runner.worker.primitives.application import Application, axes_part, filled, of_its_dtype, reads

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "algebra", "arithmetic", "collectives", "indexing", "np", "promotion", "reductions", "scans",
-    "shaping", "threefry", "updates", "windows",
+    "algebra", "arithmetic", "collectives", "indexing", "np", "promotion", "reductions",
+    "shaping", "threefry", "windows",
 ]  # fmt: skip
 
 
@@ -54,10 +54,8 @@ if TYPE_CHECKING:
         indexing,
         promotion,
         reductions,
-        scans,
         shaping,
         threefry,
-        updates,
         windows,
     )
 else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from runner.graph.language.operations.deferred import reductions, scans, shaping
+from runner.graph.language.operations.deferred import reductions, shaping, windows
 from runner.graph.language.operations.row import Scan, array
 
 _sum = "a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None"
@@ -48,7 +48,7 @@ ROWS = (
         scan=Scan("min", math.inf, "minimum({mine}, {before})")),
     array("cumlogsumexp", _scan, reductions.cumlogsumexp, jax="jax.lax.cumlogsumexp",
         scan=Scan("logsumexp", -math.inf, "logaddexp({mine}, {before})")),
-    array("associative_scan", "fn, elems, reverse=False, axis=0", scans.associative_scan,
+    array("associative_scan", "fn, elems, reverse=False, axis=0", windows.associative_scan,
         jax="jax.lax.associative_scan", function="fn"),
     array("diff", "a, n=1, axis=-1, prepend=None, append=None", shaping.diff),
     array("trapezoid", "y, x=None, dx=1.0, axis=-1", shaping.trapezoid),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.graph.language.operations.arguments import AT
-from runner.graph.language.operations.deferred import updates
+from runner.graph.language.operations.deferred import indexing
 from runner.graph.language.operations.row import Operation, array
 
 OUTSIDE = ("fill", "drop", "clip")
@@ -21,10 +21,10 @@ def _by_index(method: str, counterpart: Callable[..., Any], arguments: str) -> O
 
 
 def _update(method: str) -> Operation:
-    return _by_index(method, updates.updated(method), f"x, index, values, /, *, {_promises}")
+    return _by_index(method, indexing.updated(method), f"x, index, values, /, *, {_promises}")
 
 
 ROWS = (
     *map(_update, ("set", "add", "subtract", "multiply", "mul", "divide", "power", "min", "max")),
-    _by_index("get", updates.get, f"x, index, /, *, {_promises}, fill_value=None"),
+    _by_index("get", indexing.get, f"x, index, /, *, {_promises}, fill_value=None"),
 )  # fmt: skip

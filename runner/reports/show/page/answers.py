@@ -10,8 +10,7 @@ from runner.base.words import listed
 from runner.reports.record import measures
 from runner.reports.record.folders import natural
 from runner.reports.record.measures import Row
-from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Part, table, tag
 from runner.reports.show.page.measured import MeasuredSweep, either, text, title
 from runner.reports.show.table import Table
 

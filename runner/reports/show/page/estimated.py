@@ -13,8 +13,7 @@ from runner.reports.record.model import Record
 from runner.reports.record.readable import lines_of, readable
 from runner.reports.show import estimates
 from runner.reports.show.page import drawing, timeline
-from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, joined, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Part, joined, table, tag
 from runner.reports.show.table import Table
 
 _WIDEST = 14.0

@@ -11,9 +11,8 @@ from runner.base.words import bytes_text
 from runner.compiled.evidence.model import Profile
 from runner.compiled.explanation.model import Explanation
 from runner.reports.show import estimates, explained, measured
-from runner.reports.show.page import annotated, estimated, frame
-from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, grid, joined, table, tag
+from runner.reports.show.page import annotated, estimated, markup
+from runner.reports.show.page.markup import Inside, Markup, Part, grid, joined, table, tag
 from runner.reports.show.table import Table
 from runner.version import __version__
 
@@ -22,7 +21,7 @@ def document(explanation: Explanation) -> str:
     """Return the page: one file without external resources."""
     lead = tag("h1", explanation.module), tag("p", explained.head(explanation)[0])
     foot = tag("p", f"Shardproof {__version__}, from {explanation.source}")
-    return frame.document(explanation.module, joined(lead), list(_parts(explanation)), codec.plain(explanation), foot)
+    return markup.document(explanation.module, joined(lead), list(_parts(explanation)), codec.plain(explanation), foot)
 
 
 def fragment(explanation: Explanation) -> str:

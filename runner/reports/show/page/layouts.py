@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from runner.reports.record.model import Pictures, Record
 from runner.reports.show import logical, svg, trees
 from runner.reports.show.page import drawing
-from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, breakable, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Part, breakable, table, tag
 from runner.reports.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge, read
 
 _CHOSEN = 128

@@ -14,8 +14,7 @@ from runner.reports.record.readable import lines_of, readable
 from runner.reports.show import collectives, explained_runs
 from runner.reports.show.explained_runs import ExplainedPrograms
 from runner.reports.show.page import annotated, drawing, graph, layouts
-from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Part, table, tag
 from runner.reports.show.page.verdicts import callout
 from runner.reports.show.table import Table
 

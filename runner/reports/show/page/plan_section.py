@@ -19,10 +19,8 @@ from runner.reports.record import plan_file
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.record.plan_file import BestPlan, CompiledCandidate, Least, OnFront, PlanFile
 from runner.reports.show.page import chart, drawing
-from runner.reports.show.page.chart import Axis, Dot
-from runner.reports.show.page.frame import Part, document
-from runner.reports.show.page.markup import Inside, Markup, joined, table, tag
-from runner.reports.show.page.scale import scale
+from runner.reports.show.page.chart import Axis, Dot, scale
+from runner.reports.show.page.markup import Inside, Markup, Part, document, joined, table, tag
 from runner.reports.show.plan_layouts import (
     CHOICES,
     EXCEEDS,

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from runner.base.words import listed
 from runner.reports.record.plan_file import SavedPlan
 from runner.reports.show.page.chart import swatch
-from runner.reports.show.page.frame import Part, document
 from runner.reports.show.page.headline import item
-from runner.reports.show.page.markup import Inside, Markup, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Part, document, table, tag
 from runner.reports.show.page.plan_section import fronts
 from runner.reports.show.plan_layouts import amount, costs_apart, dearer, front_texts, layouts_apart, short
 from runner.reports.show.table import Table

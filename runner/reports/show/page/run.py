@@ -19,8 +19,7 @@ from runner.reports.record.writing import write_text
 from runner.reports.show import summary, values
 from runner.reports.show.console import PLAIN
 from runner.reports.show.page import estimated, headline, layouts, moves, plan_section, sources, traced, verdicts
-from runner.reports.show.page.frame import Part, document
-from runner.reports.show.page.markup import Inside, Markup, badge, scrolling, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Part, badge, document, scrolling, table, tag
 from runner.reports.show.table import Table
 
 _LARGEST = 2_000_000

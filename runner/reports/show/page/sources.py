@@ -14,8 +14,7 @@ from runner.graph.language.operations import OPERATIONS
 from runner.reports.record.measures import bytes_figure
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.show import modes, profile
-from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, joined, scrolling, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Part, joined, scrolling, table, tag
 from runner.reports.show.table import Table
 
 _MOVING = frozenset(name for name, row in OPERATIONS.items() if row.communicates)

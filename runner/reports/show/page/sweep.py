@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from runner.reports.record import measures, outcome
+from runner.reports.record import measures
 from runner.reports.record.folders import Command
 from runner.reports.record.measures import Row
 from runner.reports.show.page import answers, chart, drawing, heat
-from runner.reports.show.page.chart import Axis, Dot, Series
-from runner.reports.show.page.frame import Part, document
-from runner.reports.show.page.markup import Inside, Markup, Number, badge, breakable, table, tag
+from runner.reports.show.page.chart import Axis, Dot, Scale, Series, of_sizes, scale
+from runner.reports.show.page.markup import Inside, Markup, Number, Part, badge, breakable, document, table, tag
 from runner.reports.show.page.measured import MeasuredSweep, flat, moved, text, title
-from runner.reports.show.page.scale import Scale, of_sizes, scale
 from runner.reports.show.sweep import brief, memory, without_sizes
 from runner.reports.show.table import StatusCell, Table
 
@@ -247,12 +245,12 @@ def _failures(sweep: MeasuredSweep) -> Part | None:
     reasons: dict[tuple[str, str], list[Row]] = {}
     for row in sweep.rows:
         if row.status not in measures.DONE:
-            reasons.setdefault((row.status, without_sizes(row.error or outcome.NO_REASON)), []).append(row)
+            reasons.setdefault((row.status, without_sizes(row.error or measures.NO_REASON)), []).append(row)
     if not reasons:
         return None
     inside: list[Inside] = []
     for (status, _), rows in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        texts = list(dict.fromkeys(row.error or outcome.NO_REASON for row in rows))
+        texts = list(dict.fromkeys(row.error or measures.NO_REASON for row in rows))
         several = ", whose sizes differ" if len(texts) > 1 else ""
         links = [tag("li", answers.link(sweep, [row])) for row in rows[:_LISTED]]
         if len(rows) > _LISTED:

@@ -15,7 +15,7 @@ from runner.base.words import time_text
 from runner.compiled.estimate.model import CollectiveTime, Estimate, LineTime, named
 from runner.compiled.evidence.model import REDUCING, Collective
 from runner.reports.record.model import RecordedLine
-from runner.reports.show.page.scale import Scale
+from runner.reports.show.page.chart import Scale
 from runner.reports.show.shapes import GLYPH, Box, number, text
 
 _WIDTH, _LEFT, _LANE, _GAP = 1060.0, 76.0, 30.0, 10.0

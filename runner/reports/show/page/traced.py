@@ -10,8 +10,7 @@ from runner.base.words import devices_text, on_devices
 from runner.reports.record.model import Record, Trace, TracedNode, TracedValue
 from runner.reports.show import exchange, values
 from runner.reports.show.page import drawing
-from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, badge, code, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Part, badge, code, table, tag
 from runner.reports.show.pictures import mesh_place
 from runner.reports.show.table import Table
 from runner.reports.show.trace import origin, shown

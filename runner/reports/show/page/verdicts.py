@@ -8,8 +8,7 @@ from runner.base.words import accuracy_text, error_text
 from runner.reports.record.model import Record
 from runner.reports.record.verdicts import OutputVerdict, SectionsVerdict, ValueOutput, ValueVerdict
 from runner.reports.show import report
-from runner.reports.show.page.frame import Part
-from runner.reports.show.page.markup import Inside, Markup, badge, breakable, table, tag
+from runner.reports.show.page.markup import Inside, Markup, Part, badge, breakable, table, tag
 from runner.reports.show.status import LOOKS, look
 from runner.reports.show.table import StatusCell, Table
 

@@ -130,6 +130,40 @@ def test_a_scripts_pytree_class_with_a_registering_base_works(tmp_path: Path) ->
     assert (record.status, set(record.arrays)) == ("passed", {"layer_w", "layer_b", "x"}), record.error
 
 
+@pytest.mark.parametrize("activation", [jax.nn.silu, jnp.tanh, lambda x: x * 2], ids=["jitted", "jnp", "own"])
+def test_a_function_that_a_pytree_keeps_is_the_same_for_its_specs(activation: Any, tmp_path: Path) -> None:
+    @functools.partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["activation"])
+    @dataclasses.dataclass
+    class Layer:
+        w: Any
+        activation: Any
+
+    def step(layer: Any, x: Any) -> Any:
+        return Layer(layer.activation(x @ layer.w), layer.activation)
+
+    record = check(tmp_path, step, Layer(W, activation), X, in_specs=(P(), P("data")), out_specs=P("data"))
+    assert record.status == "passed", record.error
+
+
+def test_a_scripts_class_is_in_the_registry_of_the_module_of_its_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "KINDS = set()\nclass Base:\n    def __init_subclass__(cls):\n        KINDS.add(cls)\n"
+    (tmp_path / "kinds_of_layers.py").write_text(
+        f"{text}def made(kind):\n    assert kind in KINDS\n    return kind()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    kinds = importlib.import_module("kinds_of_layers")
+
+    class Layer(kinds.Base):
+        def __call__(self, x: Any) -> Any:
+            return x @ W
+
+    record = check(tmp_path / "run", lambda x: kinds.made(Layer)(x), X, in_specs=P("data"))
+    assert record.status == "passed", record.error
+    monkeypatch.delitem(sys.modules, "kinds_of_layers")
+
+
 def test_the_callers_meshes_devices_and_shardings_are_recreated(tmp_path: Path) -> None:
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
     x = jax.device_put(X, NamedSharding(mesh, P("data", "model")))

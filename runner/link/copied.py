@@ -20,7 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO
 
 from runner.link import jax_internals, lifeline
 from runner.link.process import COMMAND, Launch, Worker, spawned
@@ -149,7 +149,6 @@ def _run(
         os.environ.update(environment)
         tempfile.tempdir = None
         sys.argv = [arguments[0], lifeline.guard(arguments[1]), *arguments[2:]]
-        _forget_classes()
         # A new thread has none of the JAX contexts that the caller is in: meshes, devices, traces.
         thread = threading.Thread(target=_run_module, args=(arguments[0],))
         thread.start()
@@ -161,12 +160,3 @@ def _run(
 def _run_module(name: str) -> None:
     runpy.run_module(name, run_name="__main__")
     os._exit(0)
-
-
-def _forget_classes() -> None:
-    """Let a script's classes be made anew from their pickles, as in a new process, not taken from the original."""
-    module = sys.modules.get("cloudpickle.cloudpickle")
-    if module is not None:
-        tracked: Any = module
-        tracked._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
-        tracked._DYNAMIC_CLASS_TRACKER_BY_ID.clear()

@@ -68,6 +68,8 @@ class _Unpickler(pickle.Unpickler):
 
     types: Any = None
     device: Any = None
+    meshes = 0
+    """How many meshes it has made."""
 
     def persistent_load(self, key: Any) -> Any:
         kind, *parts = key
@@ -94,9 +96,11 @@ class _Unpickler(pickle.Unpickler):
     def _mesh(self, devices: Any, names: Any, types: Any) -> Any:
         if elsewhere:
             return self._abstract(devices.shape, names, types, None)
+        self.meshes += 1
         return _jax.sharding.Mesh(devices, names, axis_types=self._types(devices.shape, names, types))
 
     def _abstract(self, sizes: Any, names: Any, types: Any, device: Any) -> Any:
+        self.meshes += 1
         mine = names == tuple(AXES) and sizes == tuple(AXES.values())
         device = self.device if mine and device is None else device
         return _jax.sharding.AbstractMesh(
@@ -150,8 +154,8 @@ _arrays: list[Any] = []
 """The arrays of the pickles, by their numbers there."""
 
 
-def _begin() -> tuple[Any, bytes]:
-    """Read the caller's settings of JAX and classes, the operands and their specs; return what calls them, pickled."""
+def _begin() -> bytes:
+    """Read the caller's settings of JAX, the lines of its cells and its arrays; return the pickles of its objects."""
     with Path(__file__).with_name("called.pkl").open("rb") as file:
         settings = pickle.load(file)
         # Another version of JAX may not have all settings of the process that called runner.check.
@@ -162,25 +166,32 @@ def _begin() -> tuple[Any, bytes]:
         for cell, lines in pickle.load(file).items():
             linecache.cache[cell] = len("".join(lines)), None, lines, cell
         _arrays[:] = pickle.load(file)
-        # What a script makes a pytree is none where the script has not run.
-        for kind, *how in _Unpickler(file).load():
-            if not _jax.tree_util.is_tree_node(kind):
-                _register(kind, *how)
-        specs = _Unpickler(file).load()
-        return specs, file.read()
+        return file.read()
 
 
-(in_specs, out_specs), _rest = _begin()
-_HOLDS_MESHES = b"mesh" in _rest or b"abstract" in _rest
+_objects = _begin()
 
 
 @functools.cache
-def _loaded(types: Any, device: Any) -> Any:
-    """The function, its operands, those by keyword, and its reference, with meshes of these axis types."""
-    unpickler = _Unpickler(io.BytesIO(_rest))
+def _loaded(types: Any, device: Any) -> tuple[Any, Any, bool]:
+    """The specs in and out, the call, with meshes of these axis types, and whether the call holds any mesh.
+
+    The call is the function, its operands, those by keyword, and its reference.
+    """
+    unpickler = _Unpickler(io.BytesIO(_objects))
     unpickler.types, unpickler.device = types, device
     with _jax.ensure_compile_time_eval():
-        return unpickler.load()
+        # What a script makes a pytree is none where the script has not run.
+        for kind, *how in unpickler.load():
+            if not _jax.tree_util.is_tree_node(kind):
+                _register(kind, *how)
+        specs = unpickler.load()
+        meshes = unpickler.meshes
+        call = unpickler.load()
+    return specs, call, unpickler.meshes > meshes
+
+
+(in_specs, out_specs), _, _holds_meshes = _loaded(None, None)
 
 
 def _variant(arrays: Any) -> tuple[Any, Any]:
@@ -191,7 +202,7 @@ def _variant(arrays: Any) -> tuple[Any, Any]:
     meshes = (_jax.typeof(array).sharding.mesh for array in _jax.tree.leaves(arrays))
     mesh = next((own for own in meshes if own.axis_names), None)
     around = _jax.sharding.get_abstract_mesh()
-    if not _HOLDS_MESHES:
+    if not _holds_meshes:
         return None, None
     of_call = [each for each in (mesh, around) if each is not None and each.axis_names == tuple(AXES)]
     types = of_call[0].axis_types if of_call else None
@@ -288,7 +299,7 @@ def _called(own: bool, arrays: Any) -> Any:
 
     own: whether it is the function itself, or its reference.
     """
-    function, reference, operands_, keywords = _loaded(*_variant(arrays))
+    _, (function, reference, operands_, keywords), _ = _loaded(*_variant(arrays))
     given = iter(arrays)
     whole = [
         _whole(operand, next(given)) if _jax.tree.leaves(part) else operand
@@ -314,7 +325,7 @@ def _passed(leaf: Any) -> Any:
     return _array(leaf) if _is_passed(leaf) else None
 
 
-operands: list[Any] = [_jax.tree.map(_passed, operand) for operand in _loaded(None, None)[2]]
+operands: list[Any] = [_jax.tree.map(_passed, operand) for operand in _loaded(None, None)[1][2]]
 
 
 def function(*arrays: Any) -> Any:

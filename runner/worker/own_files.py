@@ -16,6 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from runner.compiled.evidence.source_lines import is_library
 from runner.worker import imported, versions
@@ -62,10 +63,22 @@ def forget() -> None:
     """Drop the user's modules that the job has imported, and all caches of their files, which may have changed."""
     for name in [name for name, module in sys.modules.items() if name not in _before and _is_users(module)]:
         del sys.modules[name]
+    _forget_classes()
     importlib.invalidate_caches()
     imported.forget()
     versions.forget_frames()
     linecache.checkcache()
+
+
+def _forget_classes() -> None:
+    """Let a script's classes be made anew from their pickles: their bases may be of modules that were dropped.
+
+    In a copy of the caller's process they would be the originals.
+    """
+    module: Any = sys.modules.get("cloudpickle.cloudpickle")
+    if module is not None:
+        module._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
+        module._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
 
 
 def _is_users(module: ModuleType) -> bool:

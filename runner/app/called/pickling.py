@@ -46,7 +46,7 @@ _CACHED: Any = type(functools.cache(len))
 
 
 def pickled(*values: Any) -> tuple[bytes, list[Any], dict[str, list[str]]]:
-    """Return the pickles of several values, one after another, and the arrays that they refer to, in NumPy.
+    """Return the pickles of several values, for one unpickler, and the arrays that they refer to, in NumPy.
 
     Also the lines of the cells of a notebook whose functions are among the values, by the cells' names.
     """
@@ -106,7 +106,9 @@ def pickled(*values: Any) -> tuple[bytes, list[Any], dict[str, list[str]]]:
             if jax is not None and isinstance(obj, jax.custom_vjp):
                 # Its class cannot make one without the function, which its attributes hold.
                 return object.__new__, (type(obj),), vars(obj)
-            if type(obj) is _CACHED and not _exported(obj):
+            if _is_wrapper(obj) and _exported(obj):
+                return obj.__qualname__
+            if type(obj) is _CACHED:
                 size = obj.cache_parameters()
                 return _CACHED, (obj.__wrapped__, size["maxsize"], size["typed"], vars(functools)["_CacheInfo"])
             if isinstance(obj, FunctionType) and not _exported(obj):
@@ -119,8 +121,10 @@ def pickled(*values: Any) -> tuple[bytes, list[Any], dict[str, list[str]]]:
 
     with by_value():
         stream = io.BytesIO()
+        # One pickler, so that what several values hold is one object for whoever reads them too.
+        pickler = Pickler(stream)
         for value in values:
-            Pickler(stream).dump(value)
+            pickler.dump(value)
     return stream.getvalue(), arrays, cells
 
 
@@ -147,6 +151,11 @@ def _made_here(module: Any) -> bool:
         return False
     root = sys.modules.get(module.__name__.partition(".")[0], module)
     return all(each.__spec__ is None and getattr(each, "__file__", None) is None for each in (module, root))
+
+
+def _is_wrapper(value: Any) -> bool:
+    """Whether an object is called as a function is, as `jax.nn.silu` is: its class would pickle what it wraps."""
+    return callable(value) and not isinstance(value, _PLAIN)
 
 
 def _exported(value: Any) -> bool:

@@ -164,6 +164,63 @@ def test_a_scripts_class_is_in_the_registry_of_the_module_of_its_base(
     monkeypatch.delitem(sys.modules, "kinds_of_layers")
 
 
+def test_what_a_function_changes_in_its_operands_is_a_result(tmp_path: Path) -> None:
+    @jax.tree_util.register_pytree_with_keys_class
+    class Counter:
+        def __init__(self, w: Any, count: Any) -> None:
+            self.w, self.count = w, count
+
+        def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+            return [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in ("w", "count")], None
+
+        def tree_flatten(self) -> tuple[Any, Any]:
+            return (self.w, self.count), None
+
+        @classmethod
+        def tree_unflatten(cls, _: Any, children: Any) -> Any:
+            return cls(*children)
+
+    def step(model: Any, x: Any) -> Any:
+        loss = (x @ model.w).sum()
+        model.w, model.count = model.w - 0.1 * x.T @ x, model.count + 1
+        return loss
+
+    model = Counter(W, np.int32(3))
+    record = check(tmp_path / "step", step, model, X, in_specs=(P(), P("data")), out_specs=P())
+    assert record.status == "passed", record.error
+    assert set(record.compiled["auto"].outputs) == {"result_0", "result_1_model_w", "result_1_model_count"}
+
+    def reference(model: Any, x: Any) -> Any:
+        loss = step(model, x)
+        model.count = model.count + 1
+        return loss
+
+    record = check(tmp_path / "wrong", step, model, X, in_specs=(P(), P("data")), reference=reference)
+    value = record.compiled["auto"].checks.value
+    assert value is not None
+    assert (record.status, value.status) == ("failed", "failed")
+    held = P(), {"model": P("data")}
+    record = check(tmp_path / "held", step, Counter(W, W[0]), X, in_specs=(P(), P("data")), out_specs=held)
+    specs = {name: str(output.spec) for name, output in record.compiled["auto"].outputs.items()}
+    assert specs == {"result_0": "P()", "result_1_model_w": "P('data', None)", "result_1_model_count": "P('data')"}
+    # The function itself leaves the model as it is where a reference does not.
+    record = check(tmp_path / "kept", lambda model, x: (x @ model.w).sum(), model, X, in_specs=(P(), P("data")))
+    assert set(record.compiled["auto"].outputs) == {"result"}
+
+
+def test_a_spec_of_none_is_the_arrays_own_sharding(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
+    w = jax.device_put(W, NamedSharding(mesh, P(None, "model")))
+    tree = {"w": w, "b": W[0]}
+    record = check(tmp_path, lambda x, tree: x @ tree["w"] + tree["b"], X, tree, mesh=mesh, in_specs=(P("data"), None))
+    assert record.status == "passed", record.error
+    assert {name: str(array.spec) for name, array in record.arrays.items()} == {
+        "x": "P('data', None)",
+        "tree_w": "P(None, 'model')",
+        "tree_b": "P(None)",
+    }
+
+
 def test_the_callers_meshes_devices_and_shardings_are_recreated(tmp_path: Path) -> None:
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
     x = jax.device_put(X, NamedSharding(mesh, P("data", "model")))

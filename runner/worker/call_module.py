@@ -35,6 +35,8 @@ TYPES: tuple[str, ...] = ()
 """The mesh of the call has the axes AXES of these types."""
 context: bool = False
 """Whether the call is made within jax.set_mesh."""
+NAMES: tuple[str, ...] = ()
+"""The operands."""
 donated: list[str] = []
 """The operands whose memory the results may take."""
 elsewhere: bool = False
@@ -58,6 +60,9 @@ sys.meta_path.insert(0, _OfCaller)
 
 gave: list[str] = []
 """What the latest call gave in the place of arrays, by the names of the types."""
+
+changes: list[str] = []
+"""The operands that the latest call changed: it gave its result and a mapping of their new values."""
 
 captured: dict[str, str] = {}
 """The sharded arrays that functions read from around them, described, by their names there."""
@@ -297,6 +302,7 @@ def _modules_of_caller() -> Iterator[ModuleType]:
 def _called(own: bool, arrays: Any) -> Any:
     """What a function gives, as `jit` has it, of these arrays in the place of its operands' own.
 
+    A function that changes operands gives its result and their new values, by their names.
     own: whether it is the function itself, or its reference.
     """
     _, (function, reference, operands_, keywords), _ = _loaded(*_variant(arrays))
@@ -305,12 +311,25 @@ def _called(own: bool, arrays: Any) -> Any:
         _whole(operand, next(given)) if _jax.tree.leaves(part) else operand
         for operand, part in zip(operands_, operands, strict=True)
     ]
+    passed = [_jax.tree.leaves(operand) for operand in whole]
     _forget(function, reference)
     count = len(whole) - len(keywords)
     named = dict(zip(keywords, whole[count:], strict=True))
     result = (function if own else reference)(*whole[:count], **named)
+    after = {
+        operand: tree for operand, tree, leaves in zip(NAMES, whole, passed, strict=True) if _is_changed(tree, leaves)
+    }
+    changes[:] = after
+    if after:
+        result = result, after
     gave[:] = dict.fromkeys(type(leaf).__name__ for leaf in _jax.tree.leaves(result, is_leaf=_is_none))
     return _jax.tree.map(_array_or_number, result)
+
+
+def _is_changed(tree: Any, leaves: list[Any]) -> bool:
+    """Whether a tree has other leaves than these, as a module has whose method has assigned to its variables."""
+    now = _jax.tree.leaves(tree)
+    return len(now) != len(leaves) or any(leaf is not before for leaf, before in zip(now, leaves, strict=True))
 
 
 def _array_or_number(leaf: Any) -> Any:

@@ -373,6 +373,8 @@ class _FunctionReader:
             specs = eval(call.text, _BUILTINS, space)
         except _RAISED as error:
             raise reported(error, "making the specs", key, call.text) from None
+        if key[0] == "outputs" and self.call is not None and self.call.changes:
+            specs = _with_changes(specs, self.call.changes)
         leaves = calls.tree.unflatten(tree.structure, tree.leaves)
 
         def is_spec(value: Any) -> bool:
@@ -1247,6 +1249,19 @@ def _of_type(kind: Any) -> str:
     made = f"zeros({tuple(kind.shape)}, '{kind.dtype}')"
     axes = tuple(sorted(varying_axes(kind)))
     return f"pcast({made}, {axes}, to='varying')" if axes else made
+
+
+def _with_changes(specs: Any, changes: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """The specs of a function's result and of the operands that it changes.
+
+    The caller gives those of the result, or a pair with a mapping of operands' specs; operands without one are open.
+    """
+    of_result: Any = specs
+    parts: tuple[Any, ...] = cast("tuple[Any, ...]", specs) if isinstance(specs, tuple) else ()
+    of_operands: dict[str, Any] = {}
+    if len(parts) == 2 and is_mapping(parts[1]) and parts[1].keys() <= {*changes}:
+        of_result, of_operands = parts[0], {**parts[1]}
+    return of_result, {name: of_operands.get(name) for name in changes}
 
 
 def _names_in(operand: python_source.PythonPart) -> Iterator[str]:

@@ -201,8 +201,9 @@ def candidates(
     A tree of several arrays may be a state, and a single array if it is among those `alone`.
     """
     parts: list[Any] = [result]
-    if isinstance(result, tuple | list | dict):
-        parts += result.values() if isinstance(result, dict) else result
+    for part in parts:
+        if isinstance(part, tuple | list | dict):
+            parts += part.values() if isinstance(part, dict) else part
     taken: set[int] = set()
     for structure, leaves in operands.values():
         if len(leaves) < 2 and not set(leaves) <= {*alone}:

@@ -92,6 +92,7 @@ def experiment(
             axes=dict(on.axes),
             explicit=on.explicit,
             ambient=on.ambient,
+            names=names,
             donated=[name for name, own in zip(names, asked.donated, strict=True) if own],
             elsewhere=_is_elsewhere(keys.get("target")),
             folders=[str(Path(each).resolve()) for each in sys.path],

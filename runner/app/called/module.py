@@ -54,6 +54,7 @@ def write(
     axes: dict[str, int],
     explicit: Iterable[str],
     ambient: bool,
+    names: Sequence[str],
     donated: Sequence[str],
     elsewhere: bool,
     folders: Sequence[str],
@@ -62,6 +63,7 @@ def write(
 
     - `call`: the function, its reference, the operands, and the names of those that are given by keyword.
     - `specs`: those of the operands, and those of the results.
+    - `names`: those of the operands in the experiment.
     - `donated`: the names of the operands whose memory the results may take.
     - `elsewhere`: whether the programs are compiled for devices that are not here.
 
@@ -79,6 +81,7 @@ def write(
         "AXES": axes,
         "TYPES": tuple("Explicit" if axis in set(explicit) else "Auto" for axis in axes),
         "context": ambient,
+        "NAMES": tuple(names),
         "donated": [*donated],
         "elsewhere": elsewhere,
     }

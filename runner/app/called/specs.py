@@ -26,7 +26,7 @@ class WrongSpecs(Exception):
 
 
 def is_spec(value: Any) -> bool:
-    """Whether a value is the spec of an array: a PartitionSpec, a NamedSharding, or None for a replicated one."""
+    """Whether a value is the spec of an array: a PartitionSpec, a NamedSharding, or None."""
     jax: Any = sys.modules.get("jax")
     return value is None or (
         jax is not None and isinstance(value, jax.sharding.PartitionSpec | jax.sharding.NamedSharding)
@@ -62,18 +62,20 @@ def per_operand(specs: Any, names: Sequence[str], keywords: Sequence[str]) -> tu
             f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((len(given), "spec"), (len(names), "operand"))
         )
         message = f"in_specs has {entries}, and the function is called with {operands}; give one for each"
-        raise ValueError(message + ", and None for one that is replicated")
+        raise ValueError(message + ", and None for one that stays as it lies")
     return given, places
 
 
 def spread(specs: Any, tree: Any, place: str) -> list[Any]:
     """Return the PartitionSpec of each leaf of a tree of which `specs` is a prefix. Raises `WrongSpecs`.
 
+    None is for arrays that lie as they lie, as for `in_shardings` of `jax.jit`: those without a mesh are replicated.
     `place` is what the caller calls `specs`.
     """
     tree_util: Any = sys.modules["jax"].tree_util
+    leaves: list[Any] = tree_util.tree_leaves(tree)
     if is_spec(specs):
-        return [_partition(specs)] * len(tree_util.tree_leaves(tree))
+        return [_partition(leaf.sharding if specs is None and hasattr(leaf, "sharding") else specs) for leaf in leaves]
     if isinstance(specs, str):
         raise WrongSpecs(place, _of_text(specs))
     mine, theirs = _children(tree_util, specs), _children(tree_util, tree)
@@ -102,8 +104,8 @@ def _children(tree_util: Any, tree: Any) -> dict[str, Any] | None:
 
 
 def _partition(spec: Any) -> Any:
-    empty: Any = sys.modules["jax"].sharding.PartitionSpec()
-    return empty if spec is None else getattr(spec, "spec", spec)
+    partition_spec: Any = sys.modules["jax"].sharding.PartitionSpec
+    return spec if isinstance(spec, partition_spec) else getattr(spec, "spec", partition_spec())
 
 
 def _of_text(text: str) -> str:

@@ -164,6 +164,10 @@ def test_a_reference_that_proves_nothing_is_a_warning(tmp_path: Path, line: str,
 def test_an_output_that_depends_on_no_array_is_a_warning_for_each_section(tmp_path: Path) -> None:
     lines: dict[str, Any] = {"graph": {"b": "arange(8)", "C": "reshape(b, (4, 2)) * 1.0"}, "per_device": {"C": "A + 1"}}
     assert record_of(tmp_path, **lines).warnings == ["'C' of graph does not depend on any array"]
+    # That it is zero everywhere says no more.
+    assert record_of(tmp_path, graph={"C": "zeros((4, 2))"}, per_device={"C": "A + 1"}).warnings == [
+        "'C' of graph does not depend on any array"
+    ]
     lines = {"graph": {"C": "A + 1"}, "per_device": {"C": "reshape(arange(4), (2, 2)) + 0.5 * axis_index('x')"}}
     assert record_of(tmp_path, **lines).warnings == ["'C' of per_device does not depend on any array"]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from runner.base.faults import InvalidExperiment, invalid
 from runner.base.layout import Typed, distinct
+from runner.base.words import quoted
 from runner.checks.context import Context
 from runner.checks.reference import CannotInterpret, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.checks.reference.arithmetic import Arithmetic, Floats
@@ -218,7 +219,10 @@ def doubts(context: Context) -> list[str]:
     """The reasons why a comparison with the reference may prove little, a sentence each."""
     reasons: list[str] = []
     proving: dict[str, list[str]] = {}
+    constants = {section: _constants(context.experiment, section) for section in SECTIONS}
     for name in context.outputs:
+        if any(name in names for names in constants.values()):
+            continue
         oracle = next((o for o in (context.graph, context.per_device) if o is not None and name in o.values), None)
         if oracle is None:
             continue
@@ -241,9 +245,18 @@ def doubts(context: Context) -> list[str]:
         for line in _endless(context, section):
             place = context.experiment.place(section, line)
             reasons.append(f"rounding may keep the while of {place} from ending, by keeping its condition true")
-        for name in _constants(context.experiment, section):
-            reasons.append(f"'{name}' of {section} does not depend on any array")
+        if names := constants[section]:
+            verb = "does" if len(names) == 1 else "do"
+            reasons.append(f"{_outputs(names)} of {section} {verb} not depend on any array")
     return reasons
+
+
+def _outputs(names: Sequence[str]) -> str:
+    """The first outputs by name, and how many more there are."""
+    if len(names) <= _SINGLY:
+        return quoted(names)
+    first = ", ".join(f"'{name}'" for name in names[:3])
+    return f"{first} and {len(names) - 3} other outputs"
 
 
 def _proving_little(what: str, names: Sequence[str]) -> list[str]:
@@ -251,8 +264,7 @@ def _proving_little(what: str, names: Sequence[str]) -> list[str]:
     verb, verbs = ("has", "have") if what.startswith("one ") else ("is", "are")
     if len(names) <= _SINGLY:
         return [f"the reference of '{name}' {verb} {what}" for name in names]
-    first = ", ".join(f"'{name}'" for name in names[:3])
-    return [f"the references of {first} and {len(names) - 3} other outputs {verbs} {what}"]
+    return [f"the references of {_outputs(names)} {verbs} {what}"]
 
 
 def _endless(context: Context, section: Section) -> list[str]:

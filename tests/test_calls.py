@@ -118,6 +118,16 @@ def test_a_bare_spec_is_of_the_mesh_that_is_given(tmp_path: Path) -> None:
         (calls.dotted, "write x.reshape(-1, 4, out_sharding=P('a', None)), which JAX's types accept"),
         (calls.patches, "write x.reshape(2, 4, 4, 2, out_sharding=P('a', None, 'b', None)), which JAX's types accept"),
         (calls.updated, "write x.at[jnp.array([1, 2])].set(0.0, out_sharding=P('a', 'b')), which JAX's types accept"),
+        (
+            calls.inner,
+            "the call takes no out_sharding; check the function on Auto axes: mesh=jax.make_mesh((2, 2), ('a', 'b'), "
+            "axis_types=(jax.sharding.AxisType.Auto,) * 2)",
+        ),
+        (
+            calls.repeated,
+            "write jnp.repeat(x, jnp.arange(8), axis=1, total_repeat_length=8, out_sharding=P('a', None)), "
+            "which JAX's types accept",
+        ),
         (calls.scanned, "reshard what is scanned: jax.reshard(x * 2, P(None, 'b'))"),
         (calls.asserted_otherwise, "write jax.reshard(x, P('b', 'a'))"),
         (calls.branched, "let all branches give one layout: jax.reshard(…, P('a', 'b')) in false_fun"),

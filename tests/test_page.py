@@ -285,7 +285,7 @@ def test_the_numbers_name_the_program_that_sends_least_and_omit_vmap() -> None:
     }
     text = Page(str(headline.numbers(evidence.record(made)))).text
     assert "programs passed 3 of 4 failed: auto" in text
-    assert "a device sends 100 B – 300 B least shard_map and derived; most auto" in text
+    assert "a device sends 100 B – 300 B least: shard_map and derived; most: auto" in text
 
 
 def test_a_verdict_is_a_sign_with_its_word_as_title(pages: dict[str, str]) -> None:

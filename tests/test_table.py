@@ -126,3 +126,13 @@ def test_a_column_becomes_headings_where_the_table_is_too_wide() -> None:
         "    explicit",
         "reduce      y",
     ]
+
+
+@pytest.mark.parametrize("width", range(20, 60))
+def test_no_number_is_parted_from_its_unit_and_no_shape_is_broken(width: int) -> None:
+    whole = ("24.6 kB", "[2, 32, 8]", "P('x', None)", "852,016 flops", "6 more", "1.2 ms")
+    text = f"w3 {whole[1]} {whole[2]} sends {whole[0]}, computes {whole[3]} in {whole[5]}; {whole[4]}"
+    broken = table.wrapped(text, width)
+    assert all(any(part in line for line in broken) for part in whole)
+    assert " ".join(line.strip() for line in broken) == text
+    assert max(map(len, broken)) <= width

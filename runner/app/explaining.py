@@ -42,11 +42,15 @@ class Explained(model.Explanation):
             write_text(given.path(path, "path", _FILE), page)
         return page
 
-    def annotated(self, width: int = 100) -> str:
-        """Your source, with the collectives, bytes and work of each line in its margin, in at most `width` columns."""
-        from runner.reports.show import annotated
+    def annotated(self, width: int | None = None) -> str:
+        """Your source, with the collectives, bytes and work of each line in its margin.
 
-        return "\n".join(annotated.text_of(self, given.columns(width))) + "\n"
+        - `width`: the most columns, by default the terminal's, or 100.
+        """
+        from runner.reports.show import annotated, console
+
+        columns = (console.room() or console.PLAIN) if width is None else given.columns(width)
+        return "\n".join(annotated.text_of(self, columns)) + "\n"
 
     def __repr__(self) -> str:
         from runner.reports.show import explained

@@ -960,8 +960,9 @@ class _FunctionReader:
             if frame is None or (frame.file, frame.line) != (place.filename, place.lineno):
                 continue
             # Of several calls in a line JAX refuses the first.
-            text = remedies.written(next(iter(repairs.values())), place)
-            return None if text is None else f"write {text}, which JAX's types accept"
+            repair = next(iter(repairs.values()))
+            text = remedies.written(repair, place)
+            return f"write {text}, which JAX's types accept" if text else remedies.on_auto_axes(repair, self.probe.mesh)
         return None
 
     def _write(

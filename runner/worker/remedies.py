@@ -6,6 +6,7 @@ has been accepted by JAX.
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import re
 import traceback
@@ -18,7 +19,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from runner.base.faults import nearest
-from runner.base.layout import Spec
+from runner.base.layout import Mesh, Spec
 from runner.base.words import listed
 from runner.graph.language import python_source
 from runner.graph.language.python_source import PythonPart
@@ -92,12 +93,14 @@ class Place:
 
     - `part`: the call's source; None where it cannot be read.
     - `receiver`: what a method is called on, as `x` in `x.reshape(8)`; None where a function is called.
+    - `stating`: whether the callee has a parameter `out_sharding`, as a layer of Flax NNX.
     """
 
     filename: str
     lineno: int | None
     part: PythonPart | None
     receiver: PythonPart | None
+    stating: bool = False
 
 
 def refused_at(error: BaseException) -> Place | None:
@@ -109,7 +112,21 @@ def refused_at(error: BaseException) -> Place | None:
         return None
     frame, place = own[-1]
     part = _source(place)
-    return Place(place.filename, place.lineno, part, part and _receiver(part, frame))
+    return Place(place.filename, place.lineno, part, part and _receiver(part, frame), _states(part, frame))
+
+
+def _states(part: PythonPart | None, frame: FrameType) -> bool:
+    """Whether a call is of a function that takes an `out_sharding`, by its signature."""
+    if part is None or part.kind != "call" or not re.fullmatch(r"[\w.]+", part.words[0]):
+        return False
+    name, *path = part.words[0].split(".")
+    callee: Any = frame.f_locals.get(name, frame.f_globals.get(name))
+    for attribute in path:
+        callee = inspect.getattr_static(callee, attribute, None)
+    try:
+        return "out_sharding" in inspect.signature(callee).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def _receiver(part: PythonPart, frame: FrameType) -> PythonPart | None:
@@ -214,12 +231,20 @@ def written(repair: Repair, place: Place) -> str | None:
     if place.part is None:
         return None
     if repair.out_sharding is not None:
-        return _with_out_sharding(place.part, place.receiver, repair.out_sharding)
+        return _with_out_sharding(place, place.part, repair.out_sharding)
     operands = _operands(place.part, place.receiver)
     if operands is None or any(at >= len(operands) for at in repair.operands):
         return None
     moved = [f"jax.reshard({operands[at].text}, {_spec(spec)})" for at, spec in sorted(repair.operands.items())]
     return " and ".join(moved)
+
+
+def on_auto_axes(repair: Repair, mesh: Mesh) -> str | None:
+    """What to do where a call, as of a library's layer, takes no `out_sharding`: a mesh whose axes are Auto."""
+    if repair.out_sharding is None:
+        return None
+    made = f"jax.make_mesh({mesh.shape}, {mesh.axes}, axis_types=(jax.sharding.AxisType.Auto,) * {len(mesh.axes)})"
+    return f"the call takes no out_sharding; check the function on Auto axes: mesh={made}"
 
 
 def _source(place: traceback.FrameSummary) -> PythonPart | None:
@@ -236,9 +261,9 @@ def _source(place: traceback.FrameSummary) -> PythonPart | None:
         return None
 
 
-def _with_out_sharding(part: PythonPart, receiver: PythonPart | None, spec: Spec) -> str | None:
+def _with_out_sharding(place: Place, part: PythonPart, spec: Spec) -> str | None:
     """A call with an `out_sharding`, which most methods of arrays do not take."""
-    out = f"out_sharding={_spec(spec)}"
+    out, receiver = f"out_sharding={_spec(spec)}", place.receiver
     match part:
         case PythonPart(kind="arithmetic", words=("MatMult",), inside=(left, right)):
             return f"jnp.matmul({left.text}, {right.text}, {out})"
@@ -250,7 +275,7 @@ def _with_out_sharding(part: PythonPart, receiver: PythonPart | None, spec: Spec
             return None if axis is None else f"{value.text}.at[{':, ' * int(axis[1])}{index.text}].get({out})"
         case PythonPart(kind="call", words=(function, *_), inside=(value,)) if receiver and function.endswith(".dot"):
             return f"jnp.dot({receiver.text}, {value.text}, {out})"
-        case PythonPart(kind="call", words=(function, *_)) if _TAKE_OUT_SHARDING.search(function):
+        case PythonPart(kind="call", words=(function, *_)) if place.stating or _TAKE_OUT_SHARDING.search(function):
             inside = part.text[len(function) + 1 : -1]
             return f"{function}({f'{inside}, ' if inside else ''}{out})"
         case _:

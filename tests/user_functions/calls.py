@@ -40,6 +40,14 @@ def gram(x: Any) -> Any:
     return x.T @ x
 
 
+def inner(x: Any) -> Any:
+    return jnp.inner(x, x)
+
+
+def repeated(x: Any) -> Any:
+    return jnp.repeat(x, jnp.arange(8), axis=1, total_repeat_length=8)
+
+
 def gram_to(x: Any) -> Any:
     return jnp.matmul(x.T, x, out_sharding=P("b", None))
 

@@ -123,7 +123,7 @@ def _milliseconds(digits: int) -> Callable[[float], str]:
 MEASURES = {
     "bytes_sent": Measure(lambda p: p.bytes_sent, "sent", "bytes sent", "bytes", bytes_figure),
     "memory_bytes": Measure(lambda p: p.memory and p.memory.needed_bytes, "memory", "memory", "bytes", bytes_figure),
-    "flops": Measure(lambda p: p.cost and p.cost.total_flops, "flops", "flops", "flops", flops_text),
+    "flops": Measure(lambda p: p.cost and p.cost.total_flops, "computes", "computed", "flops", flops_text),
     "estimate_s": Measure(
         lambda p: p.estimate and p.estimate.seconds, "estimate", "estimated time", "seconds", time_text
     ),

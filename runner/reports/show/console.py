@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING
 from runner.base.lazy import dataclass
 from runner.base.printable import Page, printable, raw
 from runner.reports.show import table
-from runner.reports.show.table import Line, Texts
+from runner.reports.show.table import Line, Texts, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -79,21 +77,6 @@ def say_all(texts: Iterable[str], style: str = "") -> None:
     """Print texts, each on lines of its own."""
     for text in texts:
         say(text, style)
-
-
-def wrapped(line: str, width: int) -> list[str]:
-    """Wrap a line at a width and indent the continuation. A long word, such as a path, or a shape stays whole."""
-    indent = line[: len(line) - len(line.lstrip())] + "  "
-    whole = _SHAPE.sub(lambda shape: shape[0].replace(" ", _UNBROKEN), line)
-    lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return [part.replace(_UNBROKEN, " ") for part in lines] or [""]
-
-
-_SHAPE = re.compile(r"\[[\w, ]{1,40}\]|\bP\([^()]{1,40}\)")
-"""A shape or a layout in a line: `[2, 32, 8]`, `[data, null]`, `P('x', None)`."""
-
-_UNBROKEN = "\u00a0"
-"""A space at which no line is wrapped."""
 
 
 def print_table(shown: Texts) -> None:

@@ -69,7 +69,7 @@ def _gap(mode: Mode, gap: Gap) -> str:
     return f"{more}: {'; '.join(most)}{rest}"
 
 
-_LINES = 6
+_LINES = 3
 
 
 def _row(mode: Mode) -> tuple[str, ...]:

@@ -77,12 +77,12 @@ def table(rows: Sequence[Row], sort: str | None = None) -> tuple[Table[StatusCel
     for group in groups.values():
         row = group[0]
         note = f" [{1 + list(notes).index(without_sizes(brief(row.error)))}]" if row.error else ""
-        equal = "" if row.same_as is None else f" (as point {row.same_as})"
         named = ", ".join(each.program for each in group if each.program) or "–"
-        texts = [str(row.point), *([row.experiment or "–"] if experiments else []), *(row.keys[key] for key in keys)]
+        point = str(row.point) if row.same_as is None else f"{row.point} as {row.same_as}"
+        texts = [point, *([row.experiment or "–"] if experiments else []), *(row.keys[key] for key in keys)]
         cells = [*map(StatusCell, (*texts, named))]
         cells.append(status_cell(row.status, f"{row.status}{note}"))
-        cells.append(StatusCell(f"{collectives_text(row.collectives)}{equal}"))
+        cells.append(StatusCell(collectives_text(row.collectives)))
         cells += [StatusCell(accuracy_text(row.accuracy))] if accurate else []
         cells += [StatusCell(_measured(group, name, named=len(on) > 1)) for name in measured]
         lines.append(cells)

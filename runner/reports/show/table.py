@@ -6,6 +6,7 @@ On a terminal no text is lost, and no line wraps.
 from __future__ import annotations
 
 import itertools
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
@@ -79,6 +80,34 @@ def text(lines: Iterable[Line]) -> str:
     return "\n".join("".join(piece for piece, _ in line).rstrip() for line in lines)
 
 
+def wrapped(line: str, width: int, indent: str | None = None, *, breaking: bool = False) -> list[str]:
+    """Wrap a line at a width; a shape, a layout and a number with its unit stay whole.
+
+    Lines after the first are indented by `indent`, by default two columns more than the first. A word that is wider,
+    such as a path, stays whole unless `breaking`.
+    """
+    if indent is None:
+        indent = line[: len(line) - len(line.lstrip())] + "  "
+    parts = textwrap.wrap(
+        _unbroken(line), width, subsequent_indent=indent, break_long_words=breaking, break_on_hyphens=False
+    )
+    return [part.replace(_UNBROKEN, " ") for part in parts] or [""]
+
+
+def _unbroken(line: str) -> str:
+    return _WHOLE.sub(lambda part: part[0].replace(" ", _UNBROKEN), line)
+
+
+_WHOLE = re.compile(
+    r"(?:\bshard )?\[[\w, ]{0,40}\]|\bP\([^()]{1,40}\)"
+    r"|\b[\d.,]+ (?:[kMGTP]?B|[mµn]?s|flops|[kMGTPE]flop|×|more|times|lines?|points?|devices)(?!\w)"
+)
+"""Text that no line breaks: `[2, 32, 8]`, `shard [2, 4]`, `P('x', None)`, `24.6 kB`, `6 more`."""
+
+_UNBROKEN = "\u00a0"
+"""A space at which no line is wrapped."""
+
+
 def lines(table: Texts, room: int | None = None) -> list[Line]:
     """Return the table within `room` columns (None: unlimited).
 
@@ -96,7 +125,7 @@ def lines(table: Texts, room: int | None = None) -> list[Line]:
     if _total(_least(head, rows)) <= room:
         return _fitted(head, rows, beneath, room)
     head, rows, constant = _without_constant(head, rows)
-    sentences = [[(line, "dim")] for line in textwrap.wrap(constant, room, subsequent_indent="  ")]
+    sentences = [[(line, "dim")] for line in wrapped(constant, room)] if constant else []
     columns = [head.index(name) for name in table.grouping if name in head]
     counts = range(1, 1 + len(columns))
     grouped = next(filter(None, (_grouped(head, rows, columns[:count], room) for count in counts)), None)
@@ -126,7 +155,7 @@ def _grouped(head: list[str], rows: list[list[_Styled]], by: Sequence[int], room
     fitted = _narrowed(_widths(rest, every), least, room)
     lines = _block(rest, [], fitted)
     for value, group in groups.items():
-        heading = textwrap.wrap(value if len(by) > 1 else f"{head[by[0]]}: {value}", room, subsequent_indent=_INDENT)
+        heading = wrapped(value if len(by) > 1 else f"{head[by[0]]}: {value}", room, _INDENT)
         lines += [*([(line, "dim")] for line in heading), *_block(rest, group, fitted)[1:]]
     return lines
 
@@ -162,7 +191,7 @@ def _least(head: Sequence[str], rows: Sequence[Sequence[_Styled]]) -> list[int]:
     """Return the minimum width of each column: words and narrow cells stay whole."""
     widths: list[int] = []
     for k, name in enumerate(head):
-        words = [len(word) for row in rows for word in row[k][0].split()]
+        words = [len(word) for row in rows for word in _unbroken(row[k][0]).split(" ")]
         cells = [min(len(row[k][0]), _NARROW) for row in rows]
         widths.append(max([*map(len, name.split()), *words, *cells], default=0))
     return widths
@@ -198,8 +227,8 @@ def _beneath(text: str, room: int | None) -> list[Line]:
     """The lines of a text under a row."""
     if room is None or not text:
         return [[(f"{_INDENT}{printable(text)}", "dim")]] if text else []
-    wrapped = textwrap.wrap(printable(text), max(room - len(_INDENT), _NARROW), break_long_words=False)
-    return [[(f"{_INDENT}{line}", "dim")] for line in wrapped]
+    parts = wrapped(printable(text), max(room - len(_INDENT), _NARROW), "")
+    return [[(f"{_INDENT}{part}", "dim")] for part in parts]
 
 
 def _block(
@@ -211,10 +240,7 @@ def _block(
     """Lay out the rows of one table; `beneath` has the lines under each of them, or nothing."""
     block: list[Line] = []
     for number, row in enumerate(([(name, "bold") for name in head], *rows)):
-        parts = [
-            textwrap.wrap(text, width, break_on_hyphens=False) or [""]
-            for (text, _), width in zip(row, widths, strict=True)
-        ]
+        parts = [wrapped(text, width, "", breaking=True) for (text, _), width in zip(row, widths, strict=True)]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             line: Line = []
             for text, (_, style), width in zip(texts, row, widths, strict=True):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from runner.base.lazy import dataclass
 from runner.base.words import devices_text
 from runner.reports.show.colours import ink
 from runner.reports.show.pictures import ArrayPicture, Grid, Picture, balanced, clip
-from runner.reports.show.table import Line
+from runner.reports.show.table import Line, wrapped
 
 _ROWS = 16
 _SLICES = 4
@@ -24,7 +23,7 @@ def block(picture: Picture, width: int, paint: dict[int, str]) -> list[Line]:
     heading = [f"{picture.name}  {first}" + (f"  {others.pop(0)}" if isinstance(picture, ArrayPicture) else "")]
     lines: list[Line] = []
     for text in heading + others:
-        lines += [[(part, style)] for part in textwrap.wrap(text, width, subsequent_indent="  ")]
+        lines += [[(part, style)] for part in wrapped(text, width)]
         style = "dim"
     grids = picture.grids()
     shown = grids[:_SLICES]
@@ -39,7 +38,7 @@ def block(picture: Picture, width: int, paint: dict[int, str]) -> list[Line]:
     across = balanced(len(drawn), fitting)
     for start in range(0, len(drawn), across):
         lines += beside(drawn[start : start + across], width)
-    return lines + [[(part, "italic")] for note in notes for part in textwrap.wrap(note, width)]
+    return lines + [[(part, "italic")] for note in notes for part in wrapped(note, width, "")]
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def table(record: Record, most: int | None = SHOWN) -> Table[str]:
         outputs = {**program.outputs, **outputs}
     held = {name: array for name, array in {**outputs, **record.arrays}.items() if name in paths}
     leaves = [_leaf(name, array) for name, array in held.items()]
-    return Table(_HEAD, list(_rows(leaves, (), _opened(leaves, most))))
+    return Table(_HEAD, list(_rows(leaves, (), _opened(leaves, most))), right=frozenset({1, 2, 3}))
 
 
 def _leaf(name: str, array: ArrayRecord) -> _Leaf:

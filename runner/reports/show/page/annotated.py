@@ -12,7 +12,7 @@ from runner.reports.show.page.markup import Inside, Markup, scrolling, tag
 
 _STYLE = Markup(
     "<style>.annotated{border-collapse:collapse;font:0.8125rem/1.45 ui-monospace,monospace;width:100%}"
-    ".annotated td{padding:0 .6em;vertical-align:top;white-space:pre;border:0}"
+    ".annotated td{padding:0 .6em;vertical-align:baseline;white-space:pre;border:0}"
     ".annotated td.n{text-align:right;opacity:.6}"
     ".annotated td.c{background:color-mix(in srgb,currentColor 5%,transparent);min-width:17em}"
     ".annotated summary span{margin-left:auto;padding-left:1em}"

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from runner.base import codec
 from runner.base.layout import spec_text
-from runner.base.words import bytes_text
+from runner.base.words import bytes_text, time_text
+from runner.compiled.evidence import words
 from runner.compiled.evidence.model import Profile
 from runner.compiled.explanation.model import Explanation
 from runner.reports.show import estimates, explained, measured
 from runner.reports.show.page import annotated, estimated, markup
+from runner.reports.show.page.headline import item
 from runner.reports.show.page.markup import Inside, Markup, Part, grid, joined, table, tag
 from runner.reports.show.table import Table
 from runner.version import __version__
@@ -19,9 +21,22 @@ from runner.version import __version__
 
 def document(explanation: Explanation) -> str:
     """Return the page: one file without external resources."""
-    lead = tag("h1", explanation.module), tag("p", explained.head(explanation)[0])
+    about = explained.head(explanation)[0].removeprefix(f"{explanation.module}: ")
+    lead = tag("p", "Shardproof explain", class_="over"), tag("h1", explanation.module), tag("p", about, class_="lead")
+    numbers = list(_numbers(explanation))
+    lead = (*lead, tag("dl", numbers, class_="numbers") if numbers else None)
     foot = tag("p", f"Shardproof {__version__}, from {explanation.source}")
     return markup.document(explanation.module, joined(lead), list(_parts(explanation)), codec.plain(explanation), foot)
+
+
+def _numbers(explanation: Explanation) -> Iterator[Markup]:
+    """Yield the headline: what a device sends in a run, the memory that it needs, and the least time."""
+    if explanation.placed is not None and (explanation.moving or not explanation.missing):
+        yield item("a device sends", words.total(explanation.sent()), "in a run")
+    if explanation.memory is not None and explanation.memory.peak is not None:
+        yield item("memory of a device", bytes_text(explanation.memory.peak), "")
+    if (estimate := explanation.estimate) is not None:
+        yield item("a run takes at least", time_text(estimate.seconds), f"on {estimate.hardware}")
 
 
 def fragment(explanation: Explanation) -> str:

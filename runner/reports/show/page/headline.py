@@ -77,4 +77,4 @@ def _spread(
         yield name, text(low), "every program on the mesh" if len(values) > 1 else next(iter(values))
         return
     least, most = ([program for program, value in values.items() if value == end] for end in (low, high))
-    yield name, f"{text(low)} – {text(high)}", f"least {listed(least)}; most {listed(most)}"
+    yield name, f"{text(low)} – {text(high)}", f"least: {listed(least)}; most: {listed(most)}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from runner.base.grouping import by_key
 from runner.reports.record.measures import ANSWERS, Row
 from runner.reports.show.colours import ink, ramp
-from runner.reports.show.page.markup import Inside, Markup, scrolling, tag
+from runner.reports.show.page.markup import Inside, Markup, breakable, scrolling, tag
 from runner.reports.show.page.measured import MeasuredSweep, text, title
 from runner.reports.show.status import look
 from runner.reports.show.sweep import without_sizes
@@ -84,7 +84,7 @@ def _map(
     label = f"{title(_BYTES)} of {what} by {down} and {across}"
     caption = [tag("b", what), f": {title(_BYTES)} per device{least}"]
     corner = tag("td", tag("span", f"{down} ↓"), " ", tag("span", f"{across} →"), class_="corner")
-    head = [corner, *(tag("th", name or "–", scope="col") for name in heads[1])]
+    head = [corner, *(tag("th", breakable(name or "–"), scope="col") for name in heads[1])]
     body = [
         tag(
             "tr",

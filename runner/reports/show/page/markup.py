@@ -143,9 +143,9 @@ def _plain(inside: Inside) -> str:
     return inside if isinstance(inside, str) else " ".join(map(_plain, inside)) if is_sequence(inside) else "table"
 
 
-def breakable(path: str) -> Markup:
-    """Return a path that may be wrapped after a slash or a dot."""
-    return Markup(re.sub(r"(?<=[^\d\s])([/.])", r"\1<wbr>", escape(path)))
+def breakable(text: str) -> Markup:
+    """Return a path or a spec that may be wrapped after a slash, a dot or a comma."""
+    return Markup(re.sub(r"(?<=[^\d\s])([/.,])", r"\1<wbr>", escape(text)))
 
 
 def code(text: str) -> Markup:

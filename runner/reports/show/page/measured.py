@@ -7,15 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from runner.base.lazy import dataclass
-from runner.base.words import bytes_text, time_text
+from runner.base.words import bytes_text, flops_text, time_text
 from runner.experiment.forms import KINDS
 from runner.experiment.program import Program
 from runner.reports.record import measures
 from runner.reports.record.measures import ANSWERS, MEASURES, Row
 from runner.reports.record.model import CompiledProgram, Record
 from runner.reports.show.sweep import brief, times_text
-
-_UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 @dataclass(frozen=True)
@@ -141,10 +139,7 @@ def text(measure: str, value: float | None) -> str:
         return "–"
     if MEASURES[measure].unit == "seconds":
         return time_text(value)
-    if MEASURES[measure].unit == "bytes":
-        return bytes_text(round(value))
-    size, unit = next(((size, unit) for size, unit in _UNITS if abs(value) >= 0.9995 * size), (1.0, ""))
-    return f"{value:,.0f}" if value < 1e6 else f"{value / size:#.3g}".removesuffix(".") + f" {unit}"
+    return bytes_text(round(value)) if MEASURES[measure].unit == "bytes" else flops_text(value)
 
 
 def moved(row: Row) -> str:

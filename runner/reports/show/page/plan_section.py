@@ -184,7 +184,7 @@ def _wide(layouts: str) -> Markup:
 def _layouts(plan: BestPlan, labels: Mapping[str, str]) -> Iterator[tuple[str, str, str, str, str]]:
     for each in plan.alternatives:
         following = "" if each.next is None else each.next.yaml()
-        more = amount(each.more, plan.least) if each.more else ""
+        more = amount(each.more, plan.least) if each.more else "–"
         yield short(each.key, labels), each.spec.yaml(), following, more, each.since
 
 

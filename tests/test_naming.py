@@ -81,6 +81,7 @@ def test_a_shipped_file_is_chosen_by_its_name(here: Path) -> None:
             "case4",
             "no experiment 'case4'; did you mean 'case4_forbidden', 'case4a_allgather_b' or 'case4b_allgather_a'?",
         ),
+        ("case33", "no experiment 'case33'; did you mean 'case3_allreduce'?"),
         ("my", "no experiment 'my'; did you mean the file 'my.yaml'?"),
         ("comparr", "no experiment 'comparr'; did you mean the subcommand 'compare'?"),
         ("qqqq", "no experiment 'qqqq'; python -m runner list names those there are"),

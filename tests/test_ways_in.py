@@ -133,6 +133,12 @@ def test_a_group_lists_its_names_with_what_they_say(tmp_path: Path) -> None:
     assert done(tmp_path, module="runner list").stdout == done(tmp_path).stdout
 
 
+def test_a_part_of_a_name_lists_the_experiments_that_have_it(tmp_path: Path) -> None:
+    outcome = done(tmp_path, "case4", module="runner list")
+    names = [line.split()[0] for line in outcome.stdout.splitlines() if line.startswith("case")]
+    assert (outcome.returncode, names) == (0, ["case4_forbidden", "case4a_allgather_b", "case4b_allgather_a"])
+
+
 def test_an_unknown_group_is_one_message(tmp_path: Path) -> None:
     outcome = done(tmp_path, "meshes", module="runner list")
     assert (outcome.returncode, outcome.stderr) == (2, "there is no config group 'meshes'; did you mean 'mesh'?\n")

@@ -1,4 +1,4 @@
-"""`python -m runner list GROUP` prints the names in a config group, each with a description."""
+"""`python -m runner list GROUP` prints the names in a config group, `list case` the experiments with `case` in them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ from runner.reports.show.table import Table
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0, or 2 if there is no such group or folder."""
     parser = subcommands.parser("list")
-    parser.add_argument("group", metavar="GROUP", nargs="?", default="experiment", help="by default experiment")
+    parser.add_argument(
+        "group",
+        metavar="GROUP",
+        nargs="?",
+        default="experiment",
+        help="a config group, by default experiment; or a part of the names of experiments",
+    )
     parser.add_argument(
         "--config-dir", metavar="DIR", type=Path, help="a folder of your own, whose names are listed too"
     )
@@ -35,6 +41,8 @@ def main(arguments: Sequence[str]) -> int:
         report.listing(folders)
         return 0
     names = described(options.group, folders)
+    if not names and report.listing(folders, options.group):
+        return 0
     if not names:
         groups = sorted(composition.config_groups(folders) - {"hydra"})
         meant = nearest(options.group, groups) or shape.listed(groups)

@@ -37,9 +37,14 @@ from runner.reports.show.status import FAULTS, LOOKS, WARNING, look
 from runner.reports.show.table import StatusCell, Table, status_cell
 
 
-def listing(folders: Sequence[Path]) -> None:
-    """Print every experiment in `folders` on one line each; a terminal shortens the summary to its width."""
-    entries = experiments(folders)
+def listing(folders: Sequence[Path], part: str = "") -> bool:
+    """Print every experiment in `folders` whose name has a part; a terminal shortens the summary to its width.
+
+    Return whether there is one.
+    """
+    entries = [entry for entry in experiments(folders) if part in entry[0]]
+    if part and not entries:
+        return False
     summaries = [summary for _, summary, _ in entries]
     if width := room():
         left = width - max(len(name) for name in ("experiment", *(name for name, *_ in entries))) - 2
@@ -49,6 +54,7 @@ def listing(folders: Sequence[Path]) -> None:
     say(f"\n{len(entries)} experiments. Run one: {invocation()} {entries[0][0] if entries else 'NAME'}")
     if any(summary.endswith(" …") for summary in summaries):
         say(f"Summaries that end in … are shortened: {invocation()} | cat prints them whole.")
+    return True
 
 
 def story(record: Record, folder: Path) -> str:

@@ -357,7 +357,7 @@ def _of_sizes(option: str, meshes: Sequence[str]) -> list[str]:
     )
 
 
-_NEAR, _SURE, _BEGUN = 3, 0.85, 0.8
+_NEAR, _SURE, _BEGINNING = 3, 0.85, 0.8
 """The most names that are suggested; from what similarity on only the nearest is; the least of a beginning alone."""
 
 
@@ -386,16 +386,16 @@ def experiment_meant(option: str, folders: Sequence[Path]) -> str:
     if close and difflib.SequenceMatcher(None, wanted, close[0]).ratio() >= _SURE:
         close = close[:1]
     else:
-        own = [name for name, (full, source) in called.items() if full and source == ""]
-        begun = [name for name in own if _alike(wanted, name[: len(wanted)])]
-        close = [name for name in own if wanted in name] or close or begun
+        names_alone = [name for name, (full, source) in called.items() if full and source == ""]
+        beginnings = [name for name in names_alone if _alike(wanted, name[: len(wanted)])]
+        close = [name for name in names_alone if wanted in name] or close or beginnings
     meant = dict(called[name] for name in close[:_NEAR] if called[name][0])
     names = [f"'{name}'{source}" for name, source in meant.items()]
     return f"; did you mean {listed(names, 'or')}?" if names else ""
 
 
 def _alike(word: str, other: str) -> bool:
-    return difflib.SequenceMatcher(None, word, other).ratio() >= _BEGUN
+    return difflib.SequenceMatcher(None, word, other).ratio() >= _BEGINNING
 
 
 def elsewhere() -> str:

@@ -352,6 +352,26 @@ def test_jaxs_own_lines_are_not_the_users_wherever_jax_is_installed(tmp_path: Pa
     assert is_own("/home/me/model/block.py")
 
 
+def test_a_librarys_wrapper_is_no_caller_of_the_users_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    text = "import jax\ndef jitted(f):\n    compiled = jax.jit(f)\n    return lambda *operands: compiled(*operands)\n"
+    (library / "wrappers_of_a_library.py").write_text(text)
+    monkeypatch.syspath_prepend(library)
+    wrappers = importlib.import_module("wrappers_of_a_library")
+
+    def total(x: Any, y: Any) -> Any:
+        return jax.lax.psum(x.sum(), "data"), jax.tree.map(lambda own: own - jax.lax.psum(own[:1], "data"), (x, y))
+
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    mapped = jax.shard_map(total, mesh=mesh, in_specs=P("data"), out_specs=(P(), P("data")))
+    record = check(tmp_path / "run", wrappers.jitted(mapped), X, X, mesh=mesh, in_specs=P("data"))
+    assert record.status == "passed", record.error
+    assert record.compiled["auto"].collectives
+    assert not [each.of for each in record.compiled["auto"].collectives if "wrappers" in (each.of or "")]
+    monkeypatch.delitem(sys.modules, "wrappers_of_a_library")
+
+
 def test_an_exception_of_a_function_is_reported_with_its_line(tmp_path: Path) -> None:
     def leaves(x: Any) -> Any:
         raise SystemExit(3)

@@ -569,7 +569,8 @@ class _Body:
         if self.frame is not None:
             self.reader.frames[line.name] = self.frame
             if self.path[:1] == ((self.frame.file, self.frame.line),):
-                self.reader.paths[line.name] = self.path[1:]
+                # A library's wrapper around the whole function, as `nnx.jit` is, has no line of the user's above it.
+                self.reader.paths[line.name] = tuple(place for place in self.path[1:] if is_own(place[0]))
 
     def _loop(
         self,

@@ -135,7 +135,8 @@ def experiment_of(
     require_call(function, operands, caller)
     unlike = next((name for name in ("specs", "constraints") if not is_mapping(arguments.get(name) or {})), None)
     if unlike is not None:
-        raise WrongSpecs(unlike, f"{arguments[unlike]!r} is no mapping of paths to specs")
+        operands_have = "; the specs of the operands are in_specs=…" if unlike == "specs" and in_specs is None else ""
+        raise WrongSpecs(unlike, f"{arguments[unlike]!r} is no mapping of paths to specs{operands_have}")
     made = next((key for key in _MADE if key in arguments), None)
     if made is not None:
         raise WrongSpecs(made, f"it is made of the call; leave {made} out")

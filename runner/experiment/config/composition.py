@@ -357,6 +357,9 @@ def _of_sizes(option: str, meshes: Sequence[str]) -> list[str]:
     )
 
 
+_SECTIONS = ("graph", "per_device", "both")
+"""The keys whose keys are names of lines."""
+
 _NEAR, _SURE, _BEGINNING = 3, 0.85, 0.8
 """The most names that are suggested; from what similarity on only the nearest is; the least of a beginning alone."""
 
@@ -445,6 +448,9 @@ def of_config(error: Exception, sources: Sources) -> str:
         among = next((written for written in siblings if key[-1] in one_by_one(written)), None)
         if among and key[0] == "arrays":
             message = f"'{key[-1]}' is in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
+        elif override and len(key) > 1 and key[0] in _SECTIONS and siblings and not str(key[1]).isidentifier():
+            line, line_text = siblings[0], override.partition("=")[2]
+            message = f"'{key[1]}' is no name of a line; write {key[0]}.{line}={line_text}"
         elif override and len(key) > 1 and _may_be_added(key) and not (shape.siblings(key) or shape.keyless(key)):
             whole = _ADDED.format(name=key[1]) if key[0] == "arrays" else f"a name, write ++{override.lstrip('+')}"
             message += f"{' To' if message.endswith('?') else '; to'} add {whole}"

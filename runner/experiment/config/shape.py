@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 import types
 import typing
@@ -239,6 +240,7 @@ _EXAMPLES = {
     "mesh": "{axes: [x, y], shape: [2, 4]}",
     "dims": "{B: 8, D: 16}",
     "grad": "{of: loss, wrt: [w]}",
+    "graph": "{C: A @ B}",
     "outputs": "{C: [x, null]}",
 }
 """How mappings are written that people write otherwise."""
@@ -301,10 +303,16 @@ def described(value: Any) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the end of a message with the first dozen alternatives: `; there are x, y`."""
+    """Return the end of a message with as many alternatives as stand in a line: `; there are x, y`."""
     if not names:
         return "; there is none yet"
-    return f"; there {'are' if len(names) > 1 else 'is'} {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+    widths = itertools.accumulate(len(name) + len(", ") for name in names)
+    some = names[: max(2, sum(width <= _LISTED for width in widths))]
+    return f"; there {'are' if len(names) > 1 else 'is'} {', '.join(some)}{', …' if len(some) < len(names) else ''}"
+
+
+_LISTED = 72
+"""The columns of a list of alternatives, which a message of about a hundred columns ends with."""
 
 
 def keyless(key: Key) -> str | None:

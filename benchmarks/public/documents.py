@@ -202,18 +202,32 @@ def _(sources: Path) -> Call:
     return Call(whole, operands, (spec,) * 3, lines, reference=_attention)
 
 
-def _shardops(sources: Path) -> ModuleType:
+def _seqax(sources: Path, name: str) -> ModuleType:
     root = sources / "seqax"
     if not root.is_dir():
         raise FileNotFoundError("no seqax among the sources")
     sys.path.insert(0, str(root))
-    return importlib.import_module("shardlib.shardops")
+    return importlib.import_module(name)
+
+
+@public("seqax", "jax_extra.explicit_activation_checkpointing, its gradient")
+def _(sources: Path) -> Call:
+    extra = _seqax(sources, "jax_extra")
+
+    @extra.explicit_activation_checkpointing
+    def hidden(up, down, x):
+        return extra.save_for_backward(jax.nn.relu(extra.save_for_backward(x @ up)) @ down)
+
+    def loss(up, down, x):
+        return (hidden(up, down, x) ** 2).mean()
+
+    specs = (P(None, "model"), P("model"), P("data"))
+    return Call(jax.grad(loss, (0, 1)), (normal(0, 16, 32), normal(1, 32, 16), normal(2, 8, 16)), specs)
 
 
 @public("seqax", "shardops.einsum_unreduced and psum_scatter")
 def _(sources: Path) -> Call:
-    shardops = _shardops(sources)
-    types = importlib.import_module("shardlib.shardtypes")
+    shardops, types = _seqax(sources, "shardlib.shardops"), _seqax(sources, "shardlib.shardtypes")
     lines = mesh(Auto, d=2, t=2)
 
     @types.scope

@@ -214,38 +214,82 @@ def _(_: Path) -> Call:
     return Call(function.apply, (params, BATCH), (_columns(params), P(None, "data")))
 
 
-@public("penzai", "nn.Affine and RMSLayerNorm")
-def _(_: Path) -> Call:
-    import penzai
+def _penzai(layer, axes) -> Call:
     from penzai import pz
 
-    del penzai
-    layer = pz.nn.Sequential([
-        pz.nn.Affine.from_config("up", jax.random.key(0), {"in": 16}, {"out": 8}),
-        pz.nn.RMSLayerNorm.from_config("norm", None, {"out": 8}),
-    ])  # fmt: skip
-    layer, values = pz.unbind_params(layer)
+    layer, values = pz.unbind_params(layer, freeze=True)
 
     def apply(values, x):
-        return pz.bind_variables(layer, values)(pz.nx.wrap(x, "b", "in")).unwrap("b", "out")
+        return pz.bind_variables(layer, values)(pz.nx.wrap(x, *axes)).unwrap(*axes)
 
-    return Call(apply, (values, X), (_whole(values), B))
+    return Call(apply, (values, normal(0, *(8, 4, 16)[: len(axes) - 1], 16)), (_whole(values), B))
+
+
+@public("penzai", "nn.Affine, gelu and RMSLayerNorm")
+def _(_: Path) -> Call:
+    from penzai import pz
+
+    return _penzai(
+        pz.nn.Sequential([
+            pz.nn.Affine.from_config("up", jax.random.key(0), {"in": 16}, {"in": 16}),
+            pz.nn.Elementwise(jax.nn.gelu),
+            pz.nn.RMSLayerNorm.from_config("norm", jax.random.key(1), {"in": 16}),
+        ]),
+        ("b", "in"),
+    )  # fmt: skip
+
+
+@public("penzai", "nn.Residual of LayerNorm and ApplyRoPE")
+def _(_: Path) -> Call:
+    from penzai import pz
+
+    rotated = pz.nn.ApplyRoPE("in", 10_000.0, positions_input_name="positions")
+
+    class Positions(pz.nn.Layer):
+        def __call__(self, x, **_):
+            return rotated(x, positions=pz.nx.arange("s", x.named_shape["s"]))
+
+    layer = pz.nn.LayerNorm.from_config("norm", jax.random.key(0), {"in": 16})
+    return _penzai(pz.nn.Residual(pz.nn.Sequential([layer, Positions()])), ("b", "s", "in"))
 
 
 @public("haliax", "nn.Linear and softmax")
 def _(_: Path) -> Call:
     import haliax as hax
 
-    features, out = hax.Axis("features", 16), hax.Axis("out", 8)
-    batch = hax.Axis("batch", 8)
+    batch, features, out = hax.Axis("batch", 8), hax.Axis("features", 16), hax.Axis("out", 8)
     layer = hax.nn.Linear.init(features, out, key=jax.random.key(0))
 
-    def apply(weight, bias, x):
-        named = hax.named(x, (batch, features))
-        y = hax.dot(named, hax.named(weight, layer.weight.axes), axis=features) + hax.named(bias, (out,))
-        return hax.nn.softmax(y, axis=out).array
+    def apply(layer, x):
+        return hax.nn.softmax(layer(hax.named(x, (batch, features))), axis=out).array
 
-    return Call(apply, (layer.weight.array, layer.bias.array, X), (P(), P(), B))
+    return Call(apply, (layer, X), (_columns(layer), B))
+
+
+@public("haliax", "nn.LayerNorm, rolled along a named axis")
+def _(_: Path) -> Call:
+    import haliax as hax
+
+    batch, features = hax.Axis("batch", 8), hax.Axis("features", 16)
+    layer = hax.nn.LayerNorm.init(features)
+
+    def apply(layer, x):
+        return hax.roll(layer(hax.named(x, (batch, features))), 2, features).array
+
+    return Call(apply, (layer, X), (_whole(layer), P("data", "model")))
+
+
+@public("haliax", "nn.cross_entropy_loss")
+def _(_: Path) -> Call:
+    import haliax as hax
+
+    batch, classes = hax.Axis("batch", 8), hax.Axis("classes", 16)
+
+    def loss(logits, labels):
+        targets = hax.nn.one_hot(hax.named(labels, batch), classes)
+        return hax.nn.cross_entropy_loss(hax.named(logits, (batch, classes)), classes, targets).array
+
+    return Call(loss, (X, LABELS), (P("data", "model"), B))
 
 
 @public("jraph", "GraphConvolution")
@@ -295,17 +339,32 @@ def _(_: Path) -> Call:
     return Call(project, (normal(0, 8, 9), jax.nn.softmax(normal(1, 8, 9)), support), (B, B, P()))
 
 
-@public("mctx", "gumbel_muzero_policy")
-def _(_: Path) -> Call:
+def _searched(policy, **options) -> Call:
     import mctx
 
     def step(params, key, action, embedding):
         after = jnp.tanh(embedding @ params + action[:, None])
-        output = mctx.RecurrentFnOutput(after[:, 0], jnp.full(after.shape[:1], 0.9), after[:, :3], after[:, 1])
+        output = mctx.RecurrentFnOutput(
+            reward=after[:, 0], discount=jnp.full(after.shape[:1], 0.9), prior_logits=after[:, :3], value=after[:, 1]
+        )
         return output, after
 
-    def policy(params, key, x):
-        root = mctx.RootFnOutput(x[:, :3], x[:, 0], x)
-        return mctx.gumbel_muzero_policy(params, key, root, step, num_simulations=3).action_weights
+    def searched(params, key, x):
+        root = mctx.RootFnOutput(prior_logits=x[:, :3], value=x[:, 0], embedding=x)
+        return policy(params, key, root, step, num_simulations=3, **options).action_weights
 
-    return Call(policy, (normal(0, 4, 4), jax.random.PRNGKey(0), normal(1, 4, 4)), (P(), P(), B))
+    return Call(searched, (normal(0, 4, 4), jax.random.PRNGKey(0), normal(1, 4, 4)), (P(), P(), B))
+
+
+@public("mctx", "gumbel_muzero_policy")
+def _(_: Path) -> Call:
+    import mctx
+
+    return _searched(mctx.gumbel_muzero_policy)
+
+
+@public("mctx", "muzero_policy")
+def _(_: Path) -> Call:
+    import mctx
+
+    return _searched(mctx.muzero_policy, dirichlet_fraction=0.0)

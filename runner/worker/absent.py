@@ -20,7 +20,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import Devices, OutputTold, Ran, Ranges
 from runner.worker import calls, ready
-from runner.worker.compilation import compile_program, ranges, reshards
+from runner.worker.compilation import compile_program, planned, ranges, reshards
 from runner.worker.specs import spec_of
 
 _SPLIT = "topology-aware, physical axes split"
@@ -83,7 +83,10 @@ class AbsentDevices:
             coordinates = [_place(device, len(wanted.shape)) for device in mesh.devices.flat]
         with prepared.within():
             of_user, options = bool(experiment.imports.functions), wanted.compiler_options
-            compiled = compile_program(program, prepared.function, operands, of_user=of_user, options=options)
+            planning = planned(experiment, program, folder)
+            compiled = compile_program(
+                program, prepared.function, operands, of_user=of_user, options=options, planning=planning
+            )
         compiled.leave(program, folder)
         outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
         return Ran(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +33,8 @@ class CompiledModule:
 
     `seconds` is the time of lowering and compiling. `stderr` is the compiler's output on standard error; None if it
     cannot be read back. `lowered` is the lowered program, `text` the compiled module; `unreadable` is why that could
-    not be printed, None if it could. `shared` is whether it was compiled for an earlier job.
+    not be printed, None if it could. `plan` is Shardy's, if it was asked for. `shared` is whether it was compiled for
+    an earlier job.
     """
 
     executable: Any
@@ -42,6 +44,7 @@ class CompiledModule:
     lowered: Any
     text: str
     unreadable: str | None = None
+    plan: Planned | None = None
     shared: bool = False
 
     def leave(self, program: Program, folder: Path) -> None:
@@ -58,13 +61,14 @@ class CompiledModule:
     ) -> Compilation:
         """What the compilation reported, beside the times to place the operands and to run the program.
 
-        Shardy's whole plan is written to `folder`.
+        The whole plan of a shared compilation is written to `folder`, since it has the names of this experiment.
         """
+        planning = planned(experiment, program, folder) if self.shared else None
         return Compilation(
             memory=self.memory(),
             cost=cost.of(self.executable, self.text),
             timing=Timing(place_s=place_s, compile_s=self.seconds, run_s=run_s, shared=self.shared),
-            plan=planned(experiment, program, self, folder),
+            plan=self.plan if planning is None else planning(self.lowered)(),
             lowered=asked(experiment, program, self),
         )
 
@@ -91,10 +95,12 @@ def compile_program(
     *,
     of_user: bool = False,
     options: Mapping[str, int] = types.MappingProxyType({}),
+    planning: Planning | None = None,
 ) -> CompiledModule:
     """Lower and compile a program.
 
     - `of_user`: whether it calls functions of the user's own; `options`: of XLA.
+    - `planning`: reads Shardy's plan meanwhile, since Python has little to do while XLA compiles.
 
     Raises `Deadlock` for a collective of these that not all devices may reach.
     """
@@ -102,16 +108,36 @@ def compile_program(
     captured = CapturedStderr()
     start = time.perf_counter()
     module = _lower(program, function, operands, of_user=of_user)
-    executable = module.compile(compiler_options=dict(options) or None)
     seconds = time.perf_counter() - start
+    read_plan = _no_plan if planning is None else planning(module)
+    with ThreadPoolExecutor(1) as beside:
+        plan = beside.submit(read_plan)
+        start = time.perf_counter()
+        executable = module.compile(compiler_options=dict(options) or None)
+        seconds += time.perf_counter() - start
     heard = captured.text()
     text, unreadable = _text(executable)
-    return CompiledModule(executable, tuple(module.out_info), seconds, heard, module, text, unreadable)
+    return CompiledModule(executable, tuple(module.out_info), seconds, heard, module, text, unreadable, plan.result())
 
 
-def planned(experiment: Experiment, program: Program, compiled: CompiledModule, folder: Path) -> Planned | None:
-    """Shardy's plan of a program; None for a program on one device."""
-    return propagation.of_program(experiment, program, compiled.lowered, folder) if program.on_mesh else None
+Planning = Callable[[Any], Callable[[], Planned | None]]
+"""Runs Shardy's passes on a lowered program, and returns a function that reads its plan, from any thread."""
+
+
+def planned(experiment: Experiment, program: Program, folder: Path) -> Planning | None:
+    """Reads Shardy's plan of a program, and writes it to `folder`; None for a program on one device."""
+    if not program.on_mesh:
+        return None
+
+    def planning(lowered: Any) -> Callable[[], Planned]:
+        modules = propagation.Propagated.of(lowered)
+        return lambda: propagation.of_program(experiment, program, modules, folder)
+
+    return planning
+
+
+def _no_plan() -> None:
+    return None
 
 
 def reshards(

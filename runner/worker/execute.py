@@ -18,7 +18,7 @@ from runner.experiment.program import Program
 from runner.link import handover
 from runner.link.events import OutputTold, Ran, Ranges, RunTimes, ShardEntry
 from runner.worker import calls, phases, processes, ready, shared
-from runner.worker.compilation import compile_program, ranges, reshards
+from runner.worker.compilation import compile_program, planned, ranges, reshards
 from runner.worker.specs import sole_holder, spec_of
 
 
@@ -43,8 +43,12 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     placed = time.perf_counter()
     of_user = bool(experiment.imports.functions)
     text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    planning = planned(experiment, program, folder)
     function, compiled = shared.compiled(
-        text, function, operands, lambda: compile_program(program, function, operands, of_user=of_user)
+        text,
+        function,
+        operands,
+        lambda: compile_program(program, function, operands, of_user=of_user, planning=planning),
     )
     compiled.leave(program, folder)
     if program.on_mesh:

@@ -13,7 +13,7 @@ Emit = Callable[[Phase], None]
 T = TypeVar("T")
 
 _emit: Emit | None = None
-_doing = ""
+_doing = _shown = ""
 _without: Mapping[Spare, str] = {}
 
 
@@ -25,8 +25,8 @@ def report_to(emit: Emit, without: Mapping[str, str]) -> None:
 
 def tell(doing: str, shown: str = "") -> None:
     """Report the current phase: `auto was running`; `shown` is what a line of progress says of it: `running`."""
-    global _doing
-    _doing = doing
+    global _doing, _shown
+    _doing, _shown = doing, shown
     if _emit is not None:
         _emit(Phase(doing=doing, shown=shown))
 
@@ -41,5 +41,5 @@ def spared(part: Spare, compute: Callable[[], T]) -> T | str:
     if _emit is not None:
         _emit(Phase(doing=_doing, spare=part))
     value = compute()
-    tell(_doing)
+    tell(_doing, _shown)
     return value

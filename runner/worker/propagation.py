@@ -95,12 +95,34 @@ def keys_of(experiment: Experiment) -> LayoutKeys:
     )
 
 
+@dataclass(frozen=True)
+class Propagated:
+    """Copies of a lowered module after Shardy's passes: with its collectives, and with the origins of its shardings.
+
+    A text says why one of them is missing.
+    """
+
+    planned: Any | str
+    originating: Any | str
+
+    @classmethod
+    def of(cls, lowered: Any) -> Propagated:
+        """Run the passes, each of which the job can do without."""
+        planned = spared(Spare.PLAN, lambda: propagated(lowered, PLANNED))
+        return cls(planned, planned if isinstance(planned, str) else spared(
+            Spare.ORIGINS, lambda: propagated(lowered, ORIGINATING)
+        ))  # fmt: skip
+
+
 def read(lowered: Any, keys: LayoutKeys, names: ModuleNames) -> Plan:
     """Shardy's plan of a lowered module, whoever lowered it; if it is not available, a plan with the reason."""
-    module = spared(Spare.PLAN, lambda: propagated(lowered, PLANNED))
+    return _read(Propagated.of(lowered), keys, names)
+
+
+def _read(modules: Propagated, keys: LayoutKeys, names: ModuleNames) -> Plan:
+    module, originating = modules.planned, modules.originating
     if isinstance(module, str):
         return Plan(missing=module)
-    originating = spared(Spare.ORIGINS, lambda: propagated(lowered, ORIGINATING))
     counted = Places(module, keys.mesh)
     counted.walk()
     unknown = f"the origins of its shardings: {originating}" if isinstance(originating, str) else None
@@ -112,14 +134,14 @@ def read(lowered: Any, keys: LayoutKeys, names: ModuleNames) -> Plan:
     return replace(reader.plan(), unknown=unknown)
 
 
-def of_program(experiment: Experiment, program: Program, lowered: Any, folder: Path) -> Planned:
+def of_program(experiment: Experiment, program: Program, modules: Propagated, folder: Path) -> Planned:
     """The plan of a program on the mesh for the record; the whole plan is written to `folder`."""
     origins = Origins(experiment, program.lines)
 
     def where(metadata: Metadata) -> Place:
         return place(origins.of(metadata))
 
-    whole = plan(lowered, experiment, ModuleNames(where, origins.array, tuple(experiment.outputs)))
+    whole = _read(modules, keys_of(experiment), ModuleNames(where, origins.array, tuple(experiment.outputs)))
     write_text(folder / f"plan_{program}.json", _text(whole))
     return whole.summary()
 

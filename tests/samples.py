@@ -143,6 +143,10 @@ SAMPLES: dict[str, list[str]] = {
     "svd": ["svd(S)[1]"],
     "block_diag": ["block_diag(S, A)"],
     "qr": ["qr(S + 4 * eye(4))[1]"],
+    "householder_product": [
+        "householder_product(matrix_transpose(qr(S + 4 * eye(4), mode='raw')[0]), qr(S + 4 * eye(4), mode='raw')[1])"
+    ],
+    "ormqr": ["ormqr(matrix_transpose(qr(S + 4 * eye(4), mode='raw')[0]), qr(S + 4 * eye(4), mode='raw')[1], S)"],
     "lu": ["lu(S)[0]"],
     "lu_pivots_to_permutation": ["lu_pivots_to_permutation(J[:2] * 0 + 1, 4)"],
     "eigh": ["eigh(S)[0]"],

@@ -268,9 +268,9 @@ EXPRESSIONS = {
 OF_WHOLE_OPERANDS = [
     "PRNGKey", "bernoulli", "bits", "block_diag", "choice", 
     "convolve", "correlate", "cross", "diag_indices", "empty", "fft2", "fftfreq",
-    "fftn", "fold_in", "gumbel", "hsplit", "ifft2", "ifftn", "irfft2", "irfftn",
+    "fftn", "fold_in", "gumbel", "householder_product", "hsplit", "ifft2", "ifftn", "irfft2", "irfftn",
     "key", "key_data", "kron", "laplace", "linspace", "lu", "lu_pivots_to_permutation", "meshgrid",
-    "normal", "permutation", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
+    "normal", "ormqr", "permutation", "polyval", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90",
     "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform", "unravel_index",
     "vander", "vsplit", "wrap_key_data",
 ]  # fmt: skip

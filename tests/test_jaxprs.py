@@ -415,6 +415,16 @@ def of_lu(x: Any) -> Any:
     return gradient, jax.scipy.linalg.lu_solve(both, x[0]), jax.scipy.linalg.lu(x[:, :3])
 
 
+@function((5, 3))
+def of_reflectors(x: Any) -> Any:
+    x = x + jnp.eye(5, 3)
+    reflectors, factors = jnp.linalg.qr(x, mode="raw")
+    a = reflectors.mT
+    ends = [jax.lax.linalg.ormqr(a, factors, x, transpose=transpose) for transpose in (False, True)]
+    ends += [jax.lax.linalg.ormqr(a, factors, x.T, left=False, transpose=transpose) for transpose in (False, True)]
+    return reflectors, factors, jax.lax.linalg.householder_product(a, factors), ends
+
+
 @function((6,))
 def of_signs(x: Any) -> Any:
     return jnp.signbit(x), jnp.copysign(x, -x[::-1])
@@ -831,6 +841,22 @@ def test_an_unread_value_has_no_line() -> None:
         return jax.jit(lambda x: (x + 1, jnp.nextafter(x, x)))(x)[0]
 
     assert list(texts(jaxprs.read(called, operands(((3, 3),))).lines).values()) == ["a + 1.0"]
+
+
+def test_a_decision_of_constants_is_the_one_that_a_program_takes() -> None:
+    def called(x: Any) -> Any:
+        # In float64 it is below 7, in float32 it is 7.
+        product = jnp.asarray(0.7, "float32") * jnp.asarray(10.0, "float32")
+        steps = jnp.floor(product).astype(int)
+        return jnp.where(product >= 7.0, x, x * 2) + steps, jnp.floor(x * product)
+
+    lines = texts(jaxprs.read(called, operands(((3,),))).lines)
+    assert lines == {
+        "product": "0.7 * 10.0",
+        "mul": "a * 2.0",
+        "add_2": "where(True, a, mul) + astype(7, 'float32')",
+        "floor_2": "floor(a * product)",
+    }
 
 
 def test_lines_have_the_names_and_the_places_of_the_users_own() -> None:

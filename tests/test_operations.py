@@ -604,8 +604,13 @@ CASES = {
     **dict.fromkeys(("inv", "det", "slogdet", "svdvals", "eigvalsh", "eigh", "lu"), invertible()),
     "lu_pivots_to_permutation": call(np.array([[2, 1, 3], [0, 3, 2]], np.int32), 4),
     "qr": st.one_of(
-        invertible(mode=pick("reduced", "r", "complete")),
+        invertible(mode=pick("reduced", "r", "complete", "raw")),
         call(unique((4, 2)).map(lambda a: a.reshape(4, 2) + np.eye(4, 2)), mode=pick("r", "complete")),
+    ),
+    "householder_product": call(floats(shape=(4, 2)), floats(shape=(2,))),
+    "ormqr": st.one_of(
+        call(floats(shape=(4, 2)), floats(shape=(2,)), floats(shape=(4, 3)), transpose=st.booleans()),
+        call(floats(shape=(4, 2)), floats(shape=(2,)), floats(shape=(3, 4)), left=False, transpose=st.booleans()),
     ),
     "svd": st.one_of(
         invertible(full_matrices=st.booleans()),

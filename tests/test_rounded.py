@@ -138,6 +138,16 @@ def of_float8(line: str, init: Any) -> Rounding:
     return measure(of, "graph", data.make(of, Path()), infer(of).floats["graph"]).rounding["out"]
 
 
+def test_only_8_bit_floats_are_drawn_often() -> None:
+    of = experiment("outputs: {out: []}", program="auto", arrays={"B": {"shape": [4]}}, graph={"out": "B * 3"})
+    arrays = data.make(of, Path())
+    often, as_usual, without = (
+        measure(of, "graph", arrays, {"out": kinds}).rounding["out"].elements
+        for kinds in ({0: "float8_e4m3fn"}, {0: "weak bool"}, {})
+    )
+    assert often > as_usual == without
+
+
 def test_rounding_between_exact_operands_and_a_jump_is_measured() -> None:
     # 2.75 / 0.203125 is 13.5, in float8_e4m3fn 14.
     assert of_float8("B // astype(0.203125, 'float8_e4m3fn')", 2.75).error == 1.0

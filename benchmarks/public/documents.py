@@ -210,21 +210,6 @@ def _seqax(sources: Path, name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-@public("seqax", "jax_extra.explicit_activation_checkpointing, its gradient")
-def _(sources: Path) -> Call:
-    extra = _seqax(sources, "jax_extra")
-
-    @extra.explicit_activation_checkpointing
-    def hidden(up, down, x):
-        return extra.save_for_backward(jax.nn.relu(extra.save_for_backward(x @ up)) @ down)
-
-    def loss(up, down, x):
-        return (hidden(up, down, x) ** 2).mean()
-
-    specs = (P(None, "model"), P("model"), P("data"))
-    return Call(jax.grad(loss, (0, 1)), (normal(0, 16, 32), normal(1, 32, 16), normal(2, 8, 16)), specs)
-
-
 @public("seqax", "shardops.einsum_unreduced and psum_scatter")
 def _(sources: Path) -> Call:
     shardops, types = _seqax(sources, "shardlib.shardops"), _seqax(sources, "shardlib.shardtypes")

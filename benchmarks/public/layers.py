@@ -214,43 +214,38 @@ def _(_: Path) -> Call:
     return Call(function.apply, (params, BATCH), (_columns(params), P(None, "data")))
 
 
-def _penzai(layer, axes) -> Call:
-    from penzai import pz
-
-    layer, values = pz.unbind_params(layer, freeze=True)
-
-    def apply(values, x):
-        return pz.bind_variables(layer, values)(pz.nx.wrap(x, *axes)).unwrap(*axes)
-
-    return Call(apply, (values, normal(0, *(8, 4, 16)[: len(axes) - 1], 16)), (_whole(values), B))
-
-
 @public("penzai", "nn.Affine, gelu and RMSLayerNorm")
 def _(_: Path) -> Call:
     from penzai import pz
 
-    return _penzai(
+    layer, values = pz.unbind_params(
         pz.nn.Sequential([
             pz.nn.Affine.from_config("up", jax.random.key(0), {"in": 16}, {"in": 16}),
             pz.nn.Elementwise(jax.nn.gelu),
             pz.nn.RMSLayerNorm.from_config("norm", jax.random.key(1), {"in": 16}),
         ]),
-        ("b", "in"),
+        freeze=True,
     )  # fmt: skip
 
+    def apply(values, x):
+        return pz.bind_variables(layer, values)(pz.nx.wrap(x, "b", "in")).unwrap("b", "in")
 
-@public("penzai", "nn.Residual of LayerNorm and ApplyRoPE")
+    return Call(apply, (values, X), (_whole(values), B))
+
+
+@public("penzai", "nn.LayerNorm and ApplyRoPE")
 def _(_: Path) -> Call:
     from penzai import pz
 
+    norm = pz.nn.LayerNorm.from_config("norm", jax.random.key(0), {"in": 16})
+    layer, values = pz.unbind_params(norm, freeze=True)
     rotated = pz.nn.ApplyRoPE("in", 10_000.0, positions_input_name="positions")
 
-    class Positions(pz.nn.Layer):
-        def __call__(self, x, **_):
-            return rotated(x, positions=pz.nx.arange("s", x.named_shape["s"]))
+    def apply(values, x):
+        normed = pz.bind_variables(layer, values)(pz.nx.wrap(x, "b", "s", "in"))
+        return rotated(normed, positions=pz.nx.arange("s", 8)).unwrap("b", "s", "in")
 
-    layer = pz.nn.LayerNorm.from_config("norm", jax.random.key(0), {"in": 16})
-    return _penzai(pz.nn.Residual(pz.nn.Sequential([layer, Positions()])), ("b", "s", "in"))
+    return Call(apply, (values, BATCH), (_whole(values), B))
 
 
 @public("haliax", "nn.Linear and softmax")

@@ -39,6 +39,7 @@ from runner.graph.source import Frame
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Term, within
 from runner.programs.derivation.terms import built, constant, indexed
 from runner.worker import calls
+from runner.worker.decided import Constants
 from runner.worker.marks import marked, stated, unmarked
 from runner.worker.primitives import collectives
 from runner.worker.primitives.application import (
@@ -384,6 +385,8 @@ class _Body:
     """The paths of the call at which JAX traced these equations, and of the one that is read."""
     operands: tuple[tuple[str, Any], ...] = ()
     """The names and types of the operands of the innermost device function."""
+    constants: Constants = field(default_factory=Constants)
+    """The scalars among the variables that depend on no operand."""
 
     def inside(self, lines: dict[str, TracedLine]) -> _Body:
         """An empty body nested in this one."""
@@ -400,6 +403,7 @@ class _Body:
     def know(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Bind the arrays that a jaxpr captures."""
         self.known.update((variable, _Captured(value)) for variable, value in zip(variables, values, strict=True))
+        self.constants.know(variables, values)
 
     def run(self, jaxpr: Any, wanted: Sequence[bool] | None = None) -> list[Term]:
         """Write the equations of a jaxpr whose inputs are known; returns its outputs' terms, 0 for unwanted ones."""
@@ -417,6 +421,7 @@ class _Body:
         for equation, frame in zip(equations, frames, strict=True):
             self.frame = self._in_map(equation, frame) or self.frame
             self.path = self._called(_path(equation)) or self.path
+            self.constants.note(equation)
             results = self._equation(equation, [reads[v] > 0 for v in equation.outvars])
             single = len(equation.outvars) == 1
             added = equation.primitive.name == "psum_invariant" and not asks_for_collective(equation.source_info)
@@ -630,6 +635,8 @@ class _Body:
         return assigned[1] if assigned else equation.primitive.name
 
     def _applied(self, equation: Any) -> list[Term]:
+        if (decided := self.constants.decided(equation)) is not None:
+            return [literal(decided, str(equation.outvars[0].aval.dtype))]
         operands = [self.term(v) for v in equation.invars]
         if self.follows:
             self._follow(equation, operands)
@@ -713,6 +720,7 @@ class _Body:
         inside.mapped |= "vmap(" in str(equation.source_info.name_stack)
         inside.derivative |= is_derivative(equation)
         inside.know(jaxpr.constvars, consts)
+        self.constants.give(inside.constants, jaxpr.invars, operands)
         live = self.live(jaxpr, tuple(wanted))
         reads = Counter(v for each in live.equations for v in each.invars if isinstance(v, Var))
         for variable, operand, wish, kept in zip(jaxpr.invars, operands, _parameters(jaxpr), live.inputs, strict=True):

@@ -319,7 +319,8 @@ def of_float64(
 
 
 def _draws(oracle: Oracle, floats: Floats) -> int:
-    if any(dtypes.dtype(kind).itemsize == 1 for places in floats.values() for kind in places.values()):
+    kinds = {dtypes.dtype(kind) for places in floats.values() for kind in places.values()}
+    if any(kind.itemsize == 1 and not kind.exact for kind in kinds):
         return _times(_DRAWS_OF_8_BITS, oracle.work, 1)
     draws = min(_times(_DRAWS, oracle.work, 1), 2 if oracle.computed > _LONG else _DRAWS[0][1])
     sizes = [np.size(held[0]) for held in oracle.values.values() if dtypes.is_floating(held[0])]

@@ -122,6 +122,24 @@ def _qr(application: Application) -> Term:
     return application.made("qr({x}, mode={m})", m="complete" if application.params["full_matrices"] else "reduced")
 
 
+@reads("geqrf")
+def _reflectors(application: Application) -> Term:
+    both = application.named(application.made("qr({x}, mode='raw')"), "reflectors")
+    return Group((filled("matrix_transpose({b}[0])", b=both), filled("{b}[1]", b=both)))
+
+
+@reads("householder_product")
+def _of_reflectors(application: Application) -> Term:
+    return application.made("householder_product({x}, {y})")
+
+
+@reads("ormqr")
+def _reflected(application: Application) -> Term:
+    left, transpose = application.params["left"], application.params["transpose"]
+    a, taus, c = application.operands
+    return filled("ormqr({a}, {f}, {c}, left={l}, transpose={t})", a=a, f=taus, c=c, l=left, t=transpose)
+
+
 @reads("lu")
 def _lu(application: Application) -> Term:
     return application.made("lu({x})")

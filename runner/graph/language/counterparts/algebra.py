@@ -252,11 +252,33 @@ def block_diag(*arrs: Any) -> Any:
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """`jnp.linalg.qr`, with LAPACK's signs."""
+    """`jnp.linalg.qr`, with LAPACK's signs; `raw` gives its reflectors, as rows, and their factors."""
     if mode == "r":
         return np.linalg.qr(floating(a), "r")
-    q, r = np.linalg.qr(floating(a), "complete" if mode == "complete" else "reduced")
+    q, r = np.linalg.qr(floating(a), mode if mode in ("complete", "raw") else "reduced")
     return q, r
+
+
+def householder_product(a: Any, taus: Any) -> Any:
+    """`jax.lax.linalg.householder_product`: the first columns of the product of the reflectors."""
+    a, taus = common(a, taus)
+    return ormqr(a, taus, np.broadcast_to(np.eye(*a.shape[-2:], dtype=a.dtype), a.shape))
+
+
+def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Any:
+    """`jax.lax.linalg.ormqr`: `c` times the product of the reflectors in the columns of `a`, one after the other."""
+    a, taus, c = common(a, taus, c)
+    if not left:
+        turned = ormqr(a, taus, np.conj(np.swapaxes(c, -1, -2)), transpose=not transpose)
+        return np.conj(np.swapaxes(turned, -1, -2))
+    factors = np.conj(taus) if transpose else taus
+    steps = range(taus.shape[-1])
+    with np.errstate(all="ignore"):
+        for step in steps if transpose else reversed(steps):
+            reflector = np.tril(a, -1)[..., step : step + 1] + np.eye(a.shape[-2], dtype=a.dtype)[:, step : step + 1]
+            share = np.matmul(np.conj(np.swapaxes(reflector, -1, -2)), c)
+            c = c - factors[..., step, None, None] * np.matmul(reflector, share)
+    return c
 
 
 def eigh(a: Any) -> tuple[Any, Any]:

@@ -137,6 +137,15 @@ def test_a_bare_spec_is_of_the_mesh_that_is_given(tmp_path: Path) -> None:
         ),
         (calls.summed_over_no_axis, "the mesh has no axis 'c'"),
         (
+            calls.laid_out_alike,
+            "write jnp.matmul(tree['left'], tree['right'], out_sharding=P(None, None)), which JAX's types accept",
+        ),
+        (calls.on_no_axis, "the mesh has no axis 'data'"),
+        (calls.in_thirds, "shard dimension 1 over 'a' alone, or pad dimension 1 from 6 to 8"),
+        (calls.twice_on_one_axis, "an axis shards one dimension alone: leave 'a' out of the others of P('a', 'a')"),
+        (calls.of_more_dimensions, "the array has rank 2, and P('a', None, 'b') has more entries"),
+        (calls.unfitting, "it reads given float32[8, 8] and rows float32[6, 8]"),
+        (
             calls.carried,
             "let loop_carry[1] begin in the layout that a step gives it: jax.reshard(…, P('a', 'b'))",
         ),
@@ -149,7 +158,7 @@ def test_a_refusal_has_the_line_and_what_to_write(function: Any, written: str, t
     place, message, remedy = record.error.splitlines()
     assert place == f"runner.check({function.__name__}, …)"
     assert message.startswith(f"  tracing {function.__name__} at calls.py:")
-    assert re.search(r"(ShardingType|Value|Type|Assertion)Error(: |$)", message)
+    assert re.search(r"(ShardingType|Value|Type|Assertion|DuplicateSpec)Error(: |$)", message)
     assert remedy == f"  {written}"
 
 
@@ -195,6 +204,14 @@ def test_what_to_write_follows_the_layouts_that_the_function_states(tmp_path: Pa
     assert record.error is not None
     assert "ambiguous" in record.error
     assert "write jnp.matmul(jnp.tanh(h), x.T, out_sharding=P(None, 'a')), which JAX's types accept" in record.error
+
+
+def test_specs_of_a_state_that_holds_a_function_fit_it(tmp_path: Path) -> None:
+    """The function is made here, and comes to the worker by value, with the specs and with the operand."""
+    state = calls.State(X, lambda x: jnp.tanh(x) * 2)
+    specs: Any = jax.tree.map(lambda _: P("a", "b"), state)
+    record = check(tmp_path, calls.applied, state, mesh={"a": 2, "b": 2}, in_specs=(specs,), out_specs=P("a", "b"))
+    assert record.status == "passed", record
 
 
 def test_a_gather_before_a_shard_map_has_the_line_that_reads_it(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from runner.graph.language import python_source
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.python_source import OwnCall, PythonCall
 from runner.graph.language.syntax import SyntaxFault, parse
+from runner.graph.sharding.repairs import Repair
 from runner.graph.source import SECTIONS, Section
 from runner.worker import (
     calls,
@@ -58,6 +59,7 @@ from runner.worker.probing import FunctionAround, Probing, RepeatAround, tuple_o
 from runner.worker.refusing import reported
 from runner.worker.result_layouts import CompilableCall, ResultLayouts
 from runner.worker.setting import CallSettings, Setting
+from runner.worker.specs import spec_of
 from runner.worker.trees import (
     Tree,
     identifier,
@@ -868,7 +870,7 @@ class _FunctionReader:
                 hint = "JAX accepts it on Explicit axes: leave programs with Auto axes out, such as 'auto'"
             if not hint and typed and not local and isinstance(error, REFUSALS):
                 hint = self._remedy(error, self.settings.typed(structs, layouts, _TYPED), untyped) or ""
-            hint = hint or remedies.of_words(error, self.probe.mesh.axes) or ""
+            hint = hint or remedies.of_words(error, self.probe.mesh) or ""
             name = (call.function or call.text) if self.call is None else self.call.name
             raise reported(error, f"tracing {name}", key, call.text, hint) from None
         self.called |= {call.function, *lines.called} - {""}
@@ -927,14 +929,57 @@ class _FunctionReader:
         try:
             lines, stated = untyped()
         except Exception:
-            # It is refused without types too, for which there is no remedy.
-            return None
+            # It is refused without types too, for the layouts that it states itself.
+            return self._remedy_alone(error)
         if place is None:
             return None
-        name, arrays = free("refused", self.taken), {**self.arrays}
+        for path, repairs in self._repairs(lines, typed, self.arrays, stated).items():
+            # The path of a line of a call ends with the line's own name.
+            own = max((label for label in lines.frames if path.endswith(label)), key=len, default="")
+            frame = lines.frames.get(own)
+            if frame is None or (frame.file, frame.line) != (place.filename, place.lineno):
+                continue
+            # Of several calls in a line JAX refuses the first.
+            repair = next(iter(repairs.values()))
+            text = remedies.written(repair, place)
+            return f"write {text}, which JAX's types accept" if text else remedies.on_auto_axes(repair, self.probe.mesh)
+        return None
+
+    def _remedy_alone(self, error: BaseException) -> str | None:
+        """What to write in the refused expression, of operands in the layouts that they have there."""
+        refused = remedies.RefusedExpression.of(error)
+        if refused is None or any(varying_axes(kind) for kind in refused.operands.values()):
+            return None
+        arrays = {
+            name: {"shape": list(kind.shape), "dtype": str(kind.dtype), "spec": spec.json(), "init": 0}
+            for name, kind in refused.operands.items()
+            if (spec := spec_of(kind.sharding)) is not None
+        }
+        try:
+            lines = jaxprs.read(refused.function(), refused.operands, mesh=self.probe.mesh, taken=self._taken_inside)
+        except Exception:
+            # No operand's layout is at fault.
+            return None
+        for repairs in self._repairs(lines, refused.operands, arrays, {}).values():
+            mended = refused.mended(next(iter(repairs.values())))
+            with contextlib.suppress(Exception), self.settings.context(_WITHIN):
+                if mended is not None:
+                    calls.eval_shape(refused.function(mended[1]), *refused.operands.values())
+                    return f"write {mended[0]}, which JAX's types accept"
+        return None
+
+    def _repairs(
+        self,
+        lines: jaxprs.FunctionLines,
+        operands: Mapping[str, Any],
+        arrays: Mapping[str, Any],
+        stated: Mapping[str, Spec],
+    ) -> dict[str, dict[int, Repair]]:
+        """The repairs of a function's lines that make JAX's types accept them, by the paths of the lines."""
+        name, arrays = free("refused", self.taken), {**arrays}
         for captured, value in lines.arrays.items():
             arrays[captured] = {"shape": list(value.shape), "dtype": str(value.dtype), "spec": [], "init": 0}
-        traced = lines.traced(typed)
+        traced = lines.traced(operands)
         function = Imported(name, "", traced, lines.frames, inside=lines.marked, constraints=lines.marked)
         given = [f"{name}_{number}" for number in range(len(lines.results))]
         whole: dict[str, Any] = {
@@ -953,17 +998,7 @@ class _FunctionReader:
         with contextlib.suppress(InvalidExperiment):
             # A later line may be one that no repair of ours mends.
             explicit.repairs(read(whole).alone("graph"), through=True, chosen=chosen)
-        for path, repairs in chosen.calls.items():
-            # The path of a line of a call ends with the line's own name.
-            own = max((label for label in lines.frames if path.endswith(label)), key=len, default="")
-            frame = lines.frames.get(own)
-            if frame is None or (frame.file, frame.line) != (place.filename, place.lineno):
-                continue
-            # Of several calls in a line JAX refuses the first.
-            repair = next(iter(repairs.values()))
-            text = remedies.written(repair, place)
-            return f"write {text}, which JAX's types accept" if text else remedies.on_auto_axes(repair, self.probe.mesh)
-        return None
+        return chosen.calls
 
     def _write(
         self,

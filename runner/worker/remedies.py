@@ -10,13 +10,14 @@ import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.base.faults import nearest
 from runner.base.layout import Mesh, Spec
@@ -24,6 +25,7 @@ from runner.base.words import listed
 from runner.graph.language import python_source
 from runner.graph.language.python_source import PythonPart
 from runner.graph.sharding.repairs import Repair
+from runner.worker import calls
 from runner.worker.refusing import text_of
 from runner.worker.versions import is_own
 
@@ -45,6 +47,19 @@ _BRANCHES = re.compile(
 )
 _VARYING = "was given out_specs which require replication"
 _ASSERTING = "`with_sharding_constraint` acts as an assert"
+_ABSENT = re.compile(r"Resource axis: (\S+) of P\(.*\) is not found in mesh")
+_UNDIVIDED = re.compile(
+    r"Sharding spec (\(.*?\)|\S+) implies that array axis (\d+) is partitioned (\d+) times, but does not evenly divide "
+    r"the dimension size (\d+)"
+)
+_REPEATED = re.compile(r"P\((.*?)\) has duplicate entries for `(\w+)`")
+_TOO_LONG = re.compile(
+    r"(?:^\(|Length of sharding.spec \(\d+\) must be equal to aval's ndim \()(\d+)(?:, |\).*?spec )"
+    r"P\((.*?)\)(?:\)$|, aval)"
+)
+"""Before JAX 0.11 the words of an assertion are the rank and the spec alone."""
+
+_CONTRACTED = "requires contracting dimensions to have the same shape"
 _SCANNED = re.compile(r"0th dimension of all xs should be replicated. Got P\((.*)\)")
 
 
@@ -154,11 +169,22 @@ def of_in_specs(error: BaseException, typed: Mapping[str, Any]) -> str | None:
     return f"reshard {argument} before the call: jax.reshard({operand}, {wanted}), or give in_specs that are its layout"
 
 
-def of_words(error: BaseException, axes: Sequence[str]) -> str | None:
-    """What to write where the words of JAX's error suffice to say so; `axes` are those of the mesh."""
-    text = text_of(error)
+def of_words(error: BaseException, mesh: Mesh) -> str | None:
+    """What to write where the words of JAX's error suffice to say so."""
+    text, axes = text_of(error), mesh.axes
     if _VARYING in text:
         return "name in out_specs each axis along which the values differ, or make them one, as psum and all_gather do"
+    if (absent := _ABSENT.search(text)) is not None:
+        return f"the mesh has no axis '{absent[1]}'{nearest(absent[1], axes)}"
+    if (undivided := _UNDIVIDED.search(text)) is not None:
+        dimension, parts, size = map(int, undivided.groups()[1:])
+        return _dividing(re.findall(r"\w+", undivided[1]), dimension, parts, size, mesh)
+    if (repeated := _REPEATED.search(text)) is not None:
+        return f"an axis shards one dimension alone: leave '{repeated[2]}' out of the others of P({repeated[1]})"
+    if (too_long := _TOO_LONG.search(text)) is not None:
+        return f"the array has rank {too_long[1]}, and P({too_long[2]}) has more entries"
+    if _CONTRACTED in text and (refused := RefusedExpression.of(error)) is not None:
+        return f"it reads {listed(refused.types)}"
     place = refused_at(error)
     if place is None or place.part is None or place.part.kind != "call":
         return None
@@ -170,6 +196,13 @@ def of_words(error: BaseException, axes: Sequence[str]) -> str | None:
     # JAX refuses an unknown axis of some collectives by an assertion without words.
     absent = [each.value for each in operands if isinstance(each.value, str) and each.value not in axes]
     return f"the mesh has no axis '{absent[0]}'{nearest(absent[0], axes)}" if absent else None
+
+
+def _dividing(axes: Sequence[str], dimension: int, parts: int, size: int, mesh: Mesh) -> str:
+    """What to write for axes that do not divide a dimension: those of them that do, or a larger dimension."""
+    fitting = [axis for axis in axes if size % mesh.sizes.get(axis, size + 1) == 0]
+    padded = f"pad dimension {dimension} from {size} to {-(-size // parts) * parts}"
+    return f"shard dimension {dimension} over '{fitting[0]}' alone, or {padded}" if fitting else padded
 
 
 def of_control_flow(error: BaseException, place: Place | None) -> str | None:
@@ -245,6 +278,78 @@ def on_auto_axes(repair: Repair, mesh: Mesh) -> str | None:
         return None
     made = f"jax.make_mesh({mesh.shape}, {mesh.axes}, axis_types=(jax.sharding.AxisType.Auto,) * {len(mesh.axes)})"
     return f"the call takes no out_sharding; check the function on Auto axes: mesh={made}"
+
+
+@dataclass(frozen=True)
+class RefusedExpression:
+    """A refused expression as a function of the arrays that it reads, which have their types there in `operands`."""
+
+    place: Place
+    operands: dict[str, Any]
+    structure: Any
+    around: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: BaseException) -> RefusedExpression | None:
+        """The innermost expression in the user's own files at which an error was raised; None if it reads no array."""
+        place = refused_at(error)
+        if place is None or place.part is None:
+            return None
+        (frame, *_) = [
+            frame
+            for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)])
+            if is_own(frame.f_code.co_filename)
+        ]
+        around = {**frame.f_globals, **frame.f_locals}
+        read = {name: around[name] for name in sorted(python_source.names(place.part.text)) if name in around}
+        leaves, structure = calls.tree.flatten({name: value for name, value in read.items() if _has_arrays(value)})
+        if not leaves or not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
+            return None
+        operands = {f"operand_{at}": jax.typeof(leaf) for at, leaf in enumerate(leaves)}
+        return cls(place, operands, structure, {**around, "P": PartitionSpec, "jax": jax, "jnp": jax.numpy})
+
+    def function(self, text: str | None = None) -> Callable[..., list[Any]]:
+        """A function of the operands: the expression, or another `text` in its place."""
+        code = compile(text or self._text, "<refused>", "eval")
+
+        def function(*leaves: Any) -> list[Any]:
+            return calls.tree.leaves(eval(code, {**self.around, **calls.tree.unflatten(self.structure, leaves)}))
+
+        return function
+
+    def mended(self, repair: Repair) -> tuple[str, str] | None:
+        """What to write for a repair, and the expression with it; None if it cannot be written."""
+        text, part = written(repair, self.place), self.place.part
+        if text is None or part is None:
+            return None
+        if repair.out_sharding is not None:
+            return text, text
+        whole, operands = part.text, _operands(part, self.place.receiver) or ()
+        for at, spec in repair.operands.items():
+            if whole.count(operands[at].text) != 1:
+                return None
+            whole = whole.replace(operands[at].text, f"jax.reshard({operands[at].text}, {_spec(spec)})")
+        return text, whole
+
+    @property
+    def types(self) -> list[str]:
+        """The arrays that the expression reads, in its order, with their types: `x float32[8, 8]`."""
+        tree: dict[str, Any] = calls.tree.unflatten(self.structure, self.operands.values())
+        paths: list[tuple[Any, Any]] = [
+            ((name, *path), kind)
+            for name in sorted(tree, key=self._text.index)
+            for path, kind in calls.tree_util.tree_flatten_with_path(tree[name])[0]
+        ]
+        return [f"{path[0]}{calls.tree_util.keystr(path[1:])} {kind.dtype}{list(kind.shape)}" for path, kind in paths]
+
+    @property
+    def _text(self) -> str:
+        assert self.place.part is not None
+        return self.place.part.text
+
+
+def _has_arrays(value: Any) -> bool:
+    return any(isinstance(leaf, jax.Array | np.ndarray) for leaf in calls.tree.leaves(value))
 
 
 def _source(place: traceback.FrameSummary) -> PythonPart | None:

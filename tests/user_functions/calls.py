@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -89,6 +91,32 @@ def summed_over_no_axis(x: Any) -> Any:
     return jax.shard_map(lambda x: jax.lax.psum(x, "c"), in_specs=P("a", "b"), out_specs=P("a", "b"))(x)
 
 
+def laid_out_alike(x: Any) -> Any:
+    tree = {"left": reshard(x, P(None, "a")), "right": reshard(x, P("a", None))}
+    return tree["left"] @ tree["right"]
+
+
+def on_no_axis(x: Any) -> Any:
+    return jnp.dot(x, x.T, out_sharding=P(None, "data"))
+
+
+def in_thirds(x: Any) -> Any:
+    return reshard(x[:, :6], P(None, ("a", "b")))
+
+
+def twice_on_one_axis(x: Any) -> Any:
+    return reshard(x, P("a", "a"))
+
+
+def of_more_dimensions(x: Any) -> Any:
+    return reshard(x, P("a", None, "b"))
+
+
+def unfitting(x: Any) -> Any:
+    given, rows = x, x[:6]
+    return given.T @ rows
+
+
 def carried(x: Any) -> Any:
     return jax.lax.fori_loop(0, 3, lambda i, c: c + x, jax.reshard(x, P(None, None)))
 
@@ -149,6 +177,17 @@ def wrapped(x: Any) -> Any:
 @functools.cache
 def frequencies(size: int) -> Any:
     return jnp.exp(-jnp.arange(size) / size)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["apply"])
+@dataclass
+class State:
+    w: Any
+    apply: Callable[[Any], Any]
+
+
+def applied(state: State) -> Any:
+    return state.apply(state.w)
 
 
 class Table:

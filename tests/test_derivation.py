@@ -30,7 +30,7 @@ from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
 from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Name, names, within
-from runner.programs.derivation import indexing, lookups, matrices, reductions, sliding, updating, windows
+from runner.programs.derivation import indexing, matrices, reductions, sliding, updating
 from runner.programs.derivation.calls import Argument, Call
 from runner.programs.derivation.derive import Hints, Typing, derive
 from runner.programs.derivation.registry import Way
@@ -428,11 +428,11 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
         "inv(b[:, :4] + 9 * eye(4)) @ b", WAYS, "inv", (Way(lambda call: lacking(matrices.stacked(call))),),
     ),
     "windows without their neighbours": (
-        "conv(T, reshape(W, (2, 4, 4)), (1,), 'SAME')", windows, "edges", lambda _site, term, *_: term,
+        "conv(T, reshape(W, (2, 4, 4)), (1,), 'SAME')", sliding, "edges", lambda _site, term, *_: term,
     ),
     "segments completed by their largest": (
         "segment_sum(B, J, num_segments=4)", WAYS, "segment_sum",
-        (Way(partial(lookups.segments, kind="max"), WAYS["segment_sum"][0].write),),
+        (Way(partial(indexing.segments, kind="max"), WAYS["segment_sum"][0].write),),
     ),
     "a start that is forgotten": (
         "dynamic_slice(a, (i, 0), (2, 4))", indexing, "_clamped", lambda *_: Const(0),

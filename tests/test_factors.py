@@ -20,13 +20,12 @@ from runner.graph.language.syntax import parse
 from runner.graph.model import Ref
 from runner.graph.sharding.propagation import parsed_rule
 from runner.graph.term import Name, within
-from runner.programs.derivation.calls import Call, NotStatic
+from runner.programs.derivation.calls import Call, DeviceValue, NotStatic
 from runner.programs.derivation.facts import call_of, leaves
 from runner.programs.derivation.registry import Way
 from runner.programs.derivation.rules import Rule
 from runner.programs.derivation.ruling import WAYS
 from runner.programs.derivation.scopes import Binding, Names
-from runner.programs.derivation.values import DeviceValue
 from runner.worker import shardy
 from runner.worker.derive import planned
 from runner.worker.modules import Walk, shape_of

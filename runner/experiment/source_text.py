@@ -12,7 +12,7 @@ from dataclasses import field
 from functools import cached_property
 
 from runner.base.lazy import dataclass
-from runner.graph.language.operations.arguments import AT
+from runner.graph.language.operations.row import AT
 from runner.graph.language.printing import text
 from runner.graph.language.python_source import is_compound
 from runner.graph.source import Frame

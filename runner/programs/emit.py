@@ -9,7 +9,7 @@ from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Experiment
 from runner.graph.language.lines import at_index, axes_of, operator
 from runner.graph.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS
-from runner.graph.language.operations.arguments import AT
+from runner.graph.language.operations.row import AT
 from runner.graph.language.printing import text
 from runner.graph.model import (
     CombiningFunction,

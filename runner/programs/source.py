@@ -6,7 +6,8 @@ A program is a module with these functions, which its own `main` calls and the r
 - `make_mesh(devices=None)` and `shardings(mesh)`: the mesh and one sharding per array (not in `vmap`).
 - `program(mesh)`: the jitted function from arrays to a tuple of outputs.
 
-For an absent topology, `runner/programs/absent.py` has the replacement of the data.
+For an absent topology, `runner/programs/absent.py` has the replacement of the data. Where devices belong to
+several JAX processes, each runs the same program and creates the shards of its own devices.
 """
 
 from __future__ import annotations
@@ -23,9 +24,74 @@ from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.graph.language import python_source
-from runner.programs import processes, within
+from runner.programs import within
 from runner.programs.spelling import ordered, sharding, tuple_of
 from runner.version import __version__
+
+CONFIGURATION = 'jax.config.update("jax_cpu_collectives_implementation", "gloo")'
+"""The line by which CPU devices of several processes can communicate."""
+
+_PLACE = '''def place(arrays, shardings):
+    """The arrays on the mesh; each process makes of them what its own devices have."""
+    return tuple(
+        jax.make_array_from_callback(array.shape, sharding, lambda index, array=array: array[index])
+        for array, sharding in zip(arrays, shardings, strict=True)
+    )'''
+"""A program's replacement for `jax.device_put`, which would send whole arrays between processes to compare them."""
+
+_ADDRESS = "localhost:8476"
+"""The address at which the processes meet if a program is run by hand."""
+
+
+def use_of_processes(experiment: Experiment, file: str) -> str:
+    """The command that runs a program's file by hand, for its docstring."""
+    if experiment.target.cluster:
+        count = experiment.target.processes
+        return f"It runs alone, in {count} processes that a cluster starts at once:\nsrun -n {count} python {file}"
+    last = experiment.target.processes - 1
+    numbered = f"python {file} {{}}"
+    between = ", …, " if last > 1 else " and "
+    return f"It runs alone, in {last + 1} processes at once:\n{numbered.format(0)}{between}{numbered.format(last)}"
+
+
+def collectives_library(experiment: Experiment) -> str | None:
+    """The import with which a program gets its process number if there is no cluster manager."""
+    return "sys" if experiment.target.processes > 1 and not experiment.target.cluster else None
+
+
+def main_of_processes(experiment: Experiment, shown: Sequence[str], first: Sequence[str] = ()) -> str:
+    """Write `place`, and the function that runs the program in one process.
+
+    `shown` are the lines that print the outputs' shards of the process; `first` are those before the program runs.
+    """
+    count = experiment.target.processes
+    # By default JAX's coordinator listens on every interface.
+    here = [
+        f'address = "{_ADDRESS}"',
+        "jax.distributed.initialize(",
+        f"    address, num_processes={count}, process_id=int(sys.argv[1]), coordinator_bind_address=address",
+        ")",
+    ]
+    lines = [
+        *first,
+        *(["jax.distributed.initialize()"] if experiment.target.cluster else here),
+        "mesh = make_mesh()",
+        "arrays = place(inputs(), shardings(mesh))",
+        *shown,
+    ]
+    return "\n".join(
+        [
+            _PLACE,
+            "",
+            "",
+            "def main():",
+            *(f"    {line}" for line in lines),
+            "",
+            "",
+            'if __name__ == "__main__":',
+            "    main()",
+        ]
+    )
 
 
 def header(experiment: Experiment, program: str, names: Identifiers, body: str, *, mesh: bool) -> str:
@@ -49,7 +115,7 @@ def header(experiment: Experiment, program: str, names: Identifiers, body: str, 
             f'jax.config.update("jax_num_cpu_devices", {devices})',
         ]
         if mesh and experiment.target.processes > 1:
-            lines.append(processes.CONFIGURATION)
+            lines.append(CONFIGURATION)
     if experiment.x64:
         lines.append('jax.config.update("jax_enable_x64", True)')
     if experiment.precision != "default":
@@ -71,7 +137,7 @@ def _escaped(character: str) -> str:
 
 def _use(experiment: Experiment, program: str, *, mesh: bool) -> str:
     if mesh and experiment.target.processes > 1:
-        return processes.use(experiment, f"program_{program}.py")
+        return use_of_processes(experiment, f"program_{program}.py")
     if experiment.target.topology is None:
         return f"It runs alone: python program_{program}.py"
     return f"It compiles for {experiment.target.topology.name}, alone:\npython program_{program}.py"
@@ -80,7 +146,7 @@ def _use(experiment: Experiment, program: str, *, mesh: bool) -> str:
 def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
     absent = experiment.target.topology
     named = {dtypes.dtype(array.dtype).source.split(".")[0] for array in experiment.arrays}
-    library = "os" if absent and absent.platform == "tpu" else processes.library(experiment) if mesh else None
+    library = "os" if absent and absent.platform == "tpu" else collectives_library(experiment) if mesh else None
     read = _read(body)
     constrains = within.DECORATOR in read
     libraries = [*([library] if library else []), *(within.MODULES if constrains else ())]
@@ -163,7 +229,7 @@ def main(experiment: Experiment, program: Program) -> str:
     """Write `main`, which runs the program and prints its outputs."""
     spec = "output.sharding.spec" if program.places else "spec"
     if experiment.target.processes > 1:
-        return processes.main(
+        return main_of_processes(
             experiment,
             [
                 "outputs = program(mesh)(*arrays)",

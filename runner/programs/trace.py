@@ -10,7 +10,7 @@ from runner.base.layout import Spec, Typed
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Experiment
 from runner.experiment.value_names import NamedCode
-from runner.programs import processes, shard_map, source, spelling
+from runner.programs import shard_map, source, spelling
 from runner.programs.lines import Lines
 from runner.programs.shard_map import options
 
@@ -115,7 +115,7 @@ _AXES = 'axes = ", ".join(mesh.axis_names) + ("," if len(mesh.axis_names) == 1 e
 def _main(experiment: Experiment, shown: list[str]) -> str:
     """Write `main`, which prints every value on every device."""
     if experiment.target.processes > 1:
-        return processes.main(
+        return source.main_of_processes(
             experiment,
             [
                 _AXES,

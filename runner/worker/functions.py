@@ -55,6 +55,7 @@ from runner.worker import (
     versions,
 )
 from runner.worker.jaxprs import CannotRead
+from runner.worker.own_files import Standing, UserModules
 from runner.worker.probing import FunctionAround, Probing, RepeatAround, tuple_of
 from runner.worker.refusing import reported
 from runner.worker.result_layouts import CompilableCall, ResultLayouts
@@ -70,7 +71,6 @@ from runner.worker.trees import (
     tree_text,
     types_text,
 )
-from runner.worker.user_modules import Standing, UserModules
 from runner.worker.versions import donated_parameters, varying_axes
 from runner.worker.walk import REFUSALS
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import TypeAlias
 
-from runner.graph.language.operations.arguments import AT
+from runner.graph.language.operations.row import AT
 from runner.graph.language.operators import BY_NAME
 from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Term, remade
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from runner.base.lazy import dataclass
 from runner.graph.language import forms, printing, spellings
 from runner.graph.language.operations import METHODS, combination
-from runner.graph.language.operations.arguments import AT
+from runner.graph.language.operations.row import AT
 from runner.graph.source import Source
 from runner.graph.term import (
     NOTHING,

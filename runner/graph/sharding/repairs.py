@@ -11,7 +11,7 @@ from typing import Any
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.language.operations.arguments import AT
+from runner.graph.language.operations.row import AT
 from runner.graph.model import INDEX, Equation
 
 

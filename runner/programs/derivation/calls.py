@@ -1,22 +1,24 @@
 """Represents an operation at its place in the graph as its rule sees it: name, arguments and result types.
 
 An argument is an array, whose type is known; a static value (a number, a tuple, …); or a sequence of arguments. A
-number that is known only on the devices, or only in each step of a loop, is neither array nor static.
+number that is known only on the devices, or only in each step of a loop, is neither array nor static. What one
+device holds of an array is a `DeviceValue`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
 from runner.base.dtypes import NAMES, dtype
-from runner.base.layout import Typed
+from runner.base.layout import Spec, Typed
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.graph.language.notation import Labels
 from runner.graph.language.operations import OPERATIONS
+from runner.graph.term import Term, bare
 
 
 class NotStatic(Exception):
@@ -165,3 +167,43 @@ def is_number(typed: Typed, *kinds: str) -> bool:
 def itemsize(of: str) -> int:
     """The size of one element in bytes; 8, a rough figure, for random keys."""
     return dtype(of).itemsize if of in NAMES else 8
+
+
+class Unmade(Exception):
+    """An expression without array operands cannot be written in this layout."""
+
+
+@dataclass(frozen=True)
+class DeviceValue:
+    """An array as one device holds it: its term, the global shape and the layout.
+
+    - `shape`: None for a value that is no array, which is the same on every device.
+    - `make`: writes the value in any layout without communication, or raises `Unmade`; only where it depends on no
+      array.
+    - `static`: whether the value is static.
+    - `below`: an exclusive bound on its integers, which start from 0; None where none is known.
+    - `counts`: the dimension along which its elements are 0, 1, 2, …; None if there is none.
+    - `halo`: the dimensions along which a device holds its block and the edges of its neighbours.
+    - `elements`: the arrays of a tuple; `free`: whether it depends on no array.
+    - `turned`: for `x.T`, the value of `x`, which other lines may read in other layouts.
+    - `made`: the number in the graph of a result whose layout is free.
+    """
+
+    term: Term
+    shape: tuple[int, ...] | None
+    spec: Spec
+    dtype: str = "float32"
+    make: Callable[[Spec], Term] | None = None
+    static: bool = False
+    below: int | None = None
+    counts: int | None = None
+    halo: frozenset[int] = frozenset()
+    elements: tuple[DeviceValue, ...] = ()
+    free: bool = False
+    turned: DeviceValue | None = None
+    made: int | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the line that gives it; None if its term is an expression."""
+        return bare(self.term)

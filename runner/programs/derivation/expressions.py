@@ -19,7 +19,7 @@ from runner.graph.model import Equation, Operand, Ref, inside, kind_of, with_par
 from runner.graph.sharding import moves
 from runner.graph.term import Name, Term, bare, elements
 from runner.programs.derivation.accumulating import added_up
-from runner.programs.derivation.calls import NotStatic, is_number
+from runner.programs.derivation.calls import DeviceValue, NotStatic, Unmade, is_number
 from runner.programs.derivation.facts import leaves
 from runner.programs.derivation.laying import Derivative, Layouts, completed, together
 from runner.programs.derivation.registry import Write
@@ -28,7 +28,6 @@ from runner.programs.derivation.ruling import Ruled, Rulings
 from runner.programs.derivation.scopes import Scope
 from runner.programs.derivation.site import Site
 from runner.programs.derivation.terms import built, elements_of
-from runner.programs.derivation.values import DeviceValue, Unmade
 from runner.programs.derivation.work import work_of
 
 

@@ -10,11 +10,10 @@ from runner.graph.language.notation import Labels
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import CombiningFunction, Equation, Operand, Ref, entries, inside, kind_of
 from runner.graph.term import NOTHING
-from runner.programs.derivation.calls import UNKNOWN, Argument, Call, NotStatic
+from runner.programs.derivation.calls import UNKNOWN, Argument, Call, DeviceValue, NotStatic
 from runner.programs.derivation.scopes import Names
 from runner.programs.derivation.statics import Statics
 from runner.programs.derivation.terms import arguments
-from runner.programs.derivation.values import DeviceValue
 
 
 def leaves(statics: Statics, equation: Equation) -> Iterator[tuple[str, Operand]]:

@@ -23,11 +23,10 @@ from runner.graph.language.operations.row import Reduction
 from runner.graph.model import literal
 from runner.graph.sharding import moves
 from runner.graph.term import Apply, Const, Group, Name, Term, bare, calls, children, operates, remade
-from runner.programs.derivation.calls import itemsize
+from runner.programs.derivation.calls import DeviceValue, Unmade, itemsize
 from runner.programs.derivation.rules import PricedAssignment
 from runner.programs.derivation.scopes import Binding, Names, Scope
 from runner.programs.derivation.terms import built, constant, gathered
-from runner.programs.derivation.values import DeviceValue, Unmade
 
 _MOVED = {"all-gather": "gathered", "all-to-all": "exchanged", "collective-permute": "permuted"}
 

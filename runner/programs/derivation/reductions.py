@@ -11,13 +11,12 @@ from runner.base.layout import Spec
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.language.operations.row import Reduction
 from runner.graph.term import Term
-from runner.programs.derivation.calls import Argument, Call, is_number, itemsize
+from runner.programs.derivation.calls import Argument, Call, DeviceValue, is_number, itemsize
 from runner.programs.derivation.matrices import aligned
 from runner.programs.derivation.registry import Way, rule_for
 from runner.programs.derivation.rules import Rule, Sent, every
 from runner.programs.derivation.site import Site
 from runner.programs.derivation.terms import built, constant
-from runner.programs.derivation.values import DeviceValue
 
 
 def along(call: Call) -> Rule | None:

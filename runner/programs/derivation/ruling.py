@@ -13,23 +13,12 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation
-from runner.programs.derivation import (
-    defined,
-    indexing,
-    lookups,
-    matrices,
-    reductions,
-    shaping,
-    sliding,
-    updating,
-    windows,
-)
-from runner.programs.derivation.calls import Call, NotStatic, itemsize
+from runner.programs.derivation import defined, indexing, matrices, reductions, shaping, sliding, updating
+from runner.programs.derivation.calls import Call, DeviceValue, NotStatic, itemsize
 from runner.programs.derivation.facts import call_of
 from runner.programs.derivation.registry import WAYS, Write, as_written
 from runner.programs.derivation.rules import Around, PricedAssignment, Question, Rule, cheapest, choices
 from runner.programs.derivation.scopes import Names
-from runner.programs.derivation.values import DeviceValue
 from runner.programs.derivation.work import traffic_of
 
 _Around: TypeAlias = tuple[tuple[Spec, ...], Spec | None, tuple[tuple[int, tuple[str, ...]], ...] | None]
@@ -103,7 +92,7 @@ def _ruled(call: Call) -> Ruled:
 
 
 FILES = (
-    defined, indexing, lookups, matrices, reductions, shaping, sliding, updating, windows,
+    defined, indexing, matrices, reductions, shaping, sliding, updating,
 )  # fmt: skip
 """The modules with rules, whose imports complete the registry."""
 

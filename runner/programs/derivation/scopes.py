@@ -17,9 +17,9 @@ from runner.graph.model import Equation, Graph, Operand, Ref, Repeat, Value, wal
 from runner.graph.spelling import Spelling
 from runner.graph.term import Name, Term
 from runner.graph.term import names as names_in
+from runner.programs.derivation.calls import DeviceValue
 from runner.programs.derivation.statics import Statics
 from runner.programs.derivation.terms import elements_of
-from runner.programs.derivation.values import DeviceValue
 
 
 class NotDerived(Exception):

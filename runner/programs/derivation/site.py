@@ -11,12 +11,11 @@ from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
 from runner.graph.model import Equation, Operand, inside, kind_of, with_parts
 from runner.graph.term import Term, elements, spelled
-from runner.programs.derivation.calls import Call
+from runner.programs.derivation.calls import Call, DeviceValue
 from runner.programs.derivation.laying import Derivative, Layouts
 from runner.programs.derivation.rules import Assignment, Factors, Rule
 from runner.programs.derivation.statics import Statics
 from runner.programs.derivation.terms import arguments, built, constant, gathered, rebuilt
-from runner.programs.derivation.values import DeviceValue
 
 
 @dataclass(frozen=True)

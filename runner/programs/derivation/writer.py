@@ -23,13 +23,12 @@ from runner.graph.sharding import moves
 from runner.graph.source import Source
 from runner.graph.term import Const, Name, Term, calls, children
 from runner.programs.derivation.accumulating import Accumulation, accumulated
-from runner.programs.derivation.calls import is_number, itemsize
+from runner.programs.derivation.calls import DeviceValue, is_number, itemsize
 from runner.programs.derivation.expressions import Expressions, Hints
 from runner.programs.derivation.laying import Layouts, LayoutsState, is_scalar
 from runner.programs.derivation.ruling import Rulings
 from runner.programs.derivation.scopes import Binding, Names, NamesState, NotDerived, Scope
 from runner.programs.derivation.terms import built, gathered
-from runner.programs.derivation.values import DeviceValue
 
 _TRIALS = 24
 """The most layouts of a loop's carry that are tried."""

@@ -16,11 +16,10 @@ from runner.graph.language.operations import OPERATIONS
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.sharding import moves
 from runner.graph.term import Name, elements
-from runner.programs.derivation.calls import NotStatic, itemsize
+from runner.programs.derivation.calls import DeviceValue, NotStatic, itemsize
 from runner.programs.derivation.facts import leaves
 from runner.programs.derivation.ruling import Ruled, Rulings
 from runner.programs.derivation.scopes import Names
-from runner.programs.derivation.values import DeviceValue
 from runner.programs.derivation.work import between, work_of
 from runner.programs.derivation.writer import below
 from runner.programs.planning.model import Layable, Passing, RuledOperation, Tensor, Transfer

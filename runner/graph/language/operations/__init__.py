@@ -2,7 +2,7 @@
 
 To add an operation, add a row to the file of its kind. A row's NumPy counterpart is the oracle: it takes the same
 arguments by the same names, computes floats in float64, and never uses JAX. `tests/test_operations.py` compares every
-row with JAX. `row.py` defines the fields of a row; `arguments.py` has properties of arguments by name.
+row with JAX. `row.py` defines the fields of a row, and has properties of arguments by name.
 """
 
 from __future__ import annotations
@@ -21,8 +21,19 @@ from runner.graph.language.operations import (
     reductions,
     updates,
 )
-from runner.graph.language.operations.arguments import COMPUTATIONS, DIAGONAL, DIMENSIONS, DTYPES, FROM_ZERO, PADDINGS
-from runner.graph.language.operations.row import Decides, Does, Limit, Operation, OverAxes
+from runner.graph.language.operations.row import (
+    COMPUTATIONS,
+    DIAGONAL,
+    DIMENSIONS,
+    DTYPES,
+    FROM_ZERO,
+    PADDINGS,
+    Decides,
+    Does,
+    Limit,
+    Operation,
+    OverAxes,
+)
 from runner.graph.language.operations.updates import OUTSIDE
 
 __all__ = [

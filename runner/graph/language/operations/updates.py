@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runner.graph.language.operations.arguments import AT
 from runner.graph.language.operations.deferred import indexing
-from runner.graph.language.operations.row import Operation, array
+from runner.graph.language.operations.row import AT, Operation, array
 
 OUTSIDE = ("fill", "drop", "clip")
 """The values of the argument `mode`. `promise_in_bounds` is left out: a broken promise has no defined result."""

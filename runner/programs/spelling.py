@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from runner.base.layout import Mesh, Spec
 from runner.experiment.model import Checkpoint
 
-CONSTRAIN, RESHARD = "jax.lax.with_sharding_constraint", "jax.reshard"
-"""JAX's functions that lay a value out."""
+CONSTRAIN, RESHARD, SHARD_MAP = "jax.lax.with_sharding_constraint", "jax.reshard", "jax.shard_map"
+"""JAX's functions that lay a value out, and the one in which a device computes with its part."""
 
 
 def tuple_of(items: list[str]) -> str:

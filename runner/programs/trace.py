@@ -37,7 +37,7 @@ def write(of: Experiment, traced: NamedCode, folder: Path, kept: Mapping[str, Ty
             "    return tuple(jnp.asarray(value)[None] for value in values)",
             "",
             "# The first dimension of every result counts the devices.",
-            "sharded = jax.shard_map(",
+            f"sharded = {spelling.SHARD_MAP}(",
             f"    {names.function},",
             "    mesh=mesh,",
             f"    in_specs={in_specs},",

@@ -19,12 +19,14 @@ devices: Callable[..., list[Any]] = _jax.devices
 local_devices: Callable[..., list[Any]] = _jax.local_devices
 make_mesh: Callable[..., jax.sharding.Mesh] = _jax.make_mesh
 set_mesh: Callable[[jax.sharding.Mesh | None], AbstractContextManager[Any]] = _jax.set_mesh
+enable_x64: Callable[[bool], AbstractContextManager[Any]] = _jax.enable_x64
 default_device: Callable[[Any], AbstractContextManager[Any]] = _jax.default_device
 
 jit: Callable[..., Any] = _jax.jit
 grad: Callable[..., Callable[..., Any]] = _jax.grad
 value_and_grad: Callable[..., Callable[..., tuple[Any, Any]]] = _jax.value_and_grad
 vmap: Callable[..., Callable[..., Any]] = _jax.vmap
+shard_map: Callable[..., Any] = _jax.shard_map
 eval_shape: Callable[..., Any] = _jax.eval_shape
 tree: Any = _jax.tree
 tree_util: Any = _jax.tree_util

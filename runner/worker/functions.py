@@ -215,7 +215,7 @@ class _FunctionReader:
             self._array(name, schema.given(array or {}))
         # Trees may have 64-bit leaves, as if the file declared them.
         wide = any(array["dtype"] in dtypes.WIDE for array in self.arrays.values() if array.get("dtype"))
-        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+        with calls.enable_x64(True) if wide else contextlib.nullcontext():
             changed = self._changed()
             x64 = calls.x64()
         for pattern in self.specs:
@@ -1120,7 +1120,7 @@ class _FunctionReader:
         lines: Mapping[str, Any] = {}
         differing: Mapping[str, frozenset[str]] = {}
         if any(name not in given for name in operands):
-            with jax.enable_x64(experiment.x64):
+            with calls.enable_x64(experiment.x64):
                 if section == "graph":
                     lines = types.whole(experiment.alone("graph"), {})
                 else:

@@ -66,7 +66,7 @@ def unsharded(
             share = _Compiled(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
             own, moved = [[count * _plain(g) for g in share], *own], [arrays, *moved]
         others = list(_with_other_errors(experiment, _gradients(experiment), arrays))
-        with jax.enable_x64(True):
+        with calls.enable_x64(True):
             function = _Compiled(_gradients(experiment, floats))
             wide = [dtypes.dtype(_WIDE[array.dtype]).numpy for array in experiment.arrays]
 
@@ -165,7 +165,7 @@ def _in_float64(
     experiment: Experiment, floats: Mapping[str, Mapping[int, str]], arrays: Sequence[np.ndarray]
 ) -> tuple[float, list[np.ndarray]] | None:
     """The scalar and its gradients by the rules, in float64; None where a function does not take 64-bit floats."""
-    with jax.enable_x64(True):
+    with calls.enable_x64(True):
         operands = [array.astype(dtypes.dtype(_WIDE[str(array.dtype)]).numpy) for array in arrays]
         scalar = _scalar(experiment, floats, rules=True)
         try:

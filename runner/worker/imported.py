@@ -11,12 +11,13 @@ import jax
 
 from runner.experiment.imported import Imported, Imports
 from runner.graph.source import Frame
+from runner.worker import calls
 
 
 def called(imports: Imports, name: str, arguments: Mapping[str, Any], *, x64: bool | None = None) -> Any:
     """Call the function; `arguments`: by the names of its parameters; `x64`: with 64 bits, unlike in programs."""
     text = imports.functions[name].text({parameter: parameter for parameter in arguments})
-    with jax.enable_x64(imports.x64 if x64 is None else x64):
+    with calls.enable_x64(imports.x64 if x64 is None else x64):
         return _function(imports.preamble, tuple(arguments), text)(**arguments)
 
 

@@ -186,7 +186,7 @@ def _on_devices(
 
     A mesh that is set around the user's call is another one, with devices.
     """
-    mapped = jax.shard_map(
+    mapped = calls.shard_map(
         shard,
         mesh=None if mesh is None else abstract_mesh(mesh),
         in_specs=jax.sharding.PartitionSpec(),

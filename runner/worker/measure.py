@@ -30,7 +30,6 @@ from runner.link.measures import MeasuredRun, MeasuringRequest
 from runner.worker import calls
 
 _lax, _numpy = cast("Any", jax.lax), cast("Any", jnp)
-_shard_map: Callable[..., Any] = cast("Any", jax).shard_map
 
 _WARM = 2
 """Runs that are not counted."""
@@ -74,7 +73,9 @@ def measures(wanted: MeasuringRequest) -> Iterator[MeasuredRun]:
         elements = max(count * count, size // 4 // (count * count) * count * count)
         local = elements // count if collective == "all-gather" else elements
         function = calls.jit(
-            _shard_map(_COLLECTIVES[collective](count), mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+            calls.shard_map(
+                _COLLECTIVES[collective](count), mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False
+            )
         )
         operand = _placed(mesh, P("x"), (local * count,), jnp.float32)
         seconds = _time(function, operand, wanted.runs)

@@ -68,7 +68,7 @@ def measured(function: Any, operands: Sequence[Any]) -> Parted:
         return flat.compare(dict(zip(flat.kept(), arrays, strict=True)), bodies)
 
     values, outputs = _jax.jit(evaluated)(tuple(operands))
-    with _jax.enable_x64(True):
+    with calls.enable_x64(True):
         wide = widening.Widening()
         bodies = {single.results: body for single in singles if (body := _widened(wide, single)) is not None}
         measures: dict[tuple[int, ...], Any] = _jax.jit(compared)(values)
@@ -132,7 +132,7 @@ class _Single:
 
     def error(self, values: Mapping[int, Any], body: Any, offset: Callable[[int], Any] = lambda _: 0) -> Any:
         """The largest error of its results on this device, the largest element, and what moved operands change."""
-        with _jax.enable_x64(True):
+        with calls.enable_x64(True):
             wide = self.evaluate({number: _wide(values[number]) for number in self.operands}, body)
             moved = [
                 self.evaluate(
@@ -235,7 +235,7 @@ class _Region:
 
     def _mapped(self, device: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         params = self.equation.params
-        return _jax.shard_map(
+        return calls.shard_map(
             device,
             mesh=params["mesh"],
             in_specs=in_specs,

@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-import jax
-
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.language.lines import expressions
@@ -102,7 +100,7 @@ def take(experiment: Experiment, program: Program, module: ModuleType, arrays: P
     in_float64, wide = module.widened(prepared.function, prepared.operands, **exact)
     compiled, kept = shared.of_lowered(in_float64.lowered(*wide), device_ids)
     compiled_at = time.perf_counter()
-    with jax.enable_x64(True):
+    with calls.enable_x64(True):
         outputs = calls.block_until_ready(compiled(*wide))
     described = leave(experiment, program, outputs, arrays)
     timing = Timing(place_s=None, compile_s=compiled_at - start, run_s=None, shared=kept)

@@ -289,7 +289,7 @@ def _over_devices(
     experiment: Experiment, shard: Callable[..., Any], arrays: Iterable[Array], out_specs: Any
 ) -> Callable[..., Any]:
     """A function of the blocks of `arrays` under the `shard_map` of the per-device code."""
-    return jax.shard_map(
+    return calls.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh),
         in_specs=tuple(partition(experiment.block(a.layout).spec) for a in arrays),

@@ -298,7 +298,7 @@ class Walker:
             finally:
                 self._numbered, self.experiment, self._in_region = outer, experiment, nested
 
-        mapped = jax.shard_map(
+        mapped = calls.shard_map(
             shard,
             mesh=None if nested or self._section == "per_device" else self.devices(experiment.mesh),
             axis_names=set(region.manual),

@@ -39,9 +39,9 @@ from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import located
 from runner.experiment.reader import read
 from runner.experiment.written import BOTH, WrittenLine, all_names, is_choice, spread, targets
-from runner.graph.language import python_source
+from runner.graph.language import python, python_source
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
-from runner.graph.language.python_source import OwnCall, PythonCall
+from runner.graph.language.python import OwnCall, PythonCall
 from runner.graph.language.syntax import SyntaxFault, parse
 from runner.graph.sharding.repairs import Repair
 from runner.graph.source import SECTIONS, Section
@@ -527,7 +527,7 @@ class _FunctionReader:
         Each name has the call that replaces the one that is written, the tree of its results, and the written call.
         """
         try:
-            text, calls = python_source.taken_out(value, self.modules.objects, self.calling)
+            text, calls = python.taken_out(value, self.modules.objects, self.calling)
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, value, fault)) from None
         self._refuse_handed(text, key, value)
@@ -537,7 +537,7 @@ class _FunctionReader:
             if isinstance(call, OwnCall):
                 written, tree = self._specialised(section, call, results, key, line)
             else:
-                filled = python_source.read(call.filled(self.statics)) if self.statics else call
+                filled = python.read(call.filled(self.statics)) if self.statics else call
                 written, tree = self._called(section, filled, key, line)
             results[place] = written, tree, call.text
         return text, results
@@ -549,7 +549,7 @@ class _FunctionReader:
             if len(tree.leaves) != 1:
                 message = f"{call} gives {len(tree.leaves)} arrays; give it a line of its own"
                 raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
-        return python_source.filled(text, {place: results[place][0] for place in read})
+        return python.filled(text, {place: results[place][0] for place in read})
 
     # Functions of the experiment that call Python.
 
@@ -580,7 +580,7 @@ class _FunctionReader:
                 arguments |= dict(zip(trees[parameter.name].leaves, of.leaves, strict=True))
                 continue
             arguments[parameter.name] = self._filled(text, results, key, call.text)
-            value = python_source.filled(text, self.statics)
+            value = python.filled(text, self.statics)
             if self._is_static(value):
                 statics[parameter.name] = value
         self.local = frozenset(function.own | {*arguments})
@@ -743,9 +743,7 @@ class _FunctionReader:
         if is_mapping(value):
             for name, part in value.items():
                 self._refuse_inside(part, (*key, name))
-        elif isinstance(value, str) and (
-            calls := python_source.taken_out(value, self.modules.objects, self.calling)[1]
-        ):
+        elif isinstance(value, str) and (calls := python.taken_out(value, self.modules.objects, self.calling)[1]):
             first = next(iter(calls.values()))
             where = "a line of a section, or of the body of a repeat"
             message = f"{first.function} cannot be called here; call it in {where}"
@@ -1145,7 +1143,7 @@ class _FunctionReader:
         if not isinstance(text, str):
             raise invalid(key, f"{text!r} is not a call of a function, such as llama.init(key(0), B)")
         try:
-            return python_source.read(text)
+            return python.read(text)
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, text, fault)) from None
 
@@ -1315,7 +1313,7 @@ def _calling(functions: Mapping[str, DefinedFunction], imports: Collection[str])
         if is_mapping(value):
             return any(calls_in(part, names) for part in value.values())
         try:
-            return isinstance(value, str) and bool(python_source.taken_out(value, imports, names)[1])
+            return isinstance(value, str) and bool(python.taken_out(value, imports, names)[1])
         except SyntaxFault:
             # The line is reported where it is read.
             return True

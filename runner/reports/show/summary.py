@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from runner.link.events import Devices
-from runner.reports.record import measures
+from runner.reports.record import outcome
 from runner.reports.record.model import Record
 from runner.reports.show.status import FAULTS
 
@@ -32,7 +32,7 @@ def faults(record: Record) -> list[Fault]:
     if record.error and record.programs:
         ended.append(Fault(record.status, "the run", "ended early", record.error))
     return ended + [
-        Fault(check.status, name, FAULTS[check.status], next(iter(check.lines()), measures.NO_REASON))
+        Fault(check.status, name, FAULTS[check.status], next(iter(check.lines()), outcome.NO_REASON))
         for name, check in record.checks.named()
         if check.status in FAULTS
     ]

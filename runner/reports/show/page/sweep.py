@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from runner.reports.record import measures
+from runner.reports.record import measures, outcome
 from runner.reports.record.folders import Command
 from runner.reports.record.measures import Row
 from runner.reports.show.page import answers, chart, drawing, heat
@@ -245,12 +245,12 @@ def _failures(sweep: MeasuredSweep) -> Part | None:
     reasons: dict[tuple[str, str], list[Row]] = {}
     for row in sweep.rows:
         if row.status not in measures.DONE:
-            reasons.setdefault((row.status, without_sizes(row.error or measures.NO_REASON)), []).append(row)
+            reasons.setdefault((row.status, without_sizes(row.error or outcome.NO_REASON)), []).append(row)
     if not reasons:
         return None
     inside: list[Inside] = []
     for (status, _), rows in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        texts = list(dict.fromkeys(row.error or measures.NO_REASON for row in rows))
+        texts = list(dict.fromkeys(row.error or outcome.NO_REASON for row in rows))
         several = ", whose sizes differ" if len(texts) > 1 else ""
         links = [tag("li", answers.link(sweep, [row])) for row in rows[:_LISTED]]
         if len(rows) > _LISTED:

@@ -11,7 +11,8 @@ import yaml
 
 from tests.test_plan import planned
 
-PLANS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("parallelism.yaml").read_text(encoding="utf-8"))
+TEXT = Path(__file__).with_name("parallelism.yaml").read_text(encoding="utf-8")
+PLANS: dict[str, Any] = yaml.safe_load(TEXT)
 
 
 def config(written: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +52,11 @@ def test_a_plan_has_the_name_of_what_it_is(name: str) -> None:
         assert sentences == plan["names"]
     assert set(plan.get("has", ())) <= set(sentences)
     assert not [word for word in plan.get("without", ()) for sentence in sentences if word in sentence]
+
+
+def test_no_plan_in_the_file_hides_another_of_its_name() -> None:
+    """YAML keeps the last of equal keys."""
+    assert re.findall(r"^(\S.*):$", TEXT, re.MULTILINE) == list(PLANS)
 
 
 def test_a_plan_gives_layouts_to_lines_in_loops_and_to_arrays_as_lines_read_them() -> None:

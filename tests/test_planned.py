@@ -150,13 +150,14 @@ def test_the_held_layout_of_an_operation_decides_that_of_its_weight(tmp_path: Pa
     assert best.in_specs[0]["up"] == P(None, "model")
 
 
-def _of_stated(function: Any, kind: AxisType, spec: P, folder: Path) -> Plan:
+def _of_stated(function: Any, kind: AxisType, spec: P, folder: Path, candidates: int = 1) -> Plan:
     """The plan of a function that states a layout itself, on axes of a kind."""
     mesh = jax.sharding.AbstractMesh(tuple(MESH.values()), tuple(MESH), axis_types=(kind,) * 2)
     with jax.sharding.use_abstract_mesh(mesh):
         return runner.plan(
-            functools.partial(function, spec=spec), (planned_step.shapes(), X), folder=folder / "run", quiet=True
-        )
+            functools.partial(function, spec=spec), (planned_step.shapes(), X), folder=folder / "run", quiet=True,
+            candidates=candidates,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
@@ -166,6 +167,12 @@ def test_the_layouts_that_a_function_states_are_kept(kind: AxisType, tmp_path: P
     assert over_rows.in_specs[0]["up"] == P()
     program = "explicit" if kind is AxisType.Explicit else "auto"
     assert over_rows.compiled[program].status == "passed"
+
+
+@pytest.mark.parametrize("axis", MESH)
+def test_the_layout_that_a_lookup_states_is_kept(axis: str, tmp_path: Path) -> None:
+    """The data are sharded over the axis that the lookup's rows are, of two axes that are alike."""
+    assert _of_stated(planned_step.looked_up, AxisType.Explicit, P(axis), tmp_path, candidates=0).in_specs[1] == P(axis)
 
 
 def test_a_plan_that_the_types_refuse_says_where(tmp_path: Path) -> None:

@@ -126,12 +126,12 @@ def of_finished(
     planning, best = finished.planning, finished.best
     specs = _Specs(finished)
     plan, labels = planning.plan, planning.labels
-    text = captured(lambda: showing.show(plan, labels, planning.request))
+    text = captured(lambda: showing.show(plan, labels, planning.request, str))
     compiled = {each.program: each for tried in finished.own for each in tried.programs if tried.candidate == best}
     worse = planning.request.memory is None and _is_worse(compiled, plan.least)
     if finished.own:
         programs = _EXPLICIT if planning.experiment.programs == (Program.EXPLICIT,) else _PROGRAMS
-        text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own))}{programs}\n"
+        text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own, str))}{programs}\n"
         text += f"{_WORSE}\n" if worse else ""
     if finished.unverified is not None:
         text = f"{text.rstrip()}\n\n{finished.unverified}\n"

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
@@ -370,6 +370,9 @@ def stated_spec(equation: Any) -> Any:
     sharding = equation.params.get(_STATING[name]) if name in _STATING else None
     if sharding is None or (name in _CALLED_FOR and not _is_called_for(equation.source_info, _CALLED_FOR[name])):
         return None
+    if name == "reshard" and not any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types):
+        # So JAX enters what it computes on Auto axes; the `reshard` that leaves it has the layout that was stated.
+        return None
     return getattr(sharding, "spec", None)
 
 
@@ -381,15 +384,15 @@ _STATING = {
 }
 """The parameters in which JAX keeps the layout that a call states, by primitive."""
 
-_CALLED_FOR = {"reshard": "reshard", "sharding_constraint": "with_sharding_constraint"}
-"""The functions that users call for a primitive which JAX also adds."""
+_CALLED_FOR = {"reshard": ("reshard", "_IndexUpdateRef.get"), "sharding_constraint": ("with_sharding_constraint",)}
+"""The functions that users call for a primitive which JAX also adds; `x.at[…].get` adds it for its `out_sharding`."""
 
 
-def _is_called_for(source: Any, function: str) -> bool:
-    """Whether an equation comes from a call of a function of JAX's in the user's code."""
+def _is_called_for(source: Any, functions: Collection[str]) -> bool:
+    """Whether an equation comes from a call of one of some functions of JAX's in the user's code."""
     frames: list[Any] = source.traceback.frames if source.traceback else []
     calls = itertools.pairwise(frames)
-    return any(inner.function_name == function and is_own(caller.file_name) for inner, caller in calls)
+    return any(inner.function_name in functions and is_own(caller.file_name) for inner, caller in calls)
 
 
 _PARALLEL = os.path.join("jax", "_src", "lax", "parallel.py")

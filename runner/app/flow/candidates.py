@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from runner.app.flow.filled_layouts import Planning
 from runner.app.flow.planning import Tried, exceeds
+from runner.base.layout import Spec
 from runner.base.words import bytes_text
 from runner.experiment import remat
 from runner.reports.show.console import say_all
@@ -17,10 +18,10 @@ _LINES = 4
 """The most layouts of lines that are shown below a candidate; the table of the plan, its page and its file have all."""
 
 
-def show(planning: Planning, tried: Sequence[Tried]) -> None:
-    """Print a table of the candidates of a plan as compiled."""
+def show(planning: Planning, tried: Sequence[Tried], spelled: Callable[[Spec], str] = Spec.yaml) -> None:
+    """Print a table of the candidates of a plan as compiled, with layouts in YAML syntax or spelled otherwise."""
     least = planning.plan.least
-    layouts = differing([layout_texts(each.candidate.layouts) for each in tried], planning.labels, _LINES)
+    layouts = differing([layout_texts(each.candidate.layouts, spelled) for each in tried], planning.labels, _LINES)
     saves = [_saves(each, planning) for each in tried]
     parts = zip(layouts, tried, saves, strict=True)
     layouts = [" ".join(filter(None, (text, each.written, mine))) for text, each, mine in parts]

@@ -27,6 +27,9 @@ _ROUNDS = 24
 _IDLE = 6
 """The number of higher prices after which no choice that needs less is expected."""
 
+_FIRST = 16.0
+"""What the cost of the best choice is divided by for the first price of the whole limit, and how much prices rise."""
+
 _CONVERGED = 1e-3
 """The relative distance of a bound from the highest that prices can prove at which the search for prices ends."""
 
@@ -104,7 +107,8 @@ class _Search:
         network = self._network
         if prices is not None:
             network = network.plus(self._memory.priced(prices / self._limit))
-        solution = self._solver.solved(network, min(self._until, now + max(1.0, share * (self._until - now))))
+        until = min(self._until, now + max(1.0, share * (self._until - now)))
+        solution = self._solver.solved(network, until, thorough=prices is None)
         spent = 0.0 if prices is None else float(prices.sum())
         if solution.bound - spent > self._bound:
             self._bound, self._spent, self.priced = solution.bound - spent, spent, network
@@ -141,18 +145,20 @@ class _Search:
         """Raise the prices where choices need most, until one is within the limit or none needs less."""
         cost = self._met[0].solution.cost
         self._most = max(abs(cost), 1e-3 * self._network.largest, 1e-12)
+        price = self._most / _FIRST
         steps = [int(self._met[0].profile.argmax())]
         idle, least = 0, self._met[0].needed
         while not self._ended and self._best is None and idle < _IDLE:
             prices = np.zeros_like(self._met[0].profile)
-            prices[steps] = self._most / len(steps)
+            prices[steps] = price / len(steps)
             met = self.at(prices, 0.25)
             peak = int(met.profile.argmax())
             idle, least = (0, met.needed) if met.needed < least else (idle + 1, least)
             if met.needed > self._limit and peak not in steps:
                 steps.append(peak)
             elif self._best is None:
-                self._most *= 16
+                price *= _FIRST
+                self._most = max(self._most, price)
 
     def improve_prices(self) -> None:
         """Move the prices to those of the highest bound."""

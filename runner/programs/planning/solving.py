@@ -145,8 +145,11 @@ class Solver:
         self._starts: weakref.WeakKeyDictionary[Network, _Start] = weakref.WeakKeyDictionary()
         """The first message passing in each network that still exists."""
 
-    def solved(self, network: Network, until: float) -> Solution:
-        """The best choice found until the clock reaches `until`."""
+    def solved(self, network: Network, until: float, *, thorough: bool = True) -> Solution:
+        """The best choice found until the clock reaches `until`.
+
+        `thorough`: whether all is tried to close the gap; otherwise what is found near the first messages is taken.
+        """
         if self._quick:
             exact = elimination.eliminated(network)
             return Solution(exact.choice, exact.cost, exact.cost, _ELIMINATED, exact.largest)
@@ -155,7 +158,11 @@ class Solver:
         if messages is None:
             messages = self._messages = Messages(less.network.pairs, [len(costs) for costs in less.network.alone])
         start = self._starts[network] = _Start(less, messages.passed(less.network, _SWEEPS, until))
-        best = _improved(less.network, messages, start.passed, replace(best, choice=less.part(best.choice)), until)
+        best = replace(best, choice=less.part(best.choice))
+        if thorough:
+            best = _improved(less.network, messages, start.passed, best, until)
+        else:
+            best = _narrowed(less.network, start.passed, _joined(best, start.passed), until)
         self._known = less.whole(best.choice)
         return replace(best, choice=self._known)
 
@@ -211,11 +218,16 @@ def _near(network: Network, passed: Passed, best: Solution, variables: Collectio
     """The values of the best choice, those closest to the bound, and a few more of `variables`."""
     closest = _closest(network, passed, best, 2 * best.cost - passed.bound, _BESIDE)
     kept = closest or [np.array([number]) for number in best.choice]
+    wider: dict[int, Numbers] = {}
     for variable in variables:
         lower = np.where(np.isfinite(network.alone[variable]), passed.lower[variable], np.inf)
-        few = np.argsort(lower, kind="stable")[:_FEW]
-        wider = [np.union1d(mine, few) if at == variable else mine for at, mine in enumerate(kept)]
-        kept = wider if _fits(network, wider, elimination.LARGEST) else kept
+        wider[variable] = np.union1d(kept[variable], np.argsort(lower, kind="stable")[:_FEW])
+    every = [wider.get(at, mine) for at, mine in enumerate(kept)]
+    if _fits(network, every, elimination.LARGEST):
+        return every
+    for variable, few in wider.items():
+        more = [few if at == variable else mine for at, mine in enumerate(kept)]
+        kept = more if _fits(network, more, elimination.LARGEST) else kept
     return kept
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,9 +59,9 @@ class LineCosts(NamedTuple):
     b: float
 
 
-def layout_texts(layouts: Mapping[str, Spec]) -> dict[str, str]:
-    """Return layouts in YAML syntax, by key."""
-    return {key: spec.yaml() for key, spec in layouts.items()}
+def layout_texts(layouts: Mapping[str, Spec], spelled: Callable[[Spec], str] = Spec.yaml) -> dict[str, str]:
+    """Return layouts in YAML syntax, or spelled otherwise, by key."""
+    return {key: spelled(spec) for key, spec in layouts.items()}
 
 
 def front_texts(plan: SavedPlan) -> list[str]:

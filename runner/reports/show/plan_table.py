@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from runner.base.grouping import by_key
+from runner.base.layout import Spec
 from runner.base.words import bytes_text, listed
 from runner.experiment import remat
 from runner.experiment.open_layouts import PlanRequest
@@ -30,18 +31,20 @@ def optimality(plan: LayoutPlan) -> str:
     return f"by the model no plan costs less than {best}; this one costs {amount(plan.best.cost, plan.least)}"
 
 
-def show(plan: LayoutPlan, labels: Mapping[str, str], request: PlanRequest) -> None:
-    """Print a plan."""
+def show(
+    plan: LayoutPlan, labels: Mapping[str, str], request: PlanRequest, spelled: Callable[[Spec], str] = Spec.yaml
+) -> None:
+    """Print a plan, its layouts in YAML syntax or spelled otherwise."""
     for line in figures(plan, request):
         tell(line)
     print()
-    show_table(layouts(plan, labels))
+    show_table(layouts(plan, labels, spelled))
     if any(alternative.since == NOT_EXAMINED for alternative in plan.alternatives):
         say(NOT_EXAMINED)
     print()
     if plan.front:
         kinds = (plan.least, *request.beside)
-        texts = differing([layout_texts(candidate.layouts) for candidate in plan.front], labels)
+        texts = differing([layout_texts(candidate.layouts, spelled) for candidate in plan.front], labels)
         rows = [
             (*(amount(candidate.costs[kind], kind) for kind in kinds), text)
             for candidate, text in zip(plan.front, texts, strict=True)
@@ -91,10 +94,11 @@ def figures(plan: LayoutPlan, request: PlanRequest) -> Iterator[str]:
         yield f"  not known: {note}" if "does not say" in note else f"  {note}"
 
 
-def layouts(plan: LayoutPlan, labels: Mapping[str, str]) -> Table[str]:
+def layouts(plan: LayoutPlan, labels: Mapping[str, str], spelled: Callable[[Spec], str] = Spec.yaml) -> Table[str]:
     """Return the table of layouts: arrays, lines and outputs with the same layout, next best and reason in one row."""
     groups = by_key(
-        ((each.key.partition(".")[0], *_cells(each, plan)), short(each.key, labels)) for each in plan.alternatives
+        ((each.key.partition(".")[0], *_cells(each, plan, spelled)), short(each.key, labels))
+        for each in plan.alternatives
     )
     rows = [
         (f"{_SECTIONS.get(section, '')}{', '.join(_numbered(folded(names))).lstrip('/')}", layout, following, since)
@@ -118,10 +122,10 @@ _SECTIONS = {"outputs": "output ", "constraints": "line "}
 """What stands before names that are not of arrays."""
 
 
-def _cells(each: Alternative, plan: LayoutPlan) -> tuple[str, str, str]:
+def _cells(each: Alternative, plan: LayoutPlan, spelled: Callable[[Spec], str]) -> tuple[str, str, str]:
     more = f" +{amount(each.more, plan.least)}" if each.more else ""
-    following = "" if each.next is None else each.next.yaml() + more
-    return each.spec.yaml(), following, "" if each.since == NOT_EXAMINED else each.since
+    following = "" if each.next is None else spelled(each.next) + more
+    return spelled(each.spec), following, "" if each.since == NOT_EXAMINED else each.since
 
 
 def list_text(shape: Sequence[int]) -> str:

@@ -839,3 +839,8 @@ def test_a_sweep_writes_the_pages_of_its_points_and_one_that_links_to_them(tmp_p
     texts = [Page((tmp_path / str(number) / report.PAGE).read_text("utf-8")).text for number in (0, 1)]
     assert texts[0].startswith("case3_allreduce: passed ")
     assert texts[1].startswith("case3_allreduce: invalid ")
+
+
+def test_a_sentence_keeps_a_number_with_its_unit_and_a_command_is_as_it_is_typed() -> None:
+    sentence = tag("p", "the most 24.6 kB, in ", tag("code", "plan.memory=16 GB"))
+    assert sentence == "<p>the most 24.6\u00a0kB, in <code>plan.memory=16 GB</code></p>"

@@ -89,12 +89,13 @@ def wrapped(line: str, width: int, indent: str | None = None, *, breaking: bool 
     if indent is None:
         indent = line[: len(line) - len(line.lstrip())] + "  "
     parts = textwrap.wrap(
-        _unbroken(line), width, subsequent_indent=indent, break_long_words=breaking, break_on_hyphens=False
+        unbroken(line), width, subsequent_indent=indent, break_long_words=breaking, break_on_hyphens=False
     )
     return [part.replace(_UNBROKEN, " ") for part in parts] or [""]
 
 
-def _unbroken(line: str) -> str:
+def unbroken(line: str) -> str:
+    """Return a line in which each shape, layout and number with its unit is one word."""
     return _WHOLE.sub(lambda part: part[0].replace(" ", _UNBROKEN), line)
 
 
@@ -191,7 +192,7 @@ def _least(head: Sequence[str], rows: Sequence[Sequence[_Styled]]) -> list[int]:
     """Return the minimum width of each column: words and narrow cells stay whole."""
     widths: list[int] = []
     for k, name in enumerate(head):
-        words = [len(word) for row in rows for word in _unbroken(row[k][0]).split(" ")]
+        words = [len(word) for row in rows for word in unbroken(row[k][0]).split(" ")]
         cells = [min(len(row[k][0]), _NARROW) for row in rows]
         widths.append(max([*map(len, name.split()), *words, *cells], default=0))
     return widths

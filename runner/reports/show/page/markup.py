@@ -16,7 +16,7 @@ from runner.base.lazy import dataclass
 from runner.base.printable import escape, json_text
 from runner.base.untyped import is_sequence
 from runner.reports.show.status import look, style_sheet
-from runner.reports.show.table import StatusCell, Table
+from runner.reports.show.table import StatusCell, Table, unbroken
 
 
 class Markup(str):
@@ -30,6 +30,9 @@ Inside: TypeAlias = "str | Iterable[Inside] | None"
 
 _EMPTY = frozenset({"br", "input", "link", "meta"})
 
+_SENTENCES = frozenset({"p", "li", "dd"})
+"""The elements in whose text no number is parted from its unit. Cells are searched, and code is copied, as it is."""
+
 
 def tag(name: str, /, *inside: Inside, **attributes: str | bool | float | None) -> Markup:
     """Return an element. `class_` and `for_` are the attributes without the underscore, `data_d` is `data-d`.
@@ -39,7 +42,8 @@ def tag(name: str, /, *inside: Inside, **attributes: str | bool | float | None) 
     written = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _EMPTY:
         return Markup(f"<{name}{written}>")
-    return Markup(f"<{name}{written}>{joined(inside)}</{name}>")
+    parts = [unbroken(each) if type(each) is str else each for each in inside] if name in _SENTENCES else inside
+    return Markup(f"<{name}{written}>{joined(parts)}</{name}>")
 
 
 def joined(inside: Inside) -> Markup:

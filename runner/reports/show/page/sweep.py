@@ -262,21 +262,23 @@ def _failures(sweep: MeasuredSweep) -> Part | None:
 
 def _table(sweep: MeasuredSweep) -> Part:
     experiments = len({row.experiment for row in sweep.rows}) > 1
+    names = {row.program for row in sweep.rows}
+    alone = next(iter(names)) if len(names) == 1 else None
     head: list[str] = ["point", *(["experiment"] if experiments else []), *map(breakable, sweep.keys)]
-    head += ["program", "status", "collectives"]
+    head += [*([] if alone else ["program"]), "status", "collectives"]
     head += [measures.worded(name, sweep.rows) for name in sweep.measures]
     numbers = len(head) - len(sweep.measures)
-    rows = [_row(sweep, row, experiments=experiments) for row in sweep.rows]
+    rows = [_row(sweep, row, experiments=experiments, programs=not alone) for row in sweep.rows]
     field = tag("input", type="search", id="rows-filter", autocomplete="off", spellcheck="false")
     count = tag("span", f"{len(sweep.rows)} of {len(sweep.rows)} rows", id="rows-count", role="status", class_="told")
     narrowing = tag("p", tag("label", "Show rows with ", field), " ", count, hidden=True)
     shown = Table(head, rows, frozenset(range(numbers, numbers + len(sweep.measures))))
-    caption = "A row for each program of each point; per device"
+    caption = f"A row for each {f'point, of program {alone}' if alone else 'program of each point'}; per device"
     whole = table(caption, shown, kind="sortable", id="rows", marks=[_id(row) for row in sweep.rows])
     return Part("table", "Every point", [narrowing, whole])
 
 
-def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool) -> list[StatusCell | Number | Inside]:
+def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool, programs: bool) -> list[StatusCell | Number | Inside]:
     point = sweep.points[row.point]
     name: Inside = point.name if point.link is None else tag("a", point.name, href=point.link)
     if row.same_as is not None:
@@ -286,7 +288,7 @@ def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool) -> list[StatusCel
         name,
         *([row.experiment or "–"] if experiments else []),
         *(value or _blank("not overridden") for value in row.keys.values()),
-        row.program or _blank("it ended before any program"),
+        *([row.program or _blank("it ended before any program")] if programs else []),
         _status(row),
         moved(row) if row.collectives is not None else _blank(sweep.lacking(row, "bytes_sent"), moved(row)),
         *(

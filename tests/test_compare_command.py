@@ -82,8 +82,8 @@ def test_times_rounding_estimates_and_versions_are_notes_not_differences(
     assert printed(capsys, "a", "b", status=0) == [
         "case: the same",
         "  (jax 0.10.2 → 0.12.0.1, jaxlib 0.10.2 → 0.12.0.1, python 3.11.7 → 3.12.1)",
-        "  (shard_map: compile 2 × the time, 50 → 100 ms, run 1.5 × the time, 0.2 → 0.3 ms, 80 flops → 160 flops, "
-        "largest error 0 → 1e-07)",
+        "  (shard_map: compile 2 × the time, 50 → 100 ms, run 1.5 × the time, 0.2 → 0.3 ms, "
+        "computes 80 flops → 160 flops, largest error 0 → 1e-07)",
     ]
 
 

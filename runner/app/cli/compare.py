@@ -404,7 +404,7 @@ def _times(old: CompiledProgram, new: CompiledProgram) -> list[str]:
 
 def _estimates(old: CompiledProgram, new: CompiledProgram) -> list[str]:
     was, now = (side.cost.flops if side.cost else None for side in (old, new))
-    return [f"{flops_text(was)} → {flops_text(now)}"] if was and now and was != now else []
+    return [f"computes {flops_text(was)} → {flops_text(now)}"] if was and now and was != now else []
 
 
 def _rounding(old: CompiledProgram, new: CompiledProgram) -> list[str]:

@@ -33,7 +33,7 @@ from runner.checks.oversights import overlooking
 from runner.checks.recognised import Recognising
 from runner.checks.reference import PerDevice, interpret
 from runner.checks.reference.arithmetic import Arithmetic
-from runner.checks.reference.rerun import Exhausted, Rerun, Work
+from runner.checks.reference.rerun import Exhausted, Rerun, Work, same_values
 from runner.checks.slips import changing, removing
 from runner.checks.together import together
 from runner.experiment.data import Arrays
@@ -392,9 +392,10 @@ _REMOVED = 32
 """The largest number of parts that are left out of an edited program, to see whether they have an effect there."""
 
 _MOST_IDLE = 1
-"""The largest number of lines that an unlikely edit may leave without an effect, and none that scales.
+"""The largest number of lines that an unlikely edit may leave without an effect, and no factor of 1.
 
-A softmax is the same whatever it is shifted by; a factor is only without an effect where the edit made it 1.
+A softmax is the same whatever it is shifted by, and a norm's direction whatever it is scaled by. A factor that the edit
+made 1 is another matter.
 """
 
 _SPECULATIVE = 3.75
@@ -546,7 +547,7 @@ class Trial:
         ):
             return math.inf
         lines = {self._removals[number].place for number in idle}
-        scales = any(self._removals[number].kind == "factor" for number in idle)
+        scales = any(self._is_one(edit, self._removals[number]) for number in idle)
         unlikely = edit.rank >= _SPECULATIVE and (scales or len(lines) > _MOST_IDLE)
         return math.inf if unlikely else gone.penalty
 
@@ -640,10 +641,26 @@ class Trial:
         return Edits(self.suspect.experiment, self.suspect.section)
 
     def _is_idle(self, edit: Edit, removal: Edit) -> bool:
-        """Whether the edited suspect still computes the graph without a part."""
+        """Whether the edited suspect computes the same without a part, as exactly as the unedited one has to.
+
+        What a tolerance hides, as the epsilon under a root, has an effect.
+        """
         self._work.add(_OF_A_TRIAL)
-        case = self._cases[0]
-        return self._computes(case, case.values["graph"], edit, removal)
+        results = self._context.experiment.results
+        suspect = self._cases[0].suspect
+        try:
+            before, after = (suspect.changed(self._changed.of(*edits), results) for edits in ((edit,), (edit, removal)))
+        except MISFITS:
+            return False
+        return same_values([*before.values()], [*after.values()])
+
+    def _is_one(self, edit: Edit, removal: Edit) -> bool:
+        """Whether a factor that may be left out of the edited suspect changes nothing of its own line either."""
+        if removal.kind != "factor":
+            return False
+        suspect = self._cases[0].suspect
+        before, after = (suspect.executed_in(self._changed.of(*edits)) for edits in ((edit,), (edit, removal)))
+        return all(same_values(before.get(line, ()), after.get(line, ())) for line in removal.changed.lines)
 
     def _is_idle_unedited(self, number: int) -> bool:
         """Whether the suspect as it is computes the same without the part of a removal."""

@@ -7,7 +7,7 @@ objects has its value at once: whatever is not downstream of a change, in every 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -270,8 +270,7 @@ class Rerun:
         ran = self._run(graph, copies=False)
         values = ran.named({name: graph.names[name] for name in keep})
         before = [*self._joined, *(self.values[name] for name in values)]
-        after = [*ran.joined, *values.values()]
-        return len(before) == len(after) and all(map(_same, before, after))
+        return same_values(before, [*ran.joined, *values.values()])
 
     def _run(
         self,
@@ -303,8 +302,12 @@ _CLOSE = 1e-9
 """How far values that are the same may be apart by rounding, relative to the larger one."""
 
 
+def same_values(before: Sequence[PerDevice], after: Sequence[PerDevice]) -> bool:
+    """Whether each device has the same values."""
+    return len(before) == len(after) and all(map(_same, before, after))
+
+
 def _same(before: PerDevice, after: PerDevice) -> bool:
-    """Whether each device has the same value."""
     return len(before) == len(after) and all(
         np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=_CLOSE, atol=_CLOSE, equal_nan=True)
         for a, b in zip(before, after, strict=True)

@@ -835,6 +835,17 @@ def test_a_while_with_a_constant_trip_count_has_no_condition_in_its_lines() -> N
     assert "where" not in str(texts(lines))
 
 
+def test_each_step_of_an_unrolled_loop_is_a_line() -> None:
+    def running(x: Any) -> Any:
+        total = jnp.zeros(4)
+        for row in range(3):
+            total = total * 0.5 + x[row]
+        return total
+
+    lines = texts(jaxprs.read(running, operands(((3, 4),))).lines).values()
+    assert [text.count("0.5") for text in lines if "0.5" in text] == [1, 1, 1], lines
+
+
 def test_an_unread_value_has_no_line() -> None:
     def called(x: Any) -> Any:
         jnp.linalg.eigh(x)

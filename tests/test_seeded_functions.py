@@ -21,6 +21,8 @@ NAMED = [
     ("solvers", "router", 0), ("models", "sharded_adagrad", 0), ("sciences", "v_trace", 0),
     ("heldout", "allgather_matmul", 1), ("blocks", "masked_loss", 1),
     ("practice", "low_rank", 1), ("practice", "advantages", 0), ("practice", "contrastive", 0),
+    ("blocks", "clipped_gradient", 1), ("solvers", "triplet", 0), ("assorted", "microbatched", 0),
+    ("assorted", "striped", 2),
 ]  # fmt: skip
 """Functions of the families of `benchmarks.mistakes`, and the numbers of their mistakes."""
 

@@ -32,7 +32,7 @@ from runner.reports.record.verdicts import ValueVerdict
 
 FAMILIES = (
     "rings", "attention", "training", "jitted", "global_view", "shards", "layers", "blocks", "models", "mixed",
-    "signals", "parallel", "steps", "styles", "solvers", "heldout", "sciences", "practice",
+    "signals", "parallel", "steps", "styles", "solvers", "heldout", "sciences", "practice", "assorted",
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from runner.checks.reference import PerDevice, interpret
 from runner.checks.reference.arithmetic import Arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work, same_values
 from runner.checks.slips import changing, removing
+from runner.checks.steps import in_steps
 from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
@@ -332,7 +333,7 @@ def _proposed(suspect: Suspect, reference: Experiment) -> list[Edit]:
     # A mistake in a line of indices is less likely, and a collective around one may mend the result by accident.
     counting = indices(suspect.experiment, suspect.section)
     put_back = (edit for edit in inserting(edits) if not _around_index(edit, counting))
-    proposed = [*changing(edits), *overlooking(edits), *computed(edits), *together(edits), *put_back]
+    proposed = [*changing(edits), *overlooking(edits), *computed(edits), *together(edits), *in_steps(edits), *put_back]
     ranked = [
         replace(edit, rank=edit.rank + _INDICES * (edit.line in counting and edit.kind != "offset"))
         for edit in proposed

@@ -410,16 +410,32 @@ class Edits:
     def _key(self, site: EditSite) -> Key:
         return site.places[0].line.written(self.section)[0]
 
-    def stepped(self, loop: RepeatLines, by: int) -> Edit:
-        """The section in which a repeat takes `by` more steps."""
+    @property
+    def unrolled(self) -> Iterator[Sequence[EditSite]]:
+        """The sites of each line of Python in the order in which it ran again and again."""
+        return (group for group in self._copies.groups if group[0].frame is not None)
+
+    def firsts(self, loop: RepeatLines, kind: str) -> list[EditSite | None]:
+        """The lines that give a repeat its carries, or what it is over; None for what no line gives."""
+        sites = {site.label: site for site in self.sites if site.path[:-1] == loop.line.loops}
+        starts = loop.firsts(Spelling.of(self._graph))
+        return [sites.get(name_of(first.term) or "") for line, first in starts if line.first == kind]
+
+    def stepped(self, loop: RepeatLines, by: int, terms: Sequence[tuple[EditSite, Term]] = ()) -> Edit:
+        """The section in which a repeat takes `by` more steps, with other terms at the lines that say so."""
         steps, name = loop.form.counted + by, str(loop.line)
         often = replace(loop, form=replace(loop.form, steps=steps)).often
         what = "one step short" if by > 0 else "one step long"
         frame = self.experiment.given_frames[self.section].get(name)
         mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {often} it equals the graph"
         key = (*loop.line.written(self.section)[0], "repeat")
-        change = Change((), ((loop.line, steps),), ((key, lambda: steps),), lambda: loop.often, lambda: often)
-        return Edit(name, frame, "loop", 1.0, lambda: mend, lambda: change, self)
+
+        def change() -> Change:
+            of_terms = self._changed(terms, lambda: loop.often, lambda: often)
+            in_file = ((key, lambda: steps), *of_terms.in_file)
+            return replace(of_terms, steps=((loop.line, steps),), in_file=in_file)
+
+        return Edit(name, frame, "loop", 1.0, lambda: mend, change, self)
 
     def position(self, line: str) -> int:
         """The position of a line, or of the outermost repeat around it, among those of the section."""
@@ -432,15 +448,15 @@ def _in_file(site: EditSite, term: Term) -> str:
 
 
 class Copies:
-    """The sites of a section, and which of them are alike but for names and numbers."""
+    """The sites of a section, and which of them are alike but for names and numbers: `groups`, each in its order."""
 
     def __init__(self, sites: Sequence[EditSite]) -> None:
         groups: dict[tuple[object, ...], list[EditSite]] = {}
         for site in sites:
             groups.setdefault((site.frame, site.path[:-1], form(site.term)), []).append(site)
-        self._groups = [*groups.values()]
+        self.groups = [*groups.values()]
         self._index = {
-            (site.path[:-1], site.label): (group, number) for group in self._groups for number, site in enumerate(group)
+            (site.path[:-1], site.label): (group, number) for group in self.groups for number, site in enumerate(group)
         }
 
     def together(self, *, alike: bool) -> Iterator[EditSite]:
@@ -448,7 +464,7 @@ class Copies:
 
         With `alike` lines of a file that have one form also are one, besides each of them.
         """
-        for group in self._groups:
+        for group in self.groups:
             if len(group) == 1 or group[0].frame is None:
                 yield from group
                 if alike and len(group) > 1 and _counts(group[0].term):
@@ -489,7 +505,7 @@ class Copies:
     @property
     def last_steps(self) -> Iterator[EditSite]:
         """The last site of each that are alike, as the steps of a loop that is unrolled are."""
-        return (group[-1] for group in self._groups if len(group) >= _STEPS)
+        return (group[-1] for group in self.groups if len(group) >= _STEPS)
 
     def following(self, site: EditSite) -> Term | None:
         """The term of one more step after the last of a site's copies, in the terms of what there is.

@@ -25,7 +25,9 @@ from runner.graph.term import (
     Name,
     Slice,
     Term,
+    calls,
     children,
+    elements,
     mapped,
     names,
     substituted,
@@ -66,6 +68,7 @@ def overlooking(edits: Edits) -> Iterator[Edit]:
             yield from _operations(proposal, reference)
             yield from _operands(proposal)
             yield from _exchanges(proposal)
+            yield from _orders(proposal)
             yield from _around_sums(proposal)
             yield from _masks(proposal, reference)
         for part, value in _activated(site.term):
@@ -315,6 +318,41 @@ def _shifted(window: Slice[Term]) -> Iterator[Slice[Term]]:
             return
 
 
+def _orders(part: _Proposal) -> Iterator[Edit]:
+    """The dimensions in another order, of what is reshaped or exchanged between devices, and of a transpose."""
+    row = called(part.term)
+    if not isinstance(part.term, Apply) or row is None or not part.term.operands:
+        return
+    operand = part.term.operands[0]
+    order = elements(part.term.operands[1]) if calls(part.term, ("transpose",)) and part.term.operands[1:] else None
+    if order is not None and len(order) <= _ORDERED:
+        for others in itertools.permutations(order):
+            new = with_argument(part.term, 1, Group(others))
+            if others != tuple(order):
+                yield part.edit(part.term, new, "order", "has the wrong order of dimensions", 5.0)
+    sizes = elements(part.term.operands[1]) if calls(part.term, ("reshape", "broadcast_to")) else None
+    if sizes is not None and sizes.count(Const(1)) == 1:
+        rest = [size for size in sizes if size != Const(1)]
+        for at in range(len(sizes)):
+            new = Apply("reshape", (operand, Group((*rest[:at], Const(1), *rest[at:]))))
+            if elements(new.operands[1]) != sizes:
+                yield part.edit(part.term, new, "order", "has its new dimension in the wrong place", 4.5)
+    exchanges = row.over is not None and row.over.does == "exchange"
+    if not (exchanges or calls(part.term, ("reshape",))) or calls(operand, ("transpose", "reshape")):
+        return
+    for axes in itertools.combinations(map(Const, range(_ORDERED)), 2):
+        new = Apply("swapaxes", (operand, *axes))
+        also = (
+            [(operand, new)] if not exchanges else [(operand, new), (part.term, Apply("swapaxes", (part.term, *axes)))]
+        )
+        for old, swapped in also:
+            yield part.edit(old, swapped, "order", "has the wrong order of dimensions", 4.5)
+
+
+_ORDERED = 4
+"""The largest number of dimensions whose order is changed."""
+
+
 def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
     """An operation of one array for another, or one too many; a reduction of another kind."""
     term = part.term
@@ -337,6 +375,10 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
     for name in reference.unary:
         for bare in (*whole, *taken) if not is_unary(term) else ():
             yield part.edit(bare, Apply(name, (bare,)), "operation", f"is without {name}", 4.75)
+    for activation in reference.activations:
+        for bare in (*whole, *taken) if form(activation) not in map(form, within(part.site.term)) else ():
+            new = substituted(activation, lambda _, value=bare: value)
+            yield part.edit(bare, new, "operation", "is without a function that the reference has", 4.75)
     if term.spelled == "operator" and len(term.operands) == 2:
         for name in _CONFUSED.get(term.operation, ()):
             for new in (operator(name, *term.operands), *_binding(name, *term.operands)):

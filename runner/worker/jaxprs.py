@@ -58,7 +58,7 @@ from runner.worker.primitives.random_bits import wrapped
 from runner.worker.primitives.reading import expression
 from runner.worker.primitives.shaping import transposed
 from runner.worker.setting import without
-from runner.worker.spelled import SourceOf, is_derivative, spelled
+from runner.worker.spelled import SourceOf, is_derivative, position, spelled
 from runner.worker.systems import system
 from runner.worker.trips import steps
 from runner.worker.versions import (
@@ -418,7 +418,9 @@ class _Body:
         # JAX may have cached the trace of a library's function at a call elsewhere.
         own = self.outermost or _defined(jaxpr) is not None
         sources: Mapping[Any, SourceOf] = spelled(equations, read) if own and not self.derivative else {}
-        for equation, frame in zip(equations, frames, strict=True):
+        # The positions of the equations in the terms that are inlined.
+        inlined: dict[Any, frozenset[tuple[Any, str]]] = {}
+        for equation, frame, operands in zip(equations, frames, read, strict=True):
             self.frame = self._in_map(equation, frame) or self.frame
             self.path = self._called(_path(equation)) or self.path
             self.constants.note(equation)
@@ -432,6 +434,11 @@ class _Body:
                 inline = single and not added and reads[variable] == 1 and at is not None and frames[at] == frame
                 inline = inline and at is not None and equations[at].primitive.name not in _HAS_BODY
                 inline = inline and is_within(term, _LONGEST)
+                if inline and at is not None:
+                    # A loop that Python unrolls runs a line again: each step is written by itself.
+                    of_term = frozenset((position(equation),)).union(*(inlined.get(v, ()) for v in operands))
+                    inline = position(equations[at]) not in of_term
+                    inlined |= {variable: of_term} if inline else {}
                 short = isinstance(term, Name | Const)
                 known = self.known[variable] = term if inline or short else self.named(term, self._wish(equation))
                 if isinstance(known, Name) and self._counts(equation):

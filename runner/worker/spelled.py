@@ -50,6 +50,11 @@ def spelled(equations: Sequence[Any], read: Sequence[Collection[Any]]) -> Mappin
     return sources
 
 
+def position(equation: Any) -> tuple[Any, str]:
+    """Where an equation is in Python, down to a library's own code: equal ones are of one expression that ran again."""
+    return equation.source_info.traceback, equation.primitive.name
+
+
 def is_derivative(equation: Any) -> bool:
     """Whether an equation may be of a derivative: it has the place of what is differentiated, `cos(x)` of `sin(x)`."""
     stack = str(equation.source_info.name_stack)

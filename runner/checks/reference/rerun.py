@@ -88,6 +88,8 @@ class _Remembering(Interpreter):
     """The first values of lines and of their parts, in the order of running, if they are recorded."""
     ran: dict[int, list[PerDevice]] = field(default_factory=dict[int, list[PerDevice]])
     """Those of each equation, and one more where there are more than are recorded."""
+    counted: set[int] = field(default_factory=set[int])
+    """The numbers of the values that are computed of no array: they may have another length, as what a loop is over."""
     joined: list[PerDevice] = field(default_factory=list[PerDevice])
     """What the devices had where the results of a region were joined, in the order of running."""
 
@@ -145,12 +147,18 @@ class _Remembering(Interpreter):
                 executed.append(value)
             if len(ran := self.ran.setdefault(result.number, [])) <= _RECORDED:
                 ran.append(value)
+        if self.counted.issuperset(equation.reads):
+            self.counted.add(result.number)
         if equation.source.whole:
             # A line may give a tuple, which has no shape.
             shape = getattr(value[0], "shape", ())
             if self.kept.filling:
                 self.kept.shapes[result.number] = shape
-            elif self.shaped and self.kept.shapes.get(result.number, shape) != shape:
+            elif (
+                self.shaped
+                and result.number not in self.counted
+                and self.kept.shapes.get(result.number, shape) != shape
+            ):
                 raise ValueError(f"{equation.source.line} has another shape than before")
 
     def _counter(self, step: int, *, unroll: bool) -> PerDevice:

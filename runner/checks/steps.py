@@ -1,0 +1,117 @@
+"""The edits of a section for the mistakes that people make in the steps of loops.
+
+A scan over `arange(n)` that is a step short or long, and a value that a loop reads in each step as it was before the
+first, where the loop permutes another: `return lax.ppermute(k, "x", ring), v`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from runner.checks.edits import Edit, Edits, EditSite
+from runner.graph.language.lines import RepeatLines
+from runner.graph.language.parts import called, operator, parts, with_argument
+from runner.graph.term import Apply, Const, Name, Term, mapped, names, substituted
+
+_STEPS = 8
+"""The largest number of steps for which what each of them reads is written out."""
+
+_READ = 8
+"""The largest number of values of which one may lack its permutation."""
+
+
+def in_steps(edits: Edits) -> Iterator[Edit]:
+    """The edits of loops."""
+    for loop in edits.loops:
+        yield from _longer(edits, loop)
+        if loop.index and loop.form.steps is not None and loop.form.steps <= _STEPS:
+            inside = [site for site in edits.sites if site.path[:-1] == (*loop.line.loops, loop.name)]
+            yield from _unmoved(edits, loop, loop.form.steps, inside)
+    unrolled = [steps for steps in edits.unrolled if len(steps) > 1]
+    for moving in unrolled:
+        for call in _permutes(moving[0].term):
+            yield from _unmoved_unrolled(edits, moving, call, unrolled)
+
+
+def _longer(edits: Edits, loop: RepeatLines) -> Iterator[Edit]:
+    """A loop over the numbers of its steps with one more or less: `scan(step, start, jnp.arange(n + devices - 1))`."""
+    steps = loop.form.steps
+    lines = edits.firsts(loop, "over")
+    if not lines or steps is None or any(site is None or site.frame is None for site in lines):
+        return
+    for by in (1, -1):
+        terms = [(site, _counting(site.term, steps, steps + by)) for site in lines if site is not None]
+        if steps + by > 0 and all(term != site.term for site, term in terms):
+            yield edits.stepped(loop, by, terms)
+
+
+def _counting(term: Term, now: int, wanted: int) -> Term:
+    """A term in which what counts to a number counts to another."""
+
+    def counting(part: Term) -> Term:
+        row = called(part)
+        if isinstance(part, Apply) and row is not None and row.counts:
+            at = [*row.signature.parameters].index(row.counts)
+            if at < len(part.operands) and part.operands[at] == Const(now):
+                return with_argument(part, at, Const(wanted))
+        return mapped(part, counting)
+
+    return counting(term)
+
+
+def _permutes(term: Term) -> Iterator[Apply]:
+    """The permutations of values in a term."""
+    for part in parts(term):
+        row = called(part)
+        moves = row is not None and row.over is not None and row.over.does == "permute"
+        if moves and isinstance(part, Apply) and isinstance(part.operands[0], Name):
+            yield part
+
+
+def _unmoved(edits: Edits, loop: RepeatLines, steps: int, inside: Sequence[EditSite]) -> Iterator[Edit]:
+    """A value from around a loop, in each step as if it had been permuted with another."""
+    own = {*loop.bound, *(site.label for site in inside)}
+    read = dict.fromkeys(name for site in inside for name in names(site.term) if name not in own)
+    for moving in inside:
+        for call, name in itertools.product(_permutes(moving.term), [*read][:_READ]):
+            moved: Term = Name(name)
+            stepped = moved
+            for step in range(1, steps):
+                moved = with_argument(call, 0, moved)
+                stepped = Apply("where", (operator("equal", Name(loop.index), Const(step)), moved, stepped))
+            terms = [(site, substituted(site.term, {name: stepped}.get)) for site in inside]
+            yield from _permuted(edits, moving, call, Name(name), terms)
+
+
+def _unmoved_unrolled(
+    edits: Edits, moving: Sequence[EditSite], call: Apply, unrolled: Sequence[Sequence[EditSite]]
+) -> Iterator[Edit]:
+    """The same where Python runs the steps of a loop one by one."""
+    steps = [each for each in unrolled if len(each) <= _STEPS and 0 <= len(each) - len(moving) <= 1]
+    common = dict.fromkeys(
+        name for each in steps for name in names(each[0].term) if all(name in names(site.term) for site in each)
+    )
+    for name in [*common][:_READ]:
+        terms = list[tuple[EditSite, Term]]()
+        for each in steps:
+            moved: Term = Name(name)
+            for site in each if all(name in names(site.term) for site in each) else ():
+                terms.append((site, substituted(site.term, {name: moved}.get)))
+                moved = with_argument(call, 0, moved)
+        yield from _permuted(edits, moving[0], call, Name(name), terms)
+
+
+def _permuted(
+    edits: Edits, moving: EditSite, call: Apply, value: Name, terms: Sequence[tuple[EditSite, Term]]
+) -> Iterator[Edit]:
+    def message() -> str:
+        beside = moving.text(call.operands[0])
+        return (
+            f"{moving.named}: {moving.text(value)} is not permuted from step to step, as {beside} is: with "
+            f"{moving.text(with_argument(call, 0, value))} it equals the graph"
+        )
+
+    changed = [(site, term) for site, term in terms if term != site.term]
+    if changed and moving.frame is not None:
+        yield edits.of_terms(changed, moving.frame, "unmoved", message, 2.0)

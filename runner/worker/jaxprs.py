@@ -517,10 +517,17 @@ class _Body:
             jaxpr, _ = opened(equation.params[_BODIES.get(name, "jaxpr")])
             if name == "shard_map" and self.reader.unread:
                 return [v for v in operands if isinstance(v, Var)]
-            inputs = self.live(jaxpr, tuple(v in needed for v in equation.outvars)).inputs
+            inputs = self._inputs(equation, jaxpr, tuple(v in needed for v in equation.outvars))
             last = operands[len(operands) - len(inputs) :]
             operands = [v for v, kept in zip(last, inputs, strict=True) if kept]
         return [v for v in operands if isinstance(v, Var)]
+
+    def _inputs(self, equation: Any, jaxpr: Any, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
+        """The inputs of a body that are read; of a user's scan all slices, if values that nothing reads are too."""
+        inputs = self.live(jaxpr, wanted).inputs
+        if equation.primitive.name != "scan" or not self.reader.unread or _defined(jaxpr) is None:
+            return inputs
+        return tuple(kept or at >= sum(scan_counts(equation.params)) for at, kept in enumerate(inputs))
 
     def _operands(self, equation: Any) -> list[Any]:
         """The operands of a linear solve: the matrix, or else the solver's operands; and the right-hand side."""
@@ -879,13 +886,13 @@ class _Body:
             empty = (built("zeros({s}, {t})", s=tuple(v.aval.shape), t=str(v.aval.dtype)) for v in equation.outvars)
             return [*map(self.term, equation.invars[same : same + count]), *list(empty)[count:]]
         ended = (*(True for _ in range(count)), *wanted[count:])
-        live = self.live(jaxpr, ended)
+        live = self._inputs(equation, jaxpr, ended)
         loop, index = self.reader.fresh(self._loop_name("scan")), self.reader.fresh("step")
         inside = self._in_loop(equation)
         inside.know(jaxpr.constvars, closed.consts)
         carry: dict[str, Term] = {}
         over: dict[str, Term] = {}
-        inputs = zip(jaxpr.invars, equation.invars, _parameters(jaxpr), live.inputs, strict=True)
+        inputs = zip(jaxpr.invars, equation.invars, _parameters(jaxpr), live, strict=True)
         for at, (variable, operand, wish, kept) in enumerate(inputs):
             if same <= at < same + count:
                 name = self.reader.parameter(wish, "carry")

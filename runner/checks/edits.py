@@ -21,7 +21,7 @@ from runner.experiment.model import Experiment, Section
 from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.graph.language.lines import RepeatLines, called, expressions, line_of, lines, parts, repeat
 from runner.graph.language.printing import text
-from runner.graph.language.python_source import passed_by_rules, passed_on
+from runner.graph.language.python_source import differentiated, passed_by_rules, passed_on
 from runner.graph.language.syntax import Expression
 from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, walk
 from runner.graph.source import Frame, FunctionCall, Line, Source
@@ -54,6 +54,9 @@ _MOST_PERIODIC = 8
 
 _MOST_PARTS = 200
 """The largest number of parts of a value that is written out."""
+
+_OF_DERIVATIVES = ("put back", "constant", "number", "scale", "collective")
+"""The kinds of edits of a backward pass that people make in the line which takes the derivative."""
 
 _OF_SEVERAL = ("window", "number")
 """The kinds of edits by which a line takes another of several values."""
@@ -349,9 +352,15 @@ class Edits:
         """The section with `new` in the place of `old`, in the site and in its copies."""
         rank += site.penalty + 0.25 * (len(site.path) > 1)
         message = site.of_call(old, message)
+        frame = site.frame
+        if frame is not None and frame.derivative and kind in _OF_DERIVATIVES:
+            # No line has what is left out of a backward pass that JAX makes: people write it where they take it.
+            frame = differentiated(frame) or frame
         if kind in _OF_SEVERAL and site.frame is not None and gives_several(site.frame):
             message = partial(self._or_in_reader, site, message)
-        return Edit(site.name, site.frame, kind, rank, message, lambda: self._change(site, old, new), self)
+        if frame is not None and frame != site.frame:
+            message = partial(_of_derivative, frame, message)
+        return Edit(site.name, frame, kind, rank, message, lambda: self._change(site, old, new), self)
 
     def of_terms(
         self,
@@ -440,6 +449,14 @@ class Edits:
     def position(self, line: str) -> int:
         """The position of a line, or of the outermost repeat around it, among those of the section."""
         return self._positions[line.partition(".")[0]]
+
+
+def _of_derivative(frame: Frame, message: Callable[[], str]) -> str:
+    """A message on the backward pass of a line, which is as likely to be about the line that takes the derivative."""
+    passed = passed_on(frame)
+    return (
+        f"{frame} takes{'' if passed is None else f', or {passed} passes on,'} a derivative that is wrong: {message()}"
+    )
 
 
 def _in_file(site: EditSite, term: Term) -> str:

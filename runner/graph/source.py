@@ -47,6 +47,7 @@ class Frame:
     - `path`: the places of the calls, outermost first, that tell what the line computes from what it computes in other
       calls; `call`: the text of the first.
     - `mapped`: whether a value there lacks a dimension that `jax.vmap` adds.
+    - `derivative`: whether it is of the backward pass, of which the line has the forward pass.
     """
 
     file: str
@@ -56,6 +57,7 @@ class Frame:
     path: tuple[str, ...] = field(default=(), compare=False)
     call: str = field(default="", compare=False)
     mapped: bool = field(default=False, compare=False)
+    derivative: bool = field(default=False, compare=False)
 
     @property
     def place(self) -> str:

@@ -1296,7 +1296,8 @@ def _frame(equation: Any) -> Frame | None:
     if frame is None:
         return None
     caller = str(_line_of_file(*frame.callers[0])) if frame.callers else ""
-    return replace(_line_of_file(frame.file, frame.line), caller=caller)
+    derivative = is_derivative(equation) and "transpose(" in str(equation.source_info.name_stack)
+    return replace(_line_of_file(frame.file, frame.line), caller=caller, derivative=derivative)
 
 
 def _path(equation: Any) -> tuple[Location, ...]:

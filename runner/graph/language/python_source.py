@@ -301,6 +301,24 @@ def passed_by_rules(frame: Frame) -> Iterator[Frame]:
                 yield frame_of(frame.file, node.lineno)
 
 
+_DERIVATIVES = {"grad", "value_and_grad", "vjp", "linearize", "jacrev"}
+"""The names of JAX's functions that differentiate the function which they are given first."""
+
+
+def differentiated(frame: Frame) -> Frame | None:
+    """The line that takes the derivative of a function in which a line is."""
+    around = functions_at(frame.file, frame.line)
+    for function, scope in zip(around, (*around[1:], _tree(frame.file)), strict=True):
+        for node in ast.walk(scope):
+            match node:
+                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[ast.Name(id=of), *_]):
+                    if name in _DERIVATIVES and of == function.name:
+                        return frame_of(frame.file, node.lineno)
+                case _:
+                    pass
+    return None
+
+
 @functools.lru_cache(maxsize=64)
 def _backward_rules(file: str) -> Mapping[str, ast.FunctionDef]:
     """The functions of a file that are the backward rules of others, by the names of these."""

@@ -133,7 +133,8 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     ]
     # What mends a function elsewhere than where it parts from its reference may make up for a mistake.
     of_edits = {frame for mend in search.mends for frame in (mend.frame, *trial.frames(mend))}
-    if mends and (parting is None or not of_edits.isdisjoint(parting.frames)):
+    vague = search.recognised and parting is not None and len(parting.places) > _NAMED
+    if mends and (parting is None or vague or not of_edits.isdisjoint(parting.frames)):
         return [who, mends[0], *(f"or {other}" for other in mends[1:])]
     none = search.nothing("the function", "it equal its reference")
     if parting is None or len(mends) + len(parting.places) > _NAMED or search.lines > len(mends):
@@ -182,11 +183,13 @@ class _Search:
 
     - `mends`: the likeliest edits that mend the program, each of another line; none where those of too many lines do.
     - `lines`: the number of lines of which an edit mends it; `within`: what it says of its end, if not all were tried.
+    - `recognised`: whether each of them gives the function values that the reference has, besides the results.
     """
 
     mends: Sequence[Edit]
     lines: int
     within: str = ""
+    recognised: bool = False
 
     def nothing(self, program: str, result: str) -> str:
         """The sentence for a search that names no line."""
@@ -252,7 +255,7 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
     also_likely = (mend for mend in doubtful if mend.score < lowest + beside and mend.edit.place not in places)
     likeliest += [*{mend.edit.place: mend for mend in also_likely}.values()] if likeliest else []
     named = [mend.edit for mend in likeliest] if len(likeliest) <= _NAMED else []
-    return _Search(named, len(likeliest), ended)
+    return _Search(named, len(likeliest), ended, all(mend.unlike < 0.0 for mend in likeliest))
 
 
 _ANYWHERE = ("put back", "constant", "number")
@@ -831,9 +834,26 @@ def moved(experiment: Experiment, arrays: Arrays, seed: int, names: Collection[s
         if array.name in names and not dtypes.dtype(array.dtype).exact and {*np.unique(value)} != {0, 1}:
             factor = rng.uniform(0.5, 1.5, value.shape)
             wide = np.complex128 if dtypes.dtype(array.dtype).kind == "complex" else np.float64
-            value = (value.astype(wide) * factor).astype(value.dtype)
+            value = _alike(value, value.astype(wide) * factor).astype(value.dtype)
         changed[array.name] = value
     return changed
+
+
+def _alike(value: np.ndarray, scaled: np.ndarray) -> np.ndarray:
+    """A scaled array that is symmetric, in order or of sums of 1 if the other is: what reads it may rely on that."""
+    if value.ndim > 1 and value.shape[-1] == value.shape[-2] and np.array_equal(value, value.swapaxes(-1, -2)):
+        scaled = (scaled + scaled.swapaxes(-1, -2)) / 2
+    if value.ndim and value.shape[-1] > 1 and value.dtype.kind == "f":
+        if (np.diff(value, axis=-1) >= 0).all():
+            scaled = np.sort(scaled, axis=-1)
+        for axis in (-1, None):
+            if np.allclose(value.sum(axis=axis), 1.0, rtol=0.0, atol=_SUMS) and (value >= 0).all():
+                return scaled / scaled.sum(axis=axis, keepdims=True)
+    return scaled
+
+
+_SUMS = 1e-5
+"""How far from 1 the sums of shares may be."""
 
 
 _MANY = 4

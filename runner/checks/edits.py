@@ -26,7 +26,7 @@ from runner.graph.language.syntax import Expression
 from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, walk
 from runner.graph.source import Frame, FunctionCall, Line, Source
 from runner.graph.spelling import Spelling
-from runner.graph.term import Apply, Const, Name, Term, children, mapped, name_of, substituted, swapped, within
+from runner.graph.term import Apply, Const, Name, Term, children, mapped, name_of, names, substituted, swapped, within
 
 _SLICES = ("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim")
 
@@ -326,11 +326,11 @@ class Edits:
     def read(self) -> frozenset[str]:
         """The names on which the results depend."""
         needed, reads = {*self.experiment.results}, dict[str, set[str]]()
-        for name, names in _reads(self._graph, Spelling.of(self._graph)):
+        for name, read_names in _reads(self._graph, Spelling.of(self._graph)):
             if name is None:
-                needed.update(names)
+                needed.update(read_names)
             else:
-                reads.setdefault(name, set()).update(names)
+                reads.setdefault(name, set()).update(read_names)
         following = [*needed]
         while following:
             new = reads.get(following.pop(), set[str]()) - needed
@@ -476,6 +476,18 @@ class Copies:
             (site.path[:-1], site.label): (group, number) for group in self.groups for number, site in enumerate(group)
         }
 
+    @cached_property
+    def _roles(self) -> dict[tuple[tuple[str, ...], str], tuple[tuple[str, ...], int]]:
+        """What the copies of a line read at one place, by each of them, with its number: `v`, `v_2` and `v_3`."""
+        roles: dict[tuple[tuple[str, ...], str], tuple[tuple[str, ...], int]] = {}
+        for group in self.groups:
+            read = zip(*(names(site.term) for site in group), strict=True) if len(group) > 1 else ()
+            for role in read:
+                if len({*role}) == len(role):
+                    for number, name in enumerate(role):
+                        roles.setdefault((group[0].path[:-1], name), (role, number))
+        return roles
+
     def together(self, *, alike: bool) -> Iterator[EditSite]:
         """The sites, of which those of one line of Python are one, and stand alone only if they are few.
 
@@ -573,10 +585,13 @@ class Copies:
         if known is None:
             return name
         group, number = known
-        at = number + theirs[1] - mine[1]
-        if len(group) == 1:
-            return name
-        return group[at].label if 0 <= at < len(group) else None
+        values, by = [each.label for each in group], theirs[1] - mine[1]
+        # A value that comes before the first step, or of the last, is read by a step as those of the others are.
+        role, place = self._roles.get((site.path[:-1], name), ((name,), 0))
+        for series, at in ((values, number + by), (role, place + by)):
+            if len(series) > 1 and 0 <= at < len(series):
+                return series[at]
+        return name if len(group) == 1 else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ from runner.graph.language.printing import text
 from runner.graph.language.python_source import given_as_it_is
 from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
-from runner.graph.term import Apply, Const, Group, Name, Term, children, heads, names, swapped, within
+from runner.graph.term import Apply, Const, Group, Name, Term, children, heads, names, substituted, swapped, within
 
 
 def inserting(edits: Edits) -> Iterator[Edit]:
@@ -102,15 +102,17 @@ def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
     reduced_later = any(
         is_reduction(part) and part.operands[0] == Name(name) for edited in edits.sites for part in parts(edited.term)
     )
+    addends = [operand for part in parts(term) if _adds(part) for operand in children(part)]
     collected = [inner for part in parts(term) if is_collective(part) for inner in _scaled(part.operands[0])]
     for part in parts(term):
         whole, line = part is term, named_by(part, site)
         is_line = line is not part
         meant = _meant(line)
         named = _is_value(part) and part.name not in edits.experiment.dims
-        if not (whole or meant or named):
+        adds = any(part is addend for addend in addends) and isinstance(part, Apply)
+        if not (whole or meant or named or adds):
             continue
-        for new, collective, does, over in _wrapped(edits, part, meant, whole=whole):
+        for new, collective, does, over in _wrapped(edits, part, meant, whole=whole or adds):
             if site.frame is not None and not _keeps_shape(new, does):
                 continue
             if meant in ("pmax", "pmin") and does in ("sum", "mean"):
@@ -296,6 +298,15 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
             yield _put_back(edits, site, part, operator("multiply", Name(name), part), "scale", Name(name), 3.25)
     for name in unread.at(site):
         yield _put_back(edits, site, term, operator("add", Name(name), term), "term", Name(name), 0.8)
+        # What is done to another value is done to this one too: `g[0] + error[0]`.
+        for other in dict.fromkeys(names(term)) if not isinstance(term, Name) else ():
+            beside = substituted(term, {other: Name(name)}.get)
+            for operation, what, rank in (
+                ("add", "term", 1.0),
+                ("subtract", "term", 1.25),
+                ("multiply", "scale", 1.75),
+            ):
+                yield _put_back(edits, site, term, operator(operation, term, beside), what, beside, rank)
         # A shape times an array would be another shape.
         for part in (each for each in parts(term) if not isinstance(each, Group)):
             for factor in (Name(name), Apply("expand_dims", (Name(name), Const(-1)))):

@@ -208,6 +208,9 @@ def _numbers(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
                     for value in reference.literals:
                         if isinstance(value.value, float) and value != side:
                             yield part.edit(side, value, "number", "is the wrong number", 3.5)
+        case Apply(operands=(Const() as side,)) if is_unary(part.term) and _is_number(side):
+            for value, rank in _scales(part, side, reference).items():
+                yield part.edit(side, value, "number", "is the wrong number", rank)
         case Apply(operation=name, operands=operands, spelled="call") if name in ("maximum", "minimum", "power"):
             for side in operands:
                 if isinstance(side, Const) and _is_number(side):

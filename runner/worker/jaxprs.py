@@ -499,6 +499,10 @@ class _Body:
                     unread.update(equation.outvars)
                     needed.update(equation.outvars)
                 if not needed.isdisjoint(equation.outvars):
+                    if shown and equation.primitive.name not in _HAS_BODY:
+                        # One of several results, as of a `top_k`, may be forgotten.
+                        unread.update(v for v in equation.outvars if v not in needed and type(v) is Var)
+                        needed.update(equation.outvars)
                     equations.append(equation)
                     needed.update(self._read(equation, needed))
             inputs = tuple(v in needed for v in jaxpr.invars)

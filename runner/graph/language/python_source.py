@@ -160,11 +160,18 @@ def passed_on(frame: Frame) -> Frame | None:
 
 
 def given_as_it_is(frame: Frame, name: str) -> Frame | None:
-    """The statement of the function of a line that gives a name the value of another one as it is: `top = new`."""
+    """The statement of the function of a line that gives a name the value of another one as it is: `top = new`.
+
+    A step of a loop may read the value by another name than that by which the step before gave it: `last, v = v, new`.
+    """
     function = function_at(frame.file, frame.line)
     statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)] if function else []
-    giving = (node for node in statements if name in assigned(node) and _passed(node) and node.lineno != frame.line)
-    return next((frame_of(frame.file, node.lineno) for node in giving), None)
+    read = _names_read(_statement_at(statements, frame.line))
+    for node in statements:
+        passed, given = _passed(node), {*assigned(node)}
+        if node.lineno != frame.line and passed and (name in given or (name in passed and not read.isdisjoint(given))):
+            return frame_of(frame.file, node.lineno)
+    return None
 
 
 def passing_to(frame: Frame) -> Iterator[Frame]:

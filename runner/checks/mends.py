@@ -79,7 +79,11 @@ class _Unread:
             if site.label not in read:
                 lines.setdefault(site.path[:-1], set()).add(site.label)
         given = {name for site in every for name in site.given}
-        return cls({path: frozenset(labels) for path, labels in lines.items()}, frozenset(given - read))
+        # What a loop carries is read after it, but perhaps by none of its steps.
+        named = {name for site in every for name in names(site.term)}
+        carried = {name for loop in edits.loops if loop.form.region is None for name in loop.carry}
+        arrays = frozenset((given - read) | (given & carried - named))
+        return cls({path: frozenset(labels) for path, labels in lines.items()}, arrays)
 
     def at(self, site: EditSite) -> frozenset[str]:
         """Those that stand before a site."""

@@ -11,9 +11,13 @@ from functools import partial
 from runner.checks.edits import Edit, Edits, EditSite
 from runner.checks.oversights import OF_BLOCK
 from runner.graph.language.lines import parts
+from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.python_source import Given, reading
 from runner.graph.model import literal
-from runner.graph.term import Const, Term, children, mapped, operates
+from runner.graph.term import Apply, Const, Term, children, mapped, operates
+
+_OF_ALL = 2.0
+"""The rank of a number of all devices in the place of that of one."""
 
 _OTHER = 3.25
 """The rank of any other number."""
@@ -42,12 +46,17 @@ def _read(site: EditSite, traced: set[tuple[str, int]]) -> Iterator[tuple[Given,
     if not numbers:
         return
     read = reading(site.frame)
+    bounds = {number for part in parts(site.term) if _compares(part) for number in _operands(part)}
     for given in read.given:
-        if computes(given, traced):
+        if given.passes or computes(given, traced):
             continue
         for number in numbers:
-            if number not in (0.0, 1.0) and number not in read.spelled:
+            if number not in (0.0, 1.0, *read.spelled) or (number == 1.0 and number in bounds - {*read.spelled}):
                 yield given, number
+
+
+def _compares(part: Term) -> bool:
+    return isinstance(part, Apply) and part.operation in COMPARISONS
 
 
 def computes(given: Given, traced: set[tuple[str, int]]) -> bool:
@@ -69,7 +78,7 @@ def _number(term: Term) -> float | None:
 def _meant(number: float, lengths: frozenset[int], counts: Sequence[int]) -> Mapping[float, float]:
     """The numbers that may be meant by one, with their ranks."""
     block = number in lengths
-    ranks = {number * count: OF_BLOCK if block else _OTHER for count in counts}
+    ranks = {number * count: OF_BLOCK if block else _OF_ALL for count in counts}
     for other in (*(number / count for count in counts), *((number + by for by in (1, -1)) if block else ())):
         ranks.setdefault(other, _OTHER)
     return ranks

@@ -253,10 +253,18 @@ def _passed(node: ast.stmt) -> set[str]:
     """The names whose values a statement passes on as they are."""
     match node:
         case ast.Assign(value=value) | ast.Return(value=value):
-            parts = value.elts if isinstance(value, ast.Tuple) else [value]
-            return {part.id for part in parts if isinstance(part, ast.Name)}
+            return {part.id for part in _elements(value) if isinstance(part, ast.Name)}
         case _:
             return set()
+
+
+def _elements(value: ast.expr | None) -> Iterator[ast.expr]:
+    """What a tuple consists of, through those in it; an expression that is none itself."""
+    if isinstance(value, ast.Tuple):
+        for part in value.elts:
+            yield from _elements(part)
+    elif value is not None:
+        yield value
 
 
 @dataclass(frozen=True)

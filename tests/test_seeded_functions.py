@@ -62,7 +62,7 @@ def test_the_changed_line_is_named(
 @pytest.mark.parametrize(
     ("kind", "name", "number"),
     [
-        ("mixed", "group_norm", 0), ("heldout", "flash_decode", 1), ("heldout", "moe_all_to_all", 1),
+        ("mixed", "group_norm", 0), ("heldout", "flash_decode", 1),
         ("shards", "merged_top", 1), ("sciences", "butterfly", 0),
         ("practice", "whitened", 1),
     ],

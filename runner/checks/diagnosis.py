@@ -575,7 +575,7 @@ class Trial:
     def _recognising(self) -> Recognising:
         case, experiment = self._cases[0], self._context.experiment
         reference = self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic)
-        return Recognising(reference.executed, case.suspect.executed, experiment.mesh)
+        return Recognising(reference.executed, case.suspect.executed, experiment.mesh, reference.inputs)
 
     def _stays_idle(self, edit: Edit) -> bool:
         """Whether a whole line that exchanges blocks, or that puts them in their places, has no effect once edited.

@@ -42,10 +42,11 @@ class Evidence:
 
 
 class Recognising:
-    """The values of a reference and of a function, whose regions have a mesh."""
+    """The values of a reference, those that it is `given` among them, and of a function, whose regions have a mesh."""
 
-    def __init__(self, reference: Executed, function: Executed, mesh: Mesh) -> None:
+    def __init__(self, reference: Executed, function: Executed, mesh: Mesh, given: Iterable[PerDevice] = ()) -> None:
         self._mesh = mesh
+        self._given = [_codes_of(value) for value in given]
         values = [_codes_of(value) for several in reference.values() for value in several]
         self._wanted = [*{codes.tobytes(): codes for codes in values if codes.size}.values()]
         self._reference = _united(self._wanted)
@@ -55,7 +56,7 @@ class Recognising:
         """What an edit of some lines makes of the function's values."""
         lost = any(
             _all(self.has(value) for value in self._function.get(line, ())[-1:])
-            and _all(self.has(value) for value in edited.get(line, ())[-1:]) is False
+            and _all(self.has(value) or self._is_given(value) for value in edited.get(line, ())[-1:]) is False
             for line in lines
         )
         return Evidence(self.covered(edited), lost)
@@ -73,6 +74,11 @@ class Recognising:
         every = ((part, _codes(part)) for part in self._parts(value))
         telling = [codes for part, codes in every if codes.size > _SHARE * part.size]
         return any(map(self._is_known, telling)) if telling else None
+
+    def _is_given(self, value: PerDevice) -> bool:
+        """Whether a value is of one of the arrays that the reference is given, in whatever order or part."""
+        codes = _codes_of(value)
+        return bool(codes.size) and any(_share(codes, given) >= _SHARE for given in self._given)
 
     def _is_known(self, codes: np.ndarray) -> bool:
         """Whether elements are those of a value of the reference, or of some of its values in a stack.

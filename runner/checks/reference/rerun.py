@@ -239,6 +239,11 @@ class Rerun:
         self.ran = self._recorded(ran)
         self._kept.filling = False
 
+    @property
+    def inputs(self) -> list[PerDevice]:
+        """What the section is given."""
+        return [*self._inputs.values()]
+
     def _block(self, array: Array, whole: np.ndarray) -> PerDevice:
         if self._mesh == WHOLE:
             return [whole]

@@ -141,8 +141,13 @@ def _read_exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> It
 
 def _exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
     """Two of the values that a line gives, each in the other's place."""
-    for first, second in itertools.combinations(sites[:_VALUES], 2):
+    here = {site.label for site in sites}
+    readers = [site for group in edits.sites for site in (group, *group.copies) if site.label not in here]
+    readers = [*{site.places[0].line: site for site in readers if not here.isdisjoint(names(site.term))}.values()]
+    given = {name for site in readers for name in names(site.term)}
+    for first, second in itertools.combinations([site for site in sites if site.label in given][:_VALUES], 2):
         if first.path[:-1] == second.path[:-1] and first.term != second.term:
             message = f"{frame} gives two values in each other's place: exchanged, it equals the graph"
-            terms = [(first, second.term), (second, first.term)]
+            turned = {first.label: Name(second.label), second.label: Name(first.label)}
+            terms = [(site, new) for site in readers if (new := substituted(site.term, turned.get)) != site.term]
             yield edits.of_terms(terms, frame, "exchange", partial(str, message), 3.5)

@@ -259,12 +259,21 @@ def _passed(node: ast.stmt) -> set[str]:
 
 
 def _elements(value: ast.expr | None) -> Iterator[ast.expr]:
-    """What a tuple consists of, through those in it; an expression that is none itself."""
-    if isinstance(value, ast.Tuple):
-        for part in value.elts:
+    """What a tuple consists of, through those in it; of another expression itself, without what only lays it out."""
+    match value:
+        case ast.Tuple(elts=parts):
+            for part in parts:
+                yield from _elements(part)
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[part, *_]) if name in _LAYING_OUT:
             yield from _elements(part)
-    elif value is not None:
-        yield value
+        case None:
+            return
+        case _:
+            yield value
+
+
+_LAYING_OUT = {"reshard", "with_sharding_constraint", "device_put", "pcast", "pvary", "checkpoint_name"}
+"""The names of JAX's functions that give the values which they are given, laid out otherwise or marked."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ NAMED = [
     ("assorted", "striped", 2), ("assorted", "lanczos", 1), ("assorted", "expert_choice", 1),
     ("assorted", "power_compressed", 0), ("assorted", "weighted_bound", 0), ("training", "fsdp_step", 0),
     ("blocks", "selective_scan", 1), ("practice", "viterbi", 0), ("heldout", "moe_all_to_all", 1),
+    ("heldout", "flash_decode", 1),
 ]  # fmt: skip
 """Functions of the families of `benchmarks.mistakes`, and the numbers of their mistakes."""
 
@@ -62,7 +63,7 @@ def test_the_changed_line_is_named(
 @pytest.mark.parametrize(
     ("kind", "name", "number"),
     [
-        ("mixed", "group_norm", 0), ("heldout", "flash_decode", 1),
+        ("mixed", "group_norm", 0),
         ("shards", "merged_top", 1), ("sciences", "butterfly", 0),
         ("practice", "whitened", 1),
     ],

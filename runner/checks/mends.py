@@ -249,6 +249,7 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
     term = site.term
     there = set(names(term))
     around = [part for part in parts(term) if part is term or is_reduction(part) or _meant(part) or _adds(part)]
+    around += [part.operands[0] for part in around if is_reduction(part) and isinstance(part.operands[0], Name)]
     taken = [operand for part in parts(term) if is_unary(part) or _is_binary(part) for operand in _given_to(part)]
     operands: dict[tuple[str, str], tuple[_Added, Term]] = {}
     for collective in added:

@@ -740,8 +740,10 @@ class Trial:
         return [frames[str(line)] for line in edit.changed.lines if str(line) in frames]
 
     def or_its_number(self, edit: Edit) -> str:
-        """The end of a message that names the statement which computes what an edit of a permutation changes."""
-        if edit.kind != "direction" or edit.frame is None:
+        """The end of a message that names the statements which compute a number that the line reads, for an edit of a
+        permutation or of a factor.
+        """
+        if edit.kind not in ("direction", "constant") or edit.frame is None:
             return ""
         traced = {(frame.file, frame.line) for frame in self._places.values()}
         given = [each for each in reading(edit.frame).given if not each.passes and not computes(each, traced)]

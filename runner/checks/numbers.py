@@ -50,7 +50,7 @@ def _read(site: EditSite, traced: set[tuple[str, int]]) -> Iterator[tuple[Given,
     for given in read.given:
         if given.passes or computes(given, traced):
             continue
-        for number in numbers:
+        for number in numbers if given.spelled is None else [given.spelled] if given.spelled in numbers else []:
             if number not in (0.0, 1.0, *read.spelled) or (number == 1.0 and number in bounds - {*read.spelled}):
                 yield given, number
 

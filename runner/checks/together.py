@@ -137,6 +137,14 @@ def _read_exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> It
             if len(changed) > 1:
                 message = f"{frame} reads two values in each other's place: exchanged, it equals the graph"
                 yield edits.of_terms(changed, frame, "exchange", partial(str, message), 3.75)
+            for value, meant in turned.items():
+                only = [
+                    (site, new) for site in sites if (new := substituted(site.term, {value: meant}.get)) != site.term
+                ]
+                if len(only) > 1 or any(names(site.term).count(value) > 1 for site, _ in only):
+                    shown = [sites[0].text(each) for each in (Name(value), meant)]
+                    message = f"{frame} reads {shown[0]} where {shown[1]} is meant: with that it equals the graph"
+                    yield edits.of_terms(only, frame, "value", partial(str, message), 4.0)
 
 
 def _exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:

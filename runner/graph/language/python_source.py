@@ -278,14 +278,16 @@ _LAYING_OUT = {"reshard", "with_sharding_constraint", "device_put", "pcast", "pv
 
 @dataclass(frozen=True)
 class Given:
-    """The statement that gives a name, by its first line; `last`: the number of its last line; `passes`: whether it
-    gives the value of another name as it is.
+    """The statement that gives a name, by its first line; `last`: the number of its last line.
+
+    `passes`: whether it gives the value of another name as it is; `spelled`: the number that it spells, if it does.
     """
 
     name: str
     frame: Frame
     last: int
     passes: bool
+    spelled: float | None = None
 
 
 @dataclass(frozen=True)
@@ -309,10 +311,20 @@ def reading(frame: Frame) -> Reading:
         for node in sorted(statements, key=lambda node: node.lineno):
             for name in assigned(node) if node.lineno < frame.line else ():
                 if name in names:
-                    own[name] = Given(name, frame_of(frame.file, node.lineno), end_of(node), bool(_passed(node)))
+                    at = frame_of(frame.file, node.lineno)
+                    own[name] = Given(name, at, end_of(node), bool(_passed(node)), _number_of(node))
         given = {**own, **given}
     numbers = (node.value for node in inside if isinstance(node, ast.Constant))
     return Reading(tuple(given.values()), frozenset(float(n) for n in numbers if isinstance(n, int | float)))
+
+
+def _number_of(node: ast.stmt) -> float | None:
+    """The number that a statement spells as the value of a name."""
+    match node:
+        case ast.Assign(value=ast.Constant(value=int() | float() as number)):
+            return float(number)
+        case _:
+            return None
 
 
 def passed_by_rules(frame: Frame) -> Iterator[Frame]:

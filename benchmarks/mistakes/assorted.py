@@ -787,7 +787,7 @@ CASES = (
             -uniform(2, 4, 3, 5),
             ints(3, 6, 4, 3, 5),
             normal(4, 4, 3),
-            np.repeat(np.float32([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])[None], 4, 0),
+            np.repeat(np.tri(3, 5, 2, dtype=np.float32)[None], 4, 0),
         ),
         (P("data"),) * 6,
         group_policy_reference,
@@ -960,7 +960,7 @@ CASES = (
     ),
     mapped(
         merged_moments,
-        (normal(0, 16, 3) + 2, np.float32(np.arange(16) % 5 != 2)),
+        (normal(0, 16, 3) + 2, (np.arange(16) % 5 != 2).astype(np.float32)),
         (X, X),
         R,
         merged_moments_reference,

@@ -10,8 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from runner.checks.edits import Edit, Edits, EditSite
-from runner.graph.language.lines import RepeatLines
-from runner.graph.language.parts import called, operator, parts, with_argument
+from runner.graph.language.lines import RepeatLines, called, operator, parts, with_argument
 from runner.graph.term import Apply, Const, Name, Term, mapped, names, substituted
 
 _STEPS = 8

@@ -648,12 +648,12 @@ def accumulated_shards(w, x, y, rate=0.1):
     """FSDP: gradients of microbatches are summed, then each device takes its part of the mean; w: [D / N, O]."""
     whole = lax.all_gather(w, "x", tiled=True)
 
-    def one(total, batch):
+    def microbatch(total, batch):
         xs, ys = batch
         loss, grad = jax.value_and_grad(lambda v: jnp.mean((jnp.tanh(xs @ v) - ys) ** 2))(whole)
         return (total[0] + loss, total[1] + grad), None
 
-    (loss, grad), _ = lax.scan(one, (0.0, jnp.zeros_like(whole)), (x, y))
+    (loss, grad), _ = lax.scan(microbatch, (0.0, jnp.zeros_like(whole)), (x, y))
     count = x.shape[0]
     grad = lax.psum_scatter(grad, "x", tiled=True) / (N * count)
     return w - rate * grad, lax.pmean(loss, "x") / count

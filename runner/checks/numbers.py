@@ -14,7 +14,7 @@ from runner.graph.language.lines import parts
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.python_source import Given, reading
 from runner.graph.model import literal
-from runner.graph.term import Apply, Const, Term, children, mapped, operates
+from runner.graph.term import Const, Term, children, mapped, operates
 
 _OF_ALL = 2.0
 """The rank of a number of all devices in the place of that of one."""
@@ -56,7 +56,7 @@ def _read(site: EditSite, traced: set[tuple[str, int]]) -> Iterator[tuple[Given,
 
 
 def _compares(part: Term) -> bool:
-    return isinstance(part, Apply) and part.operation in COMPARISONS
+    return operates(part, COMPARISONS)
 
 
 def computes(given: Given, traced: set[tuple[str, int]]) -> bool:

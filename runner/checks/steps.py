@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from runner.checks.edits import Edit, Edits, EditSite
 from runner.graph.language.lines import RepeatLines, called, operator, parts, with_argument
-from runner.graph.term import Apply, Const, Name, Term, mapped, names, substituted
+from runner.graph.term import Apply, Const, Name, Term, bare, calls, mapped, names, substituted
 
 _STEPS = 8
 """The largest number of steps for which what each of them reads is written out."""
@@ -50,7 +50,7 @@ def _counting(term: Term, now: int, wanted: int) -> Term:
 
     def counting(part: Term) -> Term:
         row = called(part)
-        if isinstance(part, Apply) and row is not None and row.counts:
+        if calls(part) and row is not None and row.counts:
             at = [*row.signature.parameters].index(row.counts)
             if at < len(part.operands) and part.operands[at] == Const(now):
                 return with_argument(part, at, Const(wanted))
@@ -64,7 +64,7 @@ def _permutes(term: Term) -> Iterator[Apply]:
     for part in parts(term):
         row = called(part)
         moves = row is not None and row.over is not None and row.over.does == "permute"
-        if moves and isinstance(part, Apply) and isinstance(part.operands[0], Name):
+        if moves and calls(part) and bare(part.operands[0]) is not None:
             yield part
 
 

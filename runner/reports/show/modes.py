@@ -65,7 +65,8 @@ def _gap(mode: Mode, gap: Gap) -> str:
         by_place[place] = before[0] + mine, before[1] + theirs
     lines = sorted(by_place.items(), key=lambda pair: pair[1][1] - pair[1][0])
     most = [f"{line} {bytes_text(mine)} instead of {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
-    rest = f"; {len(lines) - _LINES} more lines differ" if len(lines) > _LINES else ""
+    left = len(lines) - _LINES
+    rest = f"; {left} more line{'s differ' if left > 1 else ' differs'}" if left > 0 else ""
     return f"{more}: {'; '.join(most)}{rest}"
 
 

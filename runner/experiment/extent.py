@@ -9,13 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.base.faults import Fault, InvalidExperiment, invalid
-from runner.base.untyped import is_mapping
-from runner.experiment.functions import DefinedFunction
+from runner.experiment.functions import DefinedFunction, terms_in
 from runner.experiment.model import Experiment
-from runner.experiment.written import WrittenLine, is_choice
+from runner.experiment.written import WrittenLine
 from runner.graph.language.lines import line_of, lines, repeat
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.language.syntax import SyntaxFault, parse
 from runner.graph.model import Equation, Graph, Repeat, dependencies, walk
 from runner.graph.source import Line, Section
 from runner.graph.term import bare, calls, within
@@ -84,17 +82,7 @@ def _count(
 
 def _called(value: Any, section: Section, functions: Mapping[str, Any]) -> Iterator[str]:
     """The functions that a line calls, or passes to an operation that calls them, once for each call."""
-    if is_choice(value):
-        yield from _called(value.get(section), section, functions)
-    elif is_mapping(value):
-        for part in value.values():
-            yield from _called(part, section, functions)
-    elif isinstance(value, str):
-        try:
-            term = parse(value).term
-        except SyntaxFault:
-            # The reader of the line reports it.
-            return
+    for term in terms_in(value, section):
         for part in within(term):
             if calls(part, functions):
                 yield part.operation

@@ -163,17 +163,28 @@ def _capturing(functions: Mapping[str, DefinedFunction], arrays: Collection[str]
     }
 
 
-def _names_in(value: Any) -> Iterator[str]:
-    """Yield the names of values and functions in the expressions of lines, which may be repeats."""
+def terms_in(value: Any, section: Section | None = None) -> Iterator[Term]:
+    """Yield the terms of the expressions in lines, which may be repeats.
+
+    `section`: where a line differs between the sections, only its expression there counts.
+    """
+    if section is not None and is_choice(value):
+        value = value.get(section)
     if is_mapping(value):
         for part in value.values():
-            yield from _names_in(part)
+            yield from terms_in(part, section)
     elif isinstance(value, str):
         try:
             term = parse(value).term
         except SyntaxFault:
             # The reader of the line reports it.
             return
+        yield term
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    """Yield the names of values and functions in the expressions of lines."""
+    for term in terms_in(value):
         yield from heads(term)
         yield from (part.operation for part in within(term) if calls(part))
 

@@ -13,7 +13,7 @@ from runner.base import dtypes
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
-from runner.programs.spelling import ordered, sharding, tuple_of
+from runner.programs.spelling import main_of, ordered, sharding, tuple_of
 
 
 def inputs(experiment: Experiment, names: Identifiers, folder: Path) -> str:
@@ -109,16 +109,9 @@ def main(experiment: Experiment, program: Program) -> str:
             f"with jax.{'set_mesh(mesh)' if program.on_mesh else 'default_device(device)'}:",
             f"    {lines[1]}",
         ]
-    return "\n".join(
-        [
-            "def main():",
-            *(f"    {line}" for line in lines),
-            "    cost = compiled.cost_analysis()",
-            "    print(compiled.memory_analysis())",
-            '    print({name: cost[name] for name in ("flops", "bytes accessed", "optimal_seconds") if name in cost})',
-            "",
-            "",
-            'if __name__ == "__main__":',
-            "    main()",
-        ]
-    )
+    lines += [
+        "cost = compiled.cost_analysis()",
+        "print(compiled.memory_analysis())",
+        'print({name: cost[name] for name in ("flops", "bytes accessed", "optimal_seconds") if name in cost})',
+    ]
+    return main_of(lines)

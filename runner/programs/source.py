@@ -25,7 +25,7 @@ from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.graph.language import python_source
 from runner.programs import within
-from runner.programs.spelling import ordered, sharding, tuple_of
+from runner.programs.spelling import main_of, ordered, sharding, tuple_of
 from runner.version import __version__
 
 CONFIGURATION = 'jax.config.update("jax_cpu_collectives_implementation", "gloo")'
@@ -79,19 +79,7 @@ def main_of_processes(experiment: Experiment, shown: Sequence[str], first: Seque
         "arrays = place(inputs(), shardings(mesh))",
         *shown,
     ]
-    return "\n".join(
-        [
-            _PLACE,
-            "",
-            "",
-            "def main():",
-            *(f"    {line}" for line in lines),
-            "",
-            "",
-            'if __name__ == "__main__":',
-            "    main()",
-        ]
-    )
+    return f"{_PLACE}\n\n\n{main_of(lines)}"
 
 
 def header(experiment: Experiment, program: str, names: Identifiers, body: str, *, mesh: bool) -> str:
@@ -241,25 +229,20 @@ def main(experiment: Experiment, program: Program) -> str:
                 "        print(np.asarray(shard.data))",
             ],
         )
-    outputs = ["    outputs = program(mesh)(*arrays)"]
+    outputs = ["outputs = program(mesh)(*arrays)"]
     if experiment.imports.within:
-        outputs = ["    with jax.set_mesh(mesh):", "        outputs = program(mesh)(*arrays)"]
+        outputs = ["with jax.set_mesh(mesh):", "    outputs = program(mesh)(*arrays)"]
     lines = [
-        "def main():",
-        "    mesh = make_mesh()",
-        "    arrays = jax.device_put(inputs(), shardings(mesh))",
+        "mesh = make_mesh()",
+        "arrays = jax.device_put(inputs(), shardings(mesh))",
         *outputs,
-        f"    for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
+        f"for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
         # The compiler leaves an output that depends on no array on one device, so it has no PartitionSpec.
-        *([] if program.places else ['        spec = getattr(output.sharding, "spec", None)']),
-        f'        print(f"{{name}}  {{output.dtype}}{{list(output.shape)}}  {{{spec}}}")',
-        "        print(np.asarray(output))",
-        "",
-        "",
-        'if __name__ == "__main__":',
-        "    main()",
+        *([] if program.places else ['    spec = getattr(output.sharding, "spec", None)']),
+        f'    print(f"{{name}}  {{output.dtype}}{{list(output.shape)}}  {{{spec}}}")',
+        "    print(np.asarray(output))",
     ]
-    return "\n".join(lines)
+    return main_of(lines)
 
 
 def returned(

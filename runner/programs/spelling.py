@@ -53,6 +53,12 @@ def checkpointed(function: str, checkpoint: Checkpoint, more: str = "") -> str:
     return f"jax.checkpoint({', '.join([function, *policy, *([more] if more else [])])})"
 
 
+def main_of(lines: Iterable[str]) -> str:
+    """The function `main` of these lines, and its call."""
+    body = (f"    {line}" if line else "" for line in lines)
+    return "\n".join(["def main():", *body, "", "", 'if __name__ == "__main__":', "    main()"])
+
+
 def ordered(mesh: Mesh, devices: str, axis_types: str) -> list[str]:
     """The lines of `make_mesh` that order the devices as the experiment asks."""
     assert mesh.devices is not None

@@ -114,6 +114,7 @@ _AXES = 'axes = ", ".join(mesh.axis_names) + ("," if len(mesh.axis_names) == 1 e
 
 def _main(experiment: Experiment, shown: list[str]) -> str:
     """Write `main`, which prints every value on every device."""
+    names = _filled("names = ", shown).split("\n")
     if experiment.target.processes > 1:
         return source.main_of_processes(
             experiment,
@@ -129,25 +130,20 @@ def _main(experiment: Experiment, shown: list[str]) -> str:
                 "        print(np.asarray(shard.data)[0])",
                 "    print()",
             ],
-            _filled("names = ", shown).split("\n"),
+            names,
         )
-    return "\n".join(
+    return spelling.main_of(
         [
-            "def main():",
-            source.indent(_filled("names = ", shown), 4),
-            "    mesh = make_mesh()",
-            "    arrays = jax.device_put(inputs(), shardings(mesh))",
-            f"    {_AXES}",
-            "    for name, value in zip(names, program(mesh)(*arrays), strict=True):",
-            '        print(f"{name}:")',
-            "        for (place, device), held in zip(np.ndenumerate(mesh.devices), np.asarray(value), strict=True):",
-            "            on = device.platform.upper()",
-            '            print(f"On {on}_{device.id} at mesh coordinates ({axes}) = {place}:")',
-            "            print(held)",
-            "        print()",
-            "",
-            "",
-            'if __name__ == "__main__":',
-            "    main()",
+            *names,
+            "mesh = make_mesh()",
+            "arrays = jax.device_put(inputs(), shardings(mesh))",
+            _AXES,
+            "for name, value in zip(names, program(mesh)(*arrays), strict=True):",
+            '    print(f"{name}:")',
+            "    for (place, device), held in zip(np.ndenumerate(mesh.devices), np.asarray(value), strict=True):",
+            "        on = device.platform.upper()",
+            '        print(f"On {on}_{device.id} at mesh coordinates ({axes}) = {place}:")',
+            "        print(held)",
+            "    print()",
         ]
     )

@@ -227,16 +227,11 @@ def _merged(layout: Layout) -> str:
 
 
 def _main(experiment: Experiment) -> str:
-    return "\n".join(
+    return spelling.main_of(
         [
-            "def main():",
-            "    outputs = join(*program()(*split(*inputs())))",
-            f"    for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
-            '        print(f"{name}  {output.dtype}{list(output.shape)}")',
-            "        print(np.asarray(output))",
-            "",
-            "",
-            'if __name__ == "__main__":',
-            "    main()",
+            "outputs = join(*program()(*split(*inputs())))",
+            f"for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
+            '    print(f"{name}  {output.dtype}{list(output.shape)}")',
+            "    print(np.asarray(output))",
         ]
     )

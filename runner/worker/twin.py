@@ -12,6 +12,7 @@ from runner.experiment.program import Program
 from runner.graph.language.lines import expressions
 from runner.graph.source import SECTIONS
 from runner.link.events import Compilation, Ran, Timing
+from runner.programs.spelling import main_of
 from runner.worker import calls, phases, ready, shared
 from runner.worker.execute import leave
 
@@ -47,11 +48,7 @@ def source(written: str, experiment: Experiment, program: Program) -> str:
             '"""Whether lines come from a function, whose numbers were rounded when it was read."""',
             "",
             "",
-            *_main(program),
-            "",
-            "",
-            'if __name__ == "__main__":',
-            "    main()",
+            _main(program),
             "",
         ]
     )
@@ -62,20 +59,21 @@ def _widening() -> str:
     return _WIDENING.read_text(encoding="utf-8").partition("annotations\n\n")[2].rstrip()
 
 
-def _main(program: Program) -> list[str]:
+def _main(program: Program) -> str:
     made = (
-        ["    mesh = make_mesh()", "    arrays = jax.device_put(inputs(), shardings(mesh))"]
+        ["mesh = make_mesh()", "arrays = jax.device_put(inputs(), shardings(mesh))"]
         if program.on_mesh
-        else ["    arrays = jax.device_put(split(*inputs()))"]
+        else ["arrays = jax.device_put(split(*inputs()))"]
     )
-    return [
-        "def main():",
-        *made,
-        f"    function, arrays = widened(program({'mesh' if program.on_mesh else ''}), arrays, EXACT, as_read=AS_READ)",
-        "    for output in function(*arrays):",
-        '        print(f"{output.dtype}{list(output.shape)}")',
-        "        print(np.asarray(output))",
-    ]
+    return main_of(
+        [
+            *made,
+            f"function, arrays = widened(program({'mesh' if program.on_mesh else ''}), arrays, EXACT, as_read=AS_READ)",
+            "for output in function(*arrays):",
+            '    print(f"{output.dtype}{list(output.shape)}")',
+            "    print(np.asarray(output))",
+        ]
+    )
 
 
 def numbers(experiment: Experiment) -> list[float]:

@@ -424,18 +424,26 @@ class Edits:
         """The sites of each line of Python in the order in which it ran again and again."""
         return (group for group in self._copies.groups if group[0].frame is not None)
 
-    def firsts(self, loop: RepeatLines, kind: str) -> list[EditSite | None]:
-        """The lines that give a repeat its carries, or what it is over; None for what no line gives."""
-        sites = {site.label: site for site in self.sites if site.path[:-1] == loop.line.loops}
+    def frame(self, loop: RepeatLines) -> Frame | None:
+        """The line of the user's Python that runs a repeat."""
+        return self.experiment.given_frames[self.section].get(str(loop.line))
+
+    def operands(self, loop: RepeatLines, kind: str) -> dict[str, Term]:
+        """What a repeat carries at first, or is over, by the names inside."""
         starts = loop.firsts(Spelling.of(self._graph))
-        return [sites.get(name_of(first.term) or "") for line, first in starts if line.first == kind]
+        return {line.name: first.term for line, first in starts if line.first == kind}
+
+    def firsts(self, loop: RepeatLines, kind: str) -> list[EditSite | None]:
+        """The lines that give these operands; None for what no line gives."""
+        sites = {site.label: site for site in self.sites if site.path[:-1] == loop.line.loops}
+        return [sites.get(name_of(operand) or "") for operand in self.operands(loop, kind).values()]
 
     def stepped(self, loop: RepeatLines, by: int, terms: Sequence[tuple[EditSite, Term]] = ()) -> Edit:
         """The section in which a repeat takes `by` more steps, with other terms at the lines that say so."""
         steps, name = loop.form.counted + by, str(loop.line)
         often = replace(loop, form=replace(loop.form, steps=steps)).often
         what = "one step short" if by > 0 else "one step long"
-        frame = self.experiment.given_frames[self.section].get(name)
+        frame = self.frame(loop)
         mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {often} it equals the graph"
         key = (*loop.line.written(self.section)[0], "repeat")
 

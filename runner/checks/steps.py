@@ -1,16 +1,17 @@
 """The edits of a section for the mistakes that people make in the steps of loops.
 
-A scan over `arange(n)` that is a step short or long, and a value that a loop reads in each step as it was before the
-first, where the loop permutes another: `return lax.ppermute(k, "x", ring), v`.
+A scan over `arange(n)` that is a step short or long, one that runs the wrong way, and a value that a loop reads in each
+step as it was before the first, where the loop permutes another: `return lax.ppermute(k, "x", ring), v`.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite
-from runner.graph.language.lines import RepeatLines, called, operator, parts, with_argument
+from runner.graph.language.lines import RepeatLines, at_index, called, operator, parts, with_argument
 from runner.graph.term import Apply, Const, Name, Term, bare, calls, mapped, names, substituted
 
 _STEPS = 8
@@ -24,6 +25,7 @@ def in_steps(edits: Edits) -> Iterator[Edit]:
     """The edits of loops."""
     for loop in edits.loops:
         yield from _longer(edits, loop)
+        yield from _reversed(edits, loop)
         if loop.index and loop.form.steps is not None and loop.form.steps <= _STEPS:
             inside = [site for site in edits.sites if site.path[:-1] == (*loop.line.loops, loop.name)]
             yield from _unmoved(edits, loop, loop.form.steps, inside)
@@ -57,6 +59,29 @@ def _counting(term: Term, now: int, wanted: int) -> Term:
         return mapped(part, counting)
 
     return counting(term)
+
+
+def _reversed(edits: Edits, loop: RepeatLines) -> Iterator[Edit]:
+    """A scan that takes its slices from the last, and stacks its results so: `scan(step, start, x, reverse=True)`."""
+    steps, frame = loop.form.steps, edits.frame(loop)
+    if steps is None or frame is None or not loop.index or not loop.over:
+        return
+    last = operator("subtract", Const(steps - 1), Name(loop.index))
+    slices = {name: at_index(whole, last) for name, whole in edits.operands(loop, "over").items()}
+    stacks: dict[str, Term] = {
+        name: Apply("flip", (Name(name), Const(0)))
+        for name in (f"{loop.line.label}.{stacked}" for stacked in loop.stack)
+    }
+    every = {site.places[0].line: site for each in edits.sites for site in (each, *each.copies)}
+    terms = list[tuple[EditSite, Term]]()
+    for site in every.values():
+        inside = site.path[:-1] == (*loop.line.loops, loop.name)
+        values: dict[str, Term] = {**slices} if inside else stacks
+        terms.append((site, substituted(site.term, values.get)))
+    changed = [(site, term) for site, term in terms if term != site.term]
+    if changed:
+        message = f"{frame}: the loop runs the wrong way: from the last to the first it equals the graph"
+        yield edits.of_terms(changed, frame, "order", partial(str, message), 3.0)
 
 
 def _permutes(term: Term) -> Iterator[Apply]:

@@ -390,9 +390,9 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
     match term:
         case Apply(operation="subtract", operands=(Const(value=1 | 1.0), side), spelled="operator"):
             yield part.edit(term, side, "operation", "is the other share", 4.0)
-        case Apply(operation="multiply", operands=operands, spelled="operator"):
+        case Apply(operation="multiply" | "add", operands=operands, spelled="operator"):
             for side in operands:
-                if isinstance(side, Name):
+                if isinstance(side, Name) or (term.operation == "add" and not isinstance(side, Const)):
                     new = operator("subtract", Const(1.0), side)
                     yield part.edit(side, new, "operation", "is the other share", 4.25)
         case Apply(operation="squeeze", operands=(Apply(operands=(x, _), spelled="index"), Const() as axis)):

@@ -26,6 +26,7 @@ from runner.graph.term import (
     operates,
     remade,
     substituted,
+    swapped,
     within,
 )
 
@@ -52,12 +53,9 @@ def together(edits: Edits) -> Iterator[Edit]:
 
 def _along_another_axis(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
     axes = {axis for site in sites for part in within(site.term) if (axis := _reduced(part)) is not None}
-    if len(axes) != 1:
-        return
-    (now,) = axes
-    for axis in _AXES:
+    for now, axis in itertools.product(axes, _AXES):
         changed = [(site, new) for site in sites if (new := _turned(site.term, now, axis)) != site.term]
-        if axis != now:
+        if axis != now and changed:
             message = f"{frame}: it works along the wrong dimension: along {axis} instead of {now} it equals the graph"
             yield edits.of_terms(changed, frame, "dimension", partial(str, message), 4.0)
 
@@ -75,7 +73,7 @@ def _turned(term: Term, now: int, axis: int) -> Term:
     """A term that works along another axis: what keeps a reduced dimension keeps it there."""
 
     def turned(part: Term) -> Term:
-        new = mapped(part, turned)
+        new = mapped(_as_mean(part, now), turned)
         if calls(new) and _reduced(new) == now:
             return with_argument(new, "axis", Const(axis))
         if calls(new, ("reshape", "broadcast_to")) and _reduces(part, now):
@@ -93,6 +91,20 @@ def _turned(term: Term, now: int, axis: int) -> Term:
         )
 
     return turned(term)
+
+
+def _as_mean(part: Term, axis: int) -> Term:
+    """The mean along an axis for a sum along it that is divided by a number, which is the axis's length."""
+    match part:
+        case Apply(operation="divide", operands=(total, Const())):
+            inner = total
+            while calls(inner, ("reshape", "broadcast_to", "expand_dims")):
+                inner = inner.operands[0]
+            if calls(inner, ("sum",)) and _reduced(inner) == axis:
+                return swapped(total, inner, Apply("mean", inner.operands, inner.named))
+            return part
+        case _:
+            return part
 
 
 def _reduces(part: Term, axis: int) -> bool:

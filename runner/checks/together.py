@@ -11,6 +11,7 @@ from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite, gives_several
 from runner.graph.language.lines import called, operator, with_argument
+from runner.graph.language.operations import CONSTANTS
 from runner.graph.model import literal
 from runner.graph.source import Frame, Line
 from runner.graph.term import (
@@ -95,16 +96,14 @@ def _turned(term: Term, now: int, axis: int) -> Term:
 
 def _as_mean(part: Term, axis: int) -> Term:
     """The mean along an axis for a sum along it that is divided by a number, which is the axis's length."""
-    match part:
-        case Apply(operation="divide", operands=(total, Const())):
-            inner = total
-            while calls(inner, ("reshape", "broadcast_to", "expand_dims")):
-                inner = inner.operands[0]
-            if calls(inner, ("sum",)) and _reduced(inner) == axis:
-                return swapped(total, inner, Apply("mean", inner.operands, inner.named))
-            return part
-        case _:
-            return part
+    if not operates(part, ("divide",)) or not isinstance(literal(part.operands[1]), int | float):
+        return part
+    inner = total = part.operands[0]
+    while calls(inner, ("reshape", "broadcast_to", "expand_dims")):
+        inner = inner.operands[0]
+    if not calls(inner, ("sum",)) or _reduced(inner) != axis:
+        return part
+    return swapped(total, inner, Apply("mean", inner.operands, inner.named))
 
 
 def _reduces(part: Term, axis: int) -> bool:
@@ -143,7 +142,8 @@ def _read_exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> It
     own = {site.label for site in sites}
     read = dict.fromkeys(name for site in sites for name in names(site.term) if name not in own)
     for first, second in itertools.combinations([*read][:_VALUES], 2):
-        if edits.blocks.get(first) == edits.blocks.get(second):
+        shapes = {edits.blocks.get(name) for name in (first, second)} - {None}
+        if len(shapes) <= 1 and not {first, second} & CONSTANTS.keys():
             turned = {first: Name(second), second: Name(first)}
             changed = [(site, new) for site in sites if (new := substituted(site.term, turned.get)) != site.term]
             if len(changed) > 1:

@@ -27,7 +27,7 @@ from runner.checks.reference import PerDevice, arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work
 from runner.checks.slips import changing, removing
 from runner.experiment.changing import Unlisted
-from runner.graph.language.python_source import passed_by_rules, passed_on, reading
+from runner.graph.language.python_source import differentiated, passed_by_rules, passed_on, reading
 from runner.graph.language.syntax import parse
 from runner.graph.model import walk
 from runner.graph.source import Frame, Line
@@ -192,6 +192,46 @@ def test_an_edit_is_no_mend_that_leaves_a_part_without_an_effect(line: str, vani
     edits = Edits(context("tanh(R) + 2.0 * bias", {"C": "bias + 0"}).experiment, "per_device")
     (site,) = edits.sites
     assert diagnosis._vanishes(edits.edit(site, site.term, parse(line).term, "value", str, 0.0)) is vanishes  # type: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("lines", "after", "graph", "pointless"),
+    [
+        ({"s": "exp(bias - 2.0 * bias)", "C": "bias * s"}, "exp(bias - bias)", "bias", True),
+        ({"s": "2.0 * bias", "C": "s / max(s)"}, "s / sum(s)", "bias / sum(bias)", False),
+    ],
+)
+def test_an_unlikely_edit_may_leave_a_factor_idle_but_not_make_it_one(
+    lines: dict[str, Any], after: str, graph: str, pointless: bool
+) -> None:
+    given = context(graph, lines)
+    trial, edits = diagnosis.Trial(given), Edits(given.experiment, "per_device")
+    site = edits.sites[0 if after.startswith("exp") else 1]
+    edit = edits.edit(site, site.term, parse(after).term, "value", str, 5.0)
+    assert trial.mends(edit)
+    assert (trial.pointless(edit) == float("inf")) is pointless
+
+
+def test_scaled_arrays_are_alike_in_what_functions_rely_on() -> None:
+    rng = np.random.default_rng(0)
+    scales = rng.uniform(0.5, 1.5, (4, 4))
+    symmetric, ordered, shares = scales + scales.T, np.sort(scales, -1), scales / scales.sum(-1, keepdims=True)
+    scaled = [diagnosis._alike(value, value * scales) for value in (symmetric, ordered, shares)]  # type: ignore[reportPrivateUsage]
+    assert np.array_equal(scaled[0], scaled[0].T)
+    assert (np.diff(scaled[1], axis=-1) >= 0).all()
+    assert np.allclose(scaled[2].sum(-1), 1.0)
+    assert np.array_equal(diagnosis._alike(scales, scales * scales.T), scales * scales.T)  # type: ignore[reportPrivateUsage]
+
+
+def test_the_line_that_takes_the_derivative_of_a_function_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "taking.py"
+    file.write_text(
+        "def first(w):\n    def loss(w):\n        return w\n    return jax.grad(loss)(w)\n"
+        "def second(w):\n    def loss(w):\n        return w * w\n    v, g = value_and_grad(loss)(w)\n    return g\n",
+        "utf-8",
+    )
+    taken = [differentiated(Frame(str(file), line, "")) for line in (3, 7, 9)]
+    assert [frame and frame.line for frame in taken] == [4, 8, None]
 
 
 def test_the_statement_that_passes_a_value_on_is_found(tmp_path: Path) -> None:

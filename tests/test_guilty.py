@@ -198,7 +198,7 @@ def test_an_edit_is_no_mend_that_leaves_a_part_without_an_effect(line: str, vani
     ("lines", "after", "graph", "pointless"),
     [
         ({"s": "exp(bias - 2.0 * bias)", "C": "bias * s"}, "exp(bias - bias)", "bias", True),
-        ({"s": "2.0 * bias", "C": "s / max(s)"}, "s / sum(s)", "bias / sum(bias)", False),
+        ({"s": "2.0 * bias", "C": "s / sum(s * s)"}, "s / sum(s)", "bias / sum(bias)", False),
     ],
 )
 def test_an_unlikely_edit_may_leave_a_factor_idle_but_not_make_it_one(

@@ -32,6 +32,9 @@ from runner.programs.planning.spaces import Indices, Space, Spaces, Units, plain
 _NEVER = 1000.0
 """How many times the costliest reshard a layout costs that no program can say."""
 
+_COMPILED = 1e-7
+"""The share by which the cost of a product as compiled breaks ties where the compiler does not divide it as planned."""
+
 _APART = 0.02
 """What a state in two layouts costs beside the reshard, as a share of the costliest one of its arrays."""
 
@@ -493,9 +496,10 @@ class Tables:
         costs = costs + computing[results] - [self.prices.computing(operation.work, way.shards, 0.0) for way in ways]
         shards = np.array([way.shards for way in possible])
         if self._divided:
-            # A product that the compiler does not divide must not be the cheaper one.
+            # A product that the compiler does not divide must not be the cheaper one; of those that cost the same, the
+            # compiled one decides.
             undivided = shards[results] < [way.shards for way in ways]
-            costs = np.where(undivided, np.maximum(costs, as_split), costs)
+            costs = np.where(undivided, np.maximum(costs, as_split) + _COMPILED * costs, costs)
         return costs[places]
 
     def _resharding(self, number: int, ways: Indices, gradient: int | None) -> Costs:

@@ -82,13 +82,13 @@ def compiled_collectives(
             # The program computes the gradients that its lines read.
             operands = structs(experiment, mesh)[: len(experiment.arrays)]
             try:
-                compiled = compile_program(program, module.program(mesh), operands)
+                planning = planned(written, program, folder) if reasons else None
+                compiled = compile_program(program, module.program(mesh), operands, planning=planning)
                 compiled.leave(program, folder)
             except Unsupported as error:
                 if refused:
                     raise invalid(("program",), f"{program}: {error}") from error
                 continue
-            plan = planned(written, program, compiled, folder) if reasons else None
             lines = asked(written, program, compiled) if reasons else None
         evidence = gather(written, program, folder, None, compiled.unreadable).evidence
         if not reasons:
@@ -96,7 +96,7 @@ def compiled_collectives(
             continue
         derivation = types.derivation if program is Program.DERIVED else None
         for collective in explained(
-            written, program, evidence.collectives or [], plan, derivation and derivation.plan, lines
+            written, program, evidence.collectives or [], compiled.plan, derivation and derivation.plan, lines
         ):
             yield program, collective
 

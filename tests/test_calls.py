@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -219,6 +220,24 @@ def test_a_gather_before_a_shard_map_has_the_line_that_reads_it(tmp_path: Path) 
     mapped = jax.shard_map(lambda x, w: jnp.tanh(x @ w), mesh=mesh, in_specs=(P("a"), P()), out_specs=P("a"))
     record = check(tmp_path, mapped, X, X, mesh=mesh, in_specs=(P("a"), P("b")))
     assert re.search(r"all-gather +w for test_calls\.py:\d+", str(record)), record
+
+
+def test_a_gather_of_a_scanned_weight_has_the_line_of_the_body_that_needs_it(tmp_path: Path) -> None:
+    mesh = mesh_of(AxisType.Explicit)
+
+    def layer(x: Any, w: Any) -> Any:
+        whole = jax.reshard(w, P(None, None))
+        return jnp.tanh(x @ whole), None
+
+    layers = np.stack([X, X])
+    record = check(
+        tmp_path, lambda ws, x: jax.lax.scan(layer, x, ws)[0], layers, X, mesh=mesh, in_specs=(P(None, "a"), P("b"))
+    )
+    assert record.status == "passed", record.error
+    (gather,) = record.compiled["explicit"].collectives or []
+    lines, first = inspect.getsourcelines(layer)
+    assert "tanh" in lines[2]
+    assert f"for test_calls.py:{first + 2}" in str(gather.of)
 
 
 @pytest.mark.parametrize(

@@ -232,8 +232,8 @@ class _CollectiveReader:
             taken = self._flow.producers(computation, instruction.operands)
             needed = self._flow.consumers(*self._result_of(place))
             between = Between(source=served(taken)[0], to=served(needed)[0])
-            if all(not origin.primitive for origin in origins):
-                # It has only the name of the array that it moves; the operation that needs the array is the cause.
+            if all(not origin.primitive for origin in origins) or _into_loop(origins, taken, needed):
+                # It has only the name of the value that it moves; the operation that needs the value is the cause.
                 origins = needed or origins or taken
         else:
             origins += [origin for origin in self._differentiated(place) if origin not in origins]
@@ -441,3 +441,12 @@ class _CollectiveReader:
         if not heavy and not self._communicates_inside(instruction):
             heavy = self._origins.of(instruction.metadata)
         yield from (origin.node for origin in heavy)
+
+
+def _into_loop(
+    origins: Sequence[OperationOrigin], taken: Sequence[OperationOrigin], needed: Sequence[OperationOrigin]
+) -> bool:
+    """Whether a collective moves a slice of a stacked value, the origin, for lines of the loop over it alone."""
+    values, lines = ({origin.node for origin in each} for each in (taken, needed))
+    inside = bool(lines) and all("." in line for line in lines)
+    return inside and values == {origin.node for origin in origins} and not any("." in value for value in values)

@@ -199,6 +199,18 @@ def test_what_a_function_changes_in_its_operands_is_a_result(tmp_path: Path) -> 
     value = record.compiled["auto"].checks.value
     assert value is not None
     assert (record.status, value.status) == ("failed", "failed")
+
+    def whole(model: Any, x: Any) -> Any:
+        return (x @ model.w).sum()
+
+    refused = message(tmp_path / "whole", step, model, X, in_specs=(P(), P("data")), reference=whole)
+    assert "it changes model, and its reference changes none: the new values are results" in refused
+
+    def functional(model: Any, x: Any) -> Any:
+        return whole(model, x), {"model": Counter(model.w - 0.1 * x.T @ x, model.count + 1)}
+
+    record = check(tmp_path / "pair", step, model, X, in_specs=(P(), P("data")), reference=functional)
+    assert record.status == "passed", record.error
     held = P(), {"model": P("data")}
     record = check(tmp_path / "held", step, Counter(W, W[0]), X, in_specs=(P(), P("data")), out_specs=held)
     specs = {name: str(output.spec) for name, output in record.compiled["auto"].outputs.items()}

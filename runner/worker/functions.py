@@ -846,9 +846,12 @@ class _FunctionReader:
                 given, how = self.settings.accepted(
                     lambda how: self._shapes(in_space(space), structs, layouts, how, result), every=every
                 )
+                changes = [] if self.call is None else [*self.call.changes]
                 (lines, gives), read_as = self.settings.accepted(reading, reference=True)
                 expected = self._shapes(in_space(read_in), structs, layouts, read_as, result)
                 if calls.tree.flatten(given) != calls.tree.flatten(expected):
+                    if changes and self.call is not None and changes != self.call.changes:
+                        raise CannotRead(_other_changes(changes, self.call.changes))
                     message = f"{call.function} gives {types_text(given)}, and its reference {types_text(expected)}"
                     raise CannotRead(message)
             again, gives_again = reading(read_as)
@@ -1296,6 +1299,16 @@ def _with_changes(specs: Any, changes: Sequence[str]) -> tuple[Any, dict[str, An
     if len(parts) == 2 and is_mapping(parts[1]) and parts[1].keys() <= {*changes}:
         of_result, of_operands = parts[0], {**parts[1]}
     return of_result, {name: of_operands.get(name) for name in changes}
+
+
+def _other_changes(changes: Sequence[str], of_reference: Sequence[str]) -> str:
+    """The message for a function that changes other operands than its reference does."""
+    there = listed(of_reference) if of_reference else "none"
+    values = ", ".join(f"'{name}': {name}" for name in changes)
+    return (
+        f"it changes {listed(changes)}, and its reference changes {there}: the new values are results, so let the "
+        f"reference change them too, or return them, (result, {{{values}}})"
+    )
 
 
 def _names_in(operand: python_source.PythonPart) -> Iterator[str]:

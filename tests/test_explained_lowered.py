@@ -17,6 +17,7 @@ from runner.compiled.explanation import files
 from runner.compiled.explanation.files import Wanted
 from runner.compiled.explanation.model import Explanation
 from runner.compiled.explanation.modules import UnreadableModule
+from runner.reports.show import progress
 
 
 def _step(w: Any, x: Any) -> Any:
@@ -48,6 +49,18 @@ def folder(lowered: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def planned(folder: Path) -> Explanation:
     return files.explain(folder / "step.mlir")
+
+
+def test_what_is_done_is_told_while_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    class Heard(progress.Quiet):
+        def tell(self, what: str, share: float | None = None) -> None:
+            heard.append(f"{self.text().partition(':')[0]}: {what}")
+
+    monkeypatch.setattr(progress, "Progress", Heard)
+    runner.explain(jax.jit(jnp.tanh), jnp.ones(4))
+    assert heard == ["tanh: tracing", "tanh: XLA is compiling", "tanh: reading the module"]
 
 
 @pytest.mark.in_turn

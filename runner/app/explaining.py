@@ -121,10 +121,12 @@ def explain(
     else:
         if module is not None:
             raise TypeError(f"module={module!r} chooses one of a folder's; a step is compiled to one module")
+        from runner.reports.show.progress import Progress
         from runner.worker import explained
 
         recording = None if profile is None else profiles.read(profile)
-        report = Explained.of(explained.explained(step, arguments, axes, hardware, recording))
+        with Progress(str(getattr(step, "__name__", type(step).__name__))) as progress:
+            report = Explained.of(explained.explained(step, arguments, axes, hardware, recording, progress.tell))
     unmet = expecting.unmet(report, {} if expect is None else expect)
     if unmet:
         raise AssertionError("\n".join([*unmet, "", str(report)]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from typing import Any, cast
@@ -46,19 +46,23 @@ class Staged:
 def explained(
     step: Any,
     arguments: Sequence[Any],
-    mesh: Mapping[str, int] | None = None,
-    hardware: str | None = None,
-    recording: Recording | None = None,
+    mesh: Mapping[str, int] | None,
+    hardware: str | None,
+    recording: Recording | None,
+    tell: Callable[[str], None],
 ) -> Explanation:
     """The explanation of a step: a function, jitted or not, with its arguments, a `Lowered` or a `Compiled`.
 
     - `hardware`: the file of the hardware for an estimate; None: that of the step's devices, if there is one.
     - `recording`: a profile in which the step ran.
+    - `tell`: hears what is being done.
 
     Raises `TypeError` for anything else, `UnreadableModule`, `meshes.InvalidMesh`, `estimating.InvalidHardware`, and
     what JAX raises when it lowers and compiles.
     """
-    return _explained(staged(step, arguments), mesh, hardware, recording)
+    taken = staged(step, arguments, tell)
+    tell("reading the module")
+    return _explained(taken, mesh, hardware, recording)
 
 
 @modules.uncollected()
@@ -86,8 +90,9 @@ def _coordinates(compiled: Any) -> list[tuple[int, ...]] | None:
     return [(getattr(device, "slice_index", 0), *device.coords, device.core_on_chip) for device in devices]
 
 
-def staged(step: Any, arguments: Sequence[Any]) -> Staged:
-    """Lower and compile what is not yet. Raises as `explained` does."""
+def staged(step: Any, arguments: Sequence[Any], tell: Callable[[str], None]) -> Staged:
+    """Lower and compile what is not yet; `tell` hears of it. Raises as `explained` does."""
+    tell("tracing")
     lowered: Any = None
     name = getattr(step, "__name__", type(step).__name__)
     step = _unwrapped(step)
@@ -107,6 +112,7 @@ def staged(step: Any, arguments: Sequence[Any]) -> Staged:
         raise TypeError(
             f"a value of the type {type(step).__name__} is neither a function nor what jit lowers or compiles"
         )
+    tell("XLA is compiling")
     return Staged(lowered, lowered.compile(), name)
 
 

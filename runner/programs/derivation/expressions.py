@@ -158,7 +158,8 @@ class Expressions:
         layouts.compute(choice.computing, scope)
         if call.elements:
             results = elements(made) or elements_of(made, len(call.elements))
-            specs = [choice.spec.padded(len(t.shape)) for t in call.elements]
+            # Results of another rank than the first, such as the factors of `qr`, share its dimensions of the stack.
+            specs = [Spec(choice.spec.padded(len(t.shape))[: len(t.shape)]) for t in call.elements]
             parts = zip(results, call.elements, specs, strict=True)
             several = tuple(DeviceValue(part, t.shape, spec, t.dtype) for part, t, spec in parts)
             return DeviceValue(made, None, Spec(), elements=several)

@@ -319,16 +319,20 @@ def test_a_function_is_no_experiment() -> None:
 
 def advised(fault: Fault, message: str) -> tuple[str, list[str]] | None:
     """Return the file and the overrides with which a message's advice is followed; None where it has no exact one."""
-    text, overrides = fault.file().decode(), list(fault.overrides)
+    overrides = list(fault.overrides)
     if meant := re.search(r"'([^']+)'; did you mean '([^']+)'\?", message):
         wrong, right = meant.groups()
         words = [override.replace(wrong, right) for override in overrides]
+        text = fault.file().decode()
         return (text, words) if words != overrides else (re.sub(rf"\b{re.escape(wrong)}\b", right, text), overrides)
     if override := re.search(r"write ([\w.~]+=\S+|~[\w.]+)$", message):
         key = override[1].partition("=")[0].lstrip("~")
-        return text, [*(each for each in overrides if each.lstrip("+~").partition("=")[0] != key), override[1]]
+        return fault.file().decode(), [
+            *(each for each in overrides if each.lstrip("+~").partition("=")[0] != key),
+            override[1],
+        ]
     if (value := re.search(r"write ([\[{].*[\]}])$", message)) and fault.key is not None:
-        data = yaml.safe_load(text)
+        data = yaml.safe_load(fault.file())
         *parents, last = fault.key.split(".")
         at = data
         for parent in parents:

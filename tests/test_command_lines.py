@@ -88,7 +88,7 @@ LINES: list[tuple[str, list[str], str]] = [
     *((f"runner {name}", [LONG], "") for name in ("report", "compare", "runs", "explain", "list", "editor", "measure")),
     *((f"runner {name}", [LONG], "") for name in ("plan", "derive", "mutate")),
     *((f"runner {name}", ["/dev/zero"], "") for name in ("report", "compare", "runs", "explain", "list", "editor")),
-    *((f"runner {name}", ["pipe"], "") for name in ("report", "compare", "runs", "explain", "list", "plan", "derive")),
+    *((f"runner {name}", ["fifo"], "") for name in ("report", "compare", "runs", "explain", "list", "plan", "derive")),
     *((f"runner {name}", ["/proc/self/mem"], "") for name in ("report", "compare", "runs", "explain", "editor")),
     *((f"runner {name}", ["a\u202eb"], "a\\u202eb") for name in ("report", "compare", "runs", "explain", "plan")),
 ]  # fmt: skip
@@ -102,7 +102,7 @@ MODULE = "HloModule x, num_partitions=2\n\nENTRY main {\n  ROOT a = f32[3] param
 def test_words_that_are_no_input_get_one_message(line: tuple[str, list[str], str], tmp_path: Path) -> None:
     module, words, says = line
     (tmp_path / "m.txt").write_text(MODULE)
-    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "fifo")
     done = command(tmp_path, *words, module=module, limit=60)
     output = done.stdout + done.stderr
     assert done.returncode == 2, output
@@ -111,7 +111,7 @@ def test_words_that_are_no_input_get_one_message(line: tuple[str, list[str], str
     assert says in done.stderr
     assert done.stderr.count("\n") <= 5
     assert len(done.stderr) < 4000 + 2 * sum(map(len, words))
-    assert {path.name for path in tmp_path.iterdir()} == {"m.txt", "pipe"}
+    assert {path.name for path in tmp_path.iterdir()} == {"m.txt", "fifo"}
 
 
 def entry(*lines: str, head: str = "HloModule x, num_partitions=2") -> str:

@@ -179,8 +179,8 @@ def test_how_a_loop_of_derived_lines_is_taken_crosses_too() -> None:
 
 PARSING = {
     # What a user's YAML has.
-    "experiment/plain.py", "experiment/sections.py", "experiment/repeats.py", "experiment/combiners.py",
-    "experiment/functions.py", "experiment/enumeration.py", "experiment/extent.py", "experiment/reader.py",
+    "experiment/plain.py", "experiment/sections.py", "experiment/repeats.py",
+    "experiment/functions.py", "experiment/enumeration.py", "experiment/reader.py",
     "worker/functions.py",
     # What an edit of a line is to be in the file; a result's part of the text of several.
     "experiment/imported.py", "checks/inscribed.py", "app/flow/recording.py",

@@ -30,9 +30,12 @@ def in_steps(edits: Edits) -> Iterator[Edit]:
             inside = [site for site in edits.sites if site.path[:-1] == (*loop.line.loops, loop.name)]
             yield from _unmoved(edits, loop, loop.form.steps, inside)
     unrolled = [steps for steps in edits.unrolled if len(steps) > 1]
+    every = [site for group in edits.sites for site in (group, *group.copies)]
     for moving in unrolled:
-        for call in _permutes(moving[0].term):
-            yield from _unmoved_unrolled(edits, moving, call, unrolled)
+        # The first step permutes the value from around the loop itself.
+        for call, second in zip(*(_permutes(site.term) for site in moving[:2]), strict=False):
+            if _is_read(second, every):
+                yield from _unmoved_unrolled(edits, moving, call, unrolled)
 
 
 def _longer(edits: Edits, loop: RepeatLines) -> Iterator[Edit]:
@@ -93,12 +96,22 @@ def _permutes(term: Term) -> Iterator[Apply]:
             yield part
 
 
+def _is_read(call: Apply, inside: Sequence[EditSite]) -> bool:
+    """Whether the steps of a loop read a value elsewhere than in the call that permutes it.
+
+    Otherwise the value from around the loop is read where the permuted one is meant.
+    """
+    (value, *_) = names(call.operands[0])
+    return sum(names(site.term).count(value) for site in inside) > names(call).count(value)
+
+
 def _unmoved(edits: Edits, loop: RepeatLines, steps: int, inside: Sequence[EditSite]) -> Iterator[Edit]:
     """A value from around a loop, in each step as if it had been permuted with another."""
     own = {*loop.bound, *(site.label for site in inside)}
     read = dict.fromkeys(name for site in inside for name in names(site.term) if name not in own)
     for moving in inside:
-        for call, name in itertools.product(_permutes(moving.term), [*read][:_READ]):
+        permutes = [call for call in _permutes(moving.term) if _is_read(call, inside)]
+        for call, name in itertools.product(permutes, [*read][:_READ]):
             moved: Term = Name(name)
             stepped = moved
             for step in range(1, steps):

@@ -40,7 +40,7 @@ MANY_FILES = settings(FEW, max_examples=1_500)
 HUNG = 30.0
 """Seconds of computation after which reading counts as hung."""
 
-_PLACE = re.compile(r"\S+:\d+:\d+(  |\n)|\S+\.yaml  |command line: |configuration(  |\n)")
+_PLACE = re.compile(r"\S+:\d+:\d+(  |\n)|\S+\.yaml(  |\n)|command line: |configuration(  |\n)")
 _FORBIDDEN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect", "os.remove")
 
 

@@ -9,20 +9,12 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, reshard
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.mistakes.case import Case, normal
+from benchmarks.mistakes.case import Case, ints, normal, uniform
 
 mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
 N = 4
 line = AbstractMesh((N,), ("x",), axis_types=(AxisType.Auto,))
 grid = AbstractMesh((2, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-
-
-def ints(seed, most, *shape):
-    return np.random.default_rng(seed).integers(0, most, shape).astype(np.int32)
-
-
-def uniform(seed, *shape):
-    return np.random.default_rng(seed).uniform(0.05, 0.95, shape).astype(np.float32)
 
 
 def weighted_keys(k, v, decay, bonus):

@@ -73,3 +73,13 @@ class Case:
 def normal(seed: int, *shape: int) -> np.ndarray:
     """Normally distributed float32."""
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def uniform(seed: int, *shape: int) -> np.ndarray:
+    """Float32 between 0.05 and 0.95."""
+    return np.random.default_rng(seed).uniform(0.05, 0.95, shape).astype(np.float32)
+
+
+def ints(seed: int, most: int, *shape: int) -> np.ndarray:
+    """Int32 from 0 to below `most`."""
+    return np.random.default_rng(seed).integers(0, most, shape).astype(np.int32)

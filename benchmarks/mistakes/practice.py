@@ -9,21 +9,13 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.mistakes.case import Case, normal
+from benchmarks.mistakes.case import Case, ints, normal, uniform
 
 mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
 row = jax.make_mesh((4,), ("a",), axis_types=(AxisType.Explicit,))
 N = 4
 ring = AbstractMesh((N,), ("a",), axis_types=(AxisType.Auto,))
 grid = AbstractMesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
-
-
-def ints(seed, most, *shape):
-    return np.random.default_rng(seed).integers(0, most, shape).astype(np.int32)
-
-
-def uniform(seed, *shape):
-    return np.random.default_rng(seed).uniform(0.05, 0.95, shape).astype(np.float32)
 
 
 def rmsprop(w, v, m, g, rate=0.01):

@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.mistakes.case import Case, normal
+from benchmarks.mistakes.case import Case, ints, normal, uniform
 
 mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
 line = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,))
@@ -740,14 +740,6 @@ def least_squares(a, b):
 
 def least_squares_reference(a, b):
     return jnp.linalg.solve(a.T @ a, a.T @ b)
-
-
-def ints(seed, most, *shape):
-    return np.random.default_rng(seed).integers(0, most, shape).astype(np.int32)
-
-
-def uniform(seed, *shape):
-    return np.random.default_rng(seed).uniform(0.05, 0.95, shape).astype(np.float32)
 
 
 ROWS, X, R = P("x", None), P("x"), P()

@@ -109,13 +109,15 @@ class Place:
     - `part`: the call's source; None where it cannot be read.
     - `receiver`: what a method is called on, as `x` in `x.reshape(8)`; None where a function is called.
     - `stating`: whether the callee has a parameter `out_sharding`, as a layer of Flax NNX.
+    - `frame`: where it ran.
     """
 
     filename: str
     lineno: int | None
     part: PythonPart | None
     receiver: PythonPart | None
-    stating: bool = False
+    stating: bool
+    frame: FrameType
 
 
 def refused_at(error: BaseException) -> Place | None:
@@ -127,7 +129,7 @@ def refused_at(error: BaseException) -> Place | None:
         return None
     frame, place = own[-1]
     part = _source(place)
-    return Place(place.filename, place.lineno, part, part and _receiver(part, frame), _states(part, frame))
+    return Place(place.filename, place.lineno, part, part and _receiver(part, frame), _states(part, frame), frame)
 
 
 def _states(part: PythonPart | None, frame: FrameType) -> bool:
@@ -295,12 +297,7 @@ class RefusedExpression:
         place = refused_at(error)
         if place is None or place.part is None:
             return None
-        (frame, *_) = [
-            frame
-            for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)])
-            if is_own(frame.f_code.co_filename)
-        ]
-        around = {**frame.f_globals, **frame.f_locals}
+        around = {**place.frame.f_globals, **place.frame.f_locals}
         read = {name: around[name] for name in sorted(python_source.names(place.part.text)) if name in around}
         leaves, structure = calls.tree.flatten({name: value for name, value in read.items() if _has_arrays(value)})
         if not leaves or not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):

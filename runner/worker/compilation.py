@@ -109,18 +109,19 @@ def compile_program(
     start = time.perf_counter()
     module = _lower(program, function, operands, of_user=of_user)
     seconds = time.perf_counter() - start
-    read_plan = _no_plan if planning is None else planning(module)
+    read_plan = None if planning is None else planning(module)
     with ThreadPoolExecutor(1) as beside:
-        plan = beside.submit(read_plan)
+        reading = None if read_plan is None else beside.submit(read_plan)
         start = time.perf_counter()
         executable = module.compile(compiler_options=dict(options) or None)
         seconds += time.perf_counter() - start
     heard = captured.text()
     text, unreadable = _text(executable)
-    return CompiledModule(executable, tuple(module.out_info), seconds, heard, module, text, unreadable, plan.result())
+    plan = None if reading is None else reading.result()
+    return CompiledModule(executable, tuple(module.out_info), seconds, heard, module, text, unreadable, plan)
 
 
-Planning = Callable[[Any], Callable[[], Planned | None]]
+Planning = Callable[[Any], Callable[[], Planned]]
 """Runs Shardy's passes on a lowered program, and returns a function that reads its plan, from any thread."""
 
 
@@ -134,10 +135,6 @@ def planned(experiment: Experiment, program: Program, folder: Path) -> Planning 
         return lambda: propagation.of_program(experiment, program, modules, folder)
 
     return planning
-
-
-def _no_plan() -> None:
-    return None
 
 
 def reshards(

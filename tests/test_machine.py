@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -146,6 +147,23 @@ def test_every_character_that_the_source_prints_has_a_plain_one() -> None:
         text = file.read_text(encoding="utf-8")
         plain = text.encode("ascii", "plain").decode()
         assert plain.count("\\") == text.count("\\"), file
+
+
+def test_a_message_on_a_terminal_breaks_between_words_and_a_command_stays_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, there = pty.openpty()
+    with os.fdopen(there, "w") as terminal, os.fdopen(here, "rb", buffering=0) as screen:
+        monkeypatch.setenv("COLUMNS", "40")
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setattr(sys, "stdout", sys.stdout)
+        streams.ready()
+        command_line = "to go on: python -m runner case3_allreduce dims.I=8 resume=outputs"
+        source = "    return jax.lax.psum(jnp.mean(error**2), 'data')"
+        print(f"a.yaml:3\n  mesh axis 'z' does not exist; the mesh has x, y\n{source}\n{command_line}", file=sys.stderr)
+        sys.stderr.flush()
+        lines = screen.read(1000).decode().splitlines()
+    assert lines == ["a.yaml:3", "  mesh axis 'z' does not exist; the mesh", "    has x, y", source, command_line]
 
 
 def test_a_folder_is_of_one_run(tmp_path: Path) -> None:

@@ -447,6 +447,38 @@ def test_a_collective_is_drawn_on_the_edge_whose_value_it_moves(moved: Collectiv
         assert label.split(": ", 1)[1].split(", ")[0] in drawn.box.body
 
 
+def test_in_a_large_section_the_lines_away_from_collectives_are_folded() -> None:
+    def line(path: str, *reads: str) -> RecordedLine:
+        repeat = path == "layers"
+        return RecordedLine(path=path, line=path, expression=None if repeat else "", reads=list(reads), steps=4)
+
+    chain = [line(f"n{k}", *([f"n{k - 1}"] if k else ["A"])) for k in range(150)]
+    body = [line(f"layers/body/m{k}", f"layers/body/m{k - 1}" if k else "n70") for k in range(40)]
+    lines = [*chain[:71], line("layers"), *body, *chain[71:], line("out", "layers/body/m39", "n149", "B")]
+    moved = [evidence.collective(node=name, inserted=True) for name in ("n50", "layers/body/m20")]
+    drawn = graph.draw(lines, ARRAYS, {}, moved)
+    assert drawn.only == "of 192 lines those with collectives, and those beside them"
+    named = {tuple(word.split(": ")[1].split(", ")) for word in drawn.words if re.match(r"\d+ lines: ", word)}
+    assert named == {
+        tuple(f"n{k}" for k in range(52, 150)),
+        tuple(f"layers/body/m{k}" for k in range(22, 40)),
+    }
+    assert [word for word in drawn.words if word.startswith("at ")] == [
+        "at n50: all-reduce over x, 64 B · inserted by the compiler",
+        "at layers/body/m20: all-reduce over x, 64 B · inserted by the compiler",
+    ]
+    for name in ("98 lines", "18 lines", "n49", "n51", "layers × 4", "m19", "out"):
+        assert f">{name}<" in drawn.box.body
+    assert ">m3<" not in drawn.box.body
+
+
+def test_a_large_section_without_collectives_is_one_box() -> None:
+    lines = [
+        RecordedLine(path=f"n{k}", line=f"n{k}", expression="", reads=[f"n{k - 1}"] if k else ["A"]) for k in range(130)
+    ]
+    assert ">130 lines<" in graph.draw(lines, ARRAYS, {}, []).box.body
+
+
 def test_collectives_that_are_alike_are_counted_and_none_is_lost() -> None:
     moved = [evidence.collective(node="C"), evidence.collective(node="C"), evidence.collective(node="P", inserted=True)]
     words = graph.draw(LINES, ARRAYS, {}, moved).words

@@ -1360,7 +1360,7 @@ def test_a_plan_that_compiles_to_more_than_planned_is_written_in_other_ways(
     answer = _ranked(config, tmp_path, monkeypatch, sent)
     best = answer.tried[0]
     assert (best.programs[0].program, best.programs[0].bytes_sent) == ("derived", MLP_BYTES)
-    assert best.written == "by the lines of one device"
+    assert best.written == "as derived, by the lines of one device"
     assert answer.without_gain is None
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from runner.app.cli import plan, report
-from runner.reports.record import plan_file
+from runner.reports.record import plan_file, record
 from runner.reports.show.page import plan_section, plans
 from runner.reports.show.page.markup import joined
 from runner.reports.show.plan_layouts import differing
+from tests import evidence
 from tests.test_page import Page
 
 SMALL: dict[str, Any] = {
@@ -172,6 +173,17 @@ def test_a_plan_without_compiled_candidates_has_a_page(tmp_path: Path, capsys: p
     text = Page((small / report.PAGE).read_text("utf-8")).text
     assert "no candidate was compiled" in text
     assert "Take these layouts" in text
+
+
+def test_a_plan_has_one_page_whoever_makes_it(tmp_path: Path) -> None:
+    small = Path(write_plans(tmp_path)[0])
+    (small / "candidate_1").mkdir()
+    record.write(evidence.record({"auto": evidence.program()}), small / "candidate_1")
+    assert report.main([str(small)]) == 0
+    made = (small / report.PAGE).read_text("utf-8")
+    # It links to the candidate's page, which was made first.
+    assert made == plan_section.page(small)
+    assert (small / "candidate_1" / report.PAGE).is_file()
 
 
 def test_the_page_of_a_run_draws_the_front_of_its_plan(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import html
 import io
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO, cast
 
 _CONTROL = re.compile(
@@ -48,17 +48,18 @@ def _spelled(match: re.Match[str]) -> str:
 
 
 class _Guard:
-    """Wraps a stream; escapes control characters in what is written."""
+    """Wraps a stream; escapes control characters in what is written, then breaks its lines."""
 
-    def __init__(self, behind: TextIO) -> None:
+    def __init__(self, behind: TextIO, laid: Callable[[str], str]) -> None:
         self.behind = behind
+        self.laid = laid
         self.refused: OSError | None = None
         """The last error of the system for this stream, which the writing code may have ignored."""
 
     def write(self, text: str) -> int:
         """Write a text; return how many of its characters were written: all."""
         try:
-            self.behind.write(printable(text))
+            self.behind.write(self.laid(printable(text)))
         except OSError as error:
             self.refused = error
             raise
@@ -73,9 +74,9 @@ class _Guard:
         return getattr(self.behind, name)
 
 
-def guarded(stream: TextIO) -> TextIO:
-    """Wrap a stream so that it escapes control characters."""
-    return stream if isinstance(stream, _Guard) else cast("TextIO", _Guard(stream))
+def guarded(stream: TextIO, laid: Callable[[str], str] = str) -> TextIO:
+    """Wrap a stream so that it escapes control characters, then breaks lines as `laid` does."""
+    return stream if isinstance(stream, _Guard) else cast("TextIO", _Guard(stream, laid))
 
 
 def raw(stream: TextIO) -> TextIO:

@@ -54,9 +54,12 @@ def _report(paths: list[Path], options: argparse.Namespace) -> Path:
     def page(folder: Path) -> Path:
         return named(options.output) if options.output else _replaced(folder / PAGE)
 
-    if len(paths) == 1 and (paths[0] / folders.PLAN).is_file() and not folders.runs(paths[0]):
+    if len(paths) == 1 and _is_plan(paths[0]):
+        candidates = _read(paths)[0] if folders.runs(paths[0]) and not options.only else {}
+        for folder, record in candidates.items():
+            manifest.add([run.write(record, folder, _replaced(folder / PAGE))])
         written = page(paths[0])
-        write_text(written, plan_section.page(paths[0]))
+        write_text(written, plan_section.page(paths[0], written.parent))
     else:
         by_folder, unreadable = _read(paths)
         if len(by_folder) == 1 and (paths[0] / folders.RECORD).is_file():
@@ -69,6 +72,11 @@ def _report(paths: list[Path], options: argparse.Namespace) -> Path:
             write_sweep(by_folder, paths, written, unreadable)
     manifest.add([] if options.output else [written])
     return options.output or written
+
+
+def _is_plan(path: Path) -> bool:
+    """Return whether a folder is that of a plan, with its candidates, and not of a run with planned layouts."""
+    return (path / folders.PLAN).is_file() and not (path / folders.RECORD).is_file()
 
 
 def named(page: Path) -> Path:
@@ -140,8 +148,7 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
     started = [folders.read(home) for home in dict.fromkeys(folder.parent for folder in by_folder)]
     # A command that ran only some of the runs would be taken for that of all.
     commands = [command for command in started if command] if all(started) else []
-    plan = plan_section.part(paths[0], lambda folder: _link(paths[0] / folder, page)) if len(paths) == 1 else None
-    write_text(page, sweep.page(name, swept, notes, commands, plan))
+    write_text(page, sweep.page(name, swept, notes, commands))
     return page
 
 

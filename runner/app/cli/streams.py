@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import codecs
 import os
+import shutil
 import sys
 from io import TextIOWrapper
 
+from runner.base.invocation import invocation
 from runner.base.printable import guarded
 
 _PLAIN = {
@@ -49,6 +51,10 @@ _PLAIN = {
 """The replacements for characters that an encoding lacks; other characters are written as their code."""
 
 
+_SOURCE = " " * 4
+"""The indentation of source in a message."""
+
+
 class Closed(Exception):
     """Standard output is closed: nothing could be reported."""
 
@@ -63,7 +69,24 @@ def ready() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="plain")
-    sys.stdout, sys.stderr = guarded(sys.stdout), guarded(sys.stderr)
+    sys.stdout = guarded(sys.stdout)
+    sys.stderr = guarded(sys.stderr, _fitted if sys.stderr.isatty() else str)
+
+
+def _fitted(message: str) -> str:
+    """Break the lines of a message between words, within the terminal; not source, nor a command to copy."""
+    width = shutil.get_terminal_size().columns
+    if len(message) <= width:
+        return message
+    # Most commands print no long message.
+    from runner.reports.show.table import wrapped
+
+    return "\n".join(
+        line
+        if len(line) <= width or line.startswith(_SOURCE) or invocation() in line
+        else "\n".join(wrapped(line, width))
+        for line in message.split("\n")
+    )
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:

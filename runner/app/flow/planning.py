@@ -219,7 +219,10 @@ def _written_otherwise(
         return
     candidate, number = best.candidate, sum(each.by_hand is None for each in tried)
     known = {compiled.program for compiled in best.programs}
-    ways = {Program.AUTO: "without the layouts of lines", Program.DERIVED: "by the lines of one device"}
+    ways = {
+        Program.AUTO: "as auto, without the layouts of lines",
+        Program.DERIVED: "as derived, by the lines of one device",
+    }
     for program, words in ways.items():
         if program.value in known:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,6 +14,7 @@ from runner.base.words import bytes_text
 from runner.compiled.evidence.model import REDUCING, Collective
 from runner.compiled.evidence.words import renamed
 from runner.reports.record.model import ArrayRecord, RecordedLine
+from runner.reports.show.page.folding import FoldedLines, folded, parent
 from runner.reports.show.page.layered import Name, place
 from runner.reports.show.shapes import GLYPH, Box, number, text
 
@@ -20,6 +22,12 @@ _SIZE = 12.5
 _ROW = 18
 _PAD = 10
 _WRAP = 38
+
+_LINES = 120
+"""In a section with more lines those that are away from the collectives are folded."""
+
+_NAMED = 3
+"""The most lines that are named in a fold."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +41,11 @@ class Pill:
 
 @dataclass(frozen=True)
 class GraphDrawing:
-    """A drawing, and its description for screen readers."""
+    """A drawing, and its description for screen readers; `only`: what of its section is drawn, "" for all."""
 
     box: Box
     words: list[str]
+    only: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,7 @@ class _Figure:
     outputs: Mapping[str, str]
     on_edges: Mapping[tuple[str, str], Sequence[Pill]]
     at_lines: Mapping[str, Sequence[Pill]]
+    folds: Mapping[str, Sequence[RecordedLine]]
 
 
 def draw(
@@ -56,18 +66,23 @@ def draw(
     outputs: Mapping[str, str],
     collectives: Sequence[Collective],
 ) -> GraphDrawing:
-    """Draw the graph of a section; `outputs` has the layout of each output in words."""
-    by_path = {line.path: line for line in lines}
+    """Draw the graph of a section; `outputs` has the layout of each output in words.
+
+    Of a large section the lines with collectives and their neighbours are drawn, and a box for others together.
+    """
     on_edges, at_lines, elsewhere = _placed(lines, arrays, collectives)
-    figure = _Figure(by_path, arrays, outputs, on_edges, at_lines)
+    only = f"of {len(lines)} lines those with collectives, and those beside them" if len(lines) > _LINES else ""
+    shown = folded(lines, {*at_lines, *itertools.chain(*on_edges)}) if only else FoldedLines(list(lines), {})
+    lines, by_path = shown.lines, {line.path: line for line in shown.lines}
+    figure = _Figure(by_path, arrays, outputs, on_edges, at_lines, shown.folds)
     read = [name for name in arrays if any(name in line.reads for line in lines)]
     box = _level(figure, _children(lines, ""), read, "")
-    words = [*_words(lines), *(f"in no line of it: {_pill_text(pill)}" for pill in elsewhere)]
+    words = [*_words(lines, shown.folds), *(f"in no line of it: {_pill_text(pill)}" for pill in elsewhere)]
     for (a, b), pills in on_edges.items():
         words += [f"from {_named(by_path, a)} to {_named(by_path, b)}: {_pill_text(pill)}" for pill in pills]
     for path, pills in at_lines.items():
         words += [f"at {_named(by_path, path)}: {_pill_text(pill)}" for pill in pills]
-    return GraphDrawing(box, words)
+    return GraphDrawing(box, words, only)
 
 
 def _pill_text(pill: Pill) -> str:
@@ -78,10 +93,12 @@ def _named(lines: Mapping[str, RecordedLine], path: str) -> str:
     return (lines[path].variable or lines[path].line) if path in lines else path
 
 
-def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
+def _words(lines: Sequence[RecordedLine], folds: Mapping[str, Sequence[RecordedLine]]) -> Iterator[str]:
     for line in lines:
         where = f" ({line.frame})" if line.frame else ""
-        if line.expression is None:
+        if line.path in folds:
+            yield f"{len(folds[line.path])} lines: {', '.join(member.path for member in folds[line.path])}"
+        elif line.expression is None:
             often = "while its condition holds" if line.steps is None else f"{line.steps} times"
             yield f"{line.line} repeats {often}{where}"
         else:
@@ -192,23 +209,18 @@ def _edge(
 # The drawing, level by level: a repeat is a box with a graph of its own.
 
 
-def _children(lines: Sequence[RecordedLine], parent: str) -> list[RecordedLine]:
+def _children(lines: Sequence[RecordedLine], repeat: str) -> list[RecordedLine]:
     """Return the lines directly in a repeat, or in the section itself."""
-    return [line for line in lines if _parent(line.path) == parent]
+    return [line for line in lines if parent(line.path) == repeat]
 
 
-def _parent(path: str) -> str:
-    """Return the path of the repeat around a line; "" outside of all repeats."""
-    return "/".join(path.split("/")[:-2])
+def _inside(path: str, repeat: str) -> bool:
+    return not repeat or path.startswith(f"{repeat}/")
 
 
-def _inside(path: str, parent: str) -> bool:
-    return not parent or path.startswith(f"{parent}/")
-
-
-def _level(figure: _Figure, lines: Sequence[RecordedLine], read: Sequence[str], parent: str) -> Box:
+def _level(figure: _Figure, lines: Sequence[RecordedLine], read: Sequence[str], repeat: str) -> Box:
     """Draw the lines of one level; `read` are the values from outside, drawn at the top."""
-    boxes: dict[Name, Box] = {name: _value(figure, name, port=bool(parent)) for name in read}
+    boxes: dict[Name, Box] = {name: _value(figure, name, port=bool(repeat)) for name in read}
     edges: list[tuple[Name, Name]] = []
     for line in lines:
         inner = [] if line.expression is not None else list(_within(figure, line.path))
@@ -228,7 +240,7 @@ def _level(figure: _Figure, lines: Sequence[RecordedLine], read: Sequence[str], 
                 start = stop
             edges.append((start, line.path))
     sizes = {name: (box.width, box.height) for name, box in boxes.items()}
-    placed = place(sizes, edges, between=30 if parent else 34)
+    placed = place(sizes, edges, between=30 if repeat else 34)
     parts = [_path(points) for points in placed.paths.values()]
     parts += [box.at(*placed.corners[name]) for name, box in boxes.items()]
     return Box(placed.width, placed.height, "".join(parts))
@@ -249,7 +261,7 @@ def _needs(figure: _Figure, line: RecordedLine) -> list[str]:
 def _holder(path: str, here: set[str]) -> str | None:
     """Return the repeat of this level that contains a line."""
     while path and path not in here:
-        path = _parent(path)
+        path = parent(path)
     return path or None
 
 
@@ -280,6 +292,10 @@ def _value(figure: _Figure, name: str, *, port: bool) -> Box:
 
 
 def _line(figure: _Figure, line: RecordedLine) -> Box:
+    if line.path in figure.folds:
+        members = figure.folds[line.path]
+        names = ", ".join(member.path for member in members[:_NAMED]) + (", …" if len(members) > _NAMED else "")
+        return _boxed(f"{len(members)} lines", textwrap.wrap(names, _WRAP), "gl", ())
     *_, where, name = ("", *line.path.split("/"))
     begins = {"carry": "starts as ", "over": "a slice of "}.get(where)
     first = begins is not None

@@ -18,9 +18,6 @@ from runner.reports.show.page.markup import Inside, Markup, Part, table, tag
 from runner.reports.show.page.verdicts import callout
 from runner.reports.show.table import Table
 
-_LINES = 120
-"""Sections with more lines are not drawn."""
-
 
 def parts(record: Record, folder: Path) -> Iterator[Part]:
     """Return the sections of the collectives, of the source and of the graph that the record has data for.
@@ -69,21 +66,15 @@ def _graphs(record: Record, sourced: Container[str]) -> Iterator[Inside]:
     """Return one drawing for all programs with equal graphs and collectives, if not `sourced` already."""
     outputs = layouts.names(record.pictures) if record.pictures else {}
     groups: dict[tuple[str, ...], tuple[graph.GraphDrawing, str, list[str]]] = {}
-    large: dict[int, list[str]] = {}
     for name, program in record.compiled.items():
         lines = record.lines.get(lines_of(name, record.lines))
         if name in sourced or not Program(name).on_mesh or program.collectives is None or not lines:
             continue
-        if len(lines) > _LINES:
-            large.setdefault(len(lines), []).append(name)
-            continue
         shown = graph.draw(lines, record.arrays, outputs, program.collectives)
         section = lines_of(name, record.lines)
-        new = shown, _caption(section, program.collectives), list[str]()
+        about = "; ".join(filter(None, (_caption(section, program.collectives), shown.only)))
+        new = shown, about, list[str]()
         groups.setdefault((section, *shown.words), new)[-1].append(name)
-    if large:
-        sizes = "; ".join(f"{listed(names)}: {count}" for count, names in large.items())
-        yield tag("p", f"Not drawn: more than {_LINES} lines ({sizes}); the table of collectives says what they send.")
     if not groups:
         return
     figures: list[Inside] = []

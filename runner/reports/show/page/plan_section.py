@@ -6,6 +6,7 @@ A plan none of whose candidates was compiled has a page of its own.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -57,8 +58,11 @@ _LARGEST = 2_000_000
 """The most characters of a plan that is embedded in its page."""
 
 
-def page(folder: Path) -> str:
-    """Return the page of a plan, with links to the pages of its candidates. Raises `UnreadablePlan`."""
+def page(folder: Path, home: Path | None = None) -> str:
+    """Return the page of a plan, with links to the pages of its candidates. Raises `UnreadablePlan`.
+
+    - `home`: the folder of the page; by default the plan's.
+    """
     saved = plan_file.read(folder)
     file, mesh = saved.file, saved.file.mesh_text
     none = "" if file.tried else "no candidate was compiled"
@@ -71,13 +75,13 @@ def page(folder: Path) -> str:
     ]  # fmt: skip
     foot = f"Made by shardproof from {PLAN}."
     data = saved.plain if len(json.dumps(saved.plain)) <= _LARGEST else None
-    return document(f"{name}: plan", head, [_part(file, _beside(folder), folder)], data, foot)
+    return document(f"{name}: plan", head, [_part(file, _links(folder, home or folder), folder)], data, foot)
 
 
-def _beside(folder: Path) -> Callable[[str], str] | None:
-    """Return the links to the pages of candidates, if these have pages."""
+def _links(folder: Path, home: Path) -> Callable[[str], str] | None:
+    """Return the links from a page in `home` to the pages of candidates, if these have pages."""
     pages = list(folder.glob(f"candidate_*/{PAGE}"))
-    return (lambda name: f"{quote(name)}/{PAGE}") if pages else None
+    return (lambda name: quote(Path(os.path.relpath(folder / name / PAGE, home)).as_posix())) if pages else None
 
 
 def part(folder: Path, link: Callable[[str], str] | None = None) -> Part | None:

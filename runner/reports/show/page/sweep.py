@@ -22,21 +22,14 @@ _LISTED = 24
 """The most points with the same failure that are linked."""
 
 
-def page(
-    name: str,
-    sweep: MeasuredSweep,
-    notes: Sequence[str] = (),
-    commands: Sequence[Command] = (),
-    plan: Part | None = None,
-) -> str:
+def page(name: str, sweep: MeasuredSweep, notes: Sequence[str] = (), commands: Sequence[Command] = ()) -> str:
     """Return the page; `notes` are remarks on how it was made.
 
     - `commands`: those of its sweeps; without any, the points are single runs.
-    - `plan`: the section of the plan whose candidates the points are; it has the answer.
     """
-    kind = "sweep" if commands else "plan" if plan else "runs"
+    kind = "sweep" if commands else "runs"
     parts: list[Part | None] = [
-        plan or answers.part(sweep),
+        answers.part(sweep),
         _heat(sweep),
         _against(sweep),
         _sizes(sweep),
@@ -58,8 +51,7 @@ def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command], kind: st
         tag("li", badge(status), f" {count}") for status, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
     times = sorted(point.record.time for point in points.values())
-    called = "candidate" if kind == "plan" else "point"
-    facts = [f"{len(points)} {called}{'' if len(points) == 1 else 's'}, {len(sweep.rows)} rows"]
+    facts = [f"{len(points)} point{'' if len(points) == 1 else 's'}, {len(sweep.rows)} rows"]
     if sweep.keys:
         facts.append(("swept: " if commands else "they differ in ") + ", ".join(sweep.keys))
     facts += dict.fromkeys(_where(sweep))

@@ -398,6 +398,8 @@ def messages() -> Iterator[str]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         nodes = list(ast.walk(tree))
         documented = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        # The help of an option says what it does.
+        documented |= {id(node.value) for node in nodes if isinstance(node, ast.keyword) and node.arg == "help"}
         parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
         for node in nodes:
             if id(node) in documented | parts:

@@ -28,7 +28,9 @@ TOO_MANY = {
     "seed=1,2 mesh.shape=all target.devices=8 sweep.most=6": "this would be at least 8 points, and sweep.most is 6",
     "arrays.A.spec=all arrays.B.spec=all sweep.most=48": "this would be 121 points, and sweep.most is 48",
     "mesh.shape=all arrays.A.spec=all sweep.most=3": "this would be at least 14 points, and sweep.most is 3",
-    "mesh.shape=all target.devices=1000000000000000000": "there are no 1,000,000,000,000,000,000 devices",
+    "mesh.shape=all target.devices=1000000000000000000": "there are no 1,000,000,000,000,000,000 devices; name at most "
+    "1,000,000,000",
+    "mesh.shape=all target.devices=1000000000 sweep.most=50": "this would be 100 points, and",
     "seed=range(0,10,0)": "a range needs finite ends and a step other than 0",
     "seed=1,2 sweep.most=0": "the number of points must be at least 1",
 }

@@ -527,6 +527,7 @@ def test_a_plan_that_is_far_from_its_bound_is_called_none(bound: float, unfinish
     early = replace(best_plan, proved=False, bound=bound * best_plan.best.cost)
     assert early.unfinished == unfinished
     assert ("this is no plan: the search ended at 144 B" in optimality(early)) == unfinished
+    assert optimality(early).endswith("; give it more time (plan.seconds) or fewer open layouts") == unfinished
     assert not replace(best_plan, bound=0.0).unfinished
 
 
@@ -1382,6 +1383,7 @@ def test_a_plan_that_is_no_better_as_compiled_than_replicated_weights_says_so(
     assert (sentence is None) == gains
     if sentence is not None:
         assert f"a device sends 400 B, and {replicated} B with all that is auto replicated" in sentence
+        assert sentence.endswith(" and no layout of a line; take that, unless the plan's arrays have to be smaller")
 
 
 SKINNY = experiment(

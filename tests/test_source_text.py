@@ -131,3 +131,8 @@ def test_a_golden_without_names_is_read(tmp_path: Path) -> None:
     pinned = golden.pinned(evidence.program(collective()))
     golden.pin(tmp_path / "g.json", ("jax 0.10", "cpu", "auto"), pinned)
     assert golden.entry(golden.read(tmp_path / "g.json"), ("jax 0.10", "cpu", "auto")) == pinned
+
+
+def test_a_call_in_an_experiment_is_placed_by_its_key_and_one_in_a_notebook_by_its_cell() -> None:
+    assert Frame("<graph.result>", 1, "attention(q, k, v)").place == "graph.result"
+    assert Frame("<stdin>", 3, "return x").place == "<stdin>:3"

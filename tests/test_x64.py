@@ -97,25 +97,35 @@ def test_a_function_that_sets_x64_for_a_part_of_its_lines_is_run_without_it(fold
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "message", "file", "written"),
     [
         (
             {"graph": {"y": "switched_off.twice(x)"}, "arrays": {"x": {**X["x"], "dtype": "float64"}}},
             "switched_off.py switches jax_enable_x64 off, and a 64-bit dtype of the experiment needs it; take that "
             "line out, or use 32-bit dtypes",
+            "switched_off.py",
+            FILES["switched_off.py"].replace("jax.config.update('jax_enable_x64', False)", ""),
         ),
         (
             {"graph": {"w": "in_part.wide(x)", "y": "in_part.used(w)"}},
             "w is float64, which only a part of another function's lines has with jax.enable_x64; set it for all: "
             "jax.config.update('jax_enable_x64', True) at the top of the imported file",
+            "in_part.py",
+            ON + FILES["in_part.py"],
         ),
     ],
     ids=["switched off", "passed on"],
 )
-def test_what_cannot_be_is_one_message(keys: dict[str, Any], message: str, folder: Path) -> None:
-    record = ran(folder, **keys)
+def test_what_cannot_be_is_one_message_whose_advice_can_be_followed(
+    keys: dict[str, Any], message: str, file: str, written: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).write_text(FILES[file])
+    record = ran(tmp_path, **keys)
     assert record.error is not None
     assert message in record.error
+    (tmp_path / file).write_text(written)
+    record = ran(tmp_path, **keys)
+    assert record.status == "passed", record.error
 
 
 def test_a_line_that_names_a_64_bit_dtype_sets_it_for_functions_too(folder: Path) -> None:

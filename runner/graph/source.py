@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -35,6 +36,9 @@ class Checkpoint:
         return {self.policy: list(self.names)} if self.names else self.policy
 
 
+_CALLED = re.compile(f"<((?:{'|'.join(SECTIONS)})[.].+)>")
+"""The file name under which a line of an experiment is compiled."""
+
 _MOST = 60
 """How many characters of a line of Python are shown."""
 
@@ -61,8 +65,13 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """The file's name and the line's number, behind those of callers: `llama.py:12`, `llama.py:88 → ops.py:44`."""
-        return " → ".join((*self.path, f"{self.file.rpartition('/')[2]}:{self.line}"))
+        """The file's name and the line's number, behind those of callers: `llama.py:12`, `llama.py:88 → ops.py:44`.
+
+        The call of a function in an experiment has the key of its line, `graph.C`.
+        """
+        called = _CALLED.fullmatch(self.file)
+        own = called[1] if called else f"{self.file.rpartition('/')[2]}:{self.line}"
+        return " → ".join((*self.path, own))
 
     def __str__(self) -> str:
         """The first line as it is written, and the places of those that it calls."""

@@ -15,7 +15,7 @@ from runner.base import codec
 from runner.base.faults import InvalidExperiment
 from runner.base.layout import Spec
 from runner.checks.kinds import expectations
-from runner.compiled.evidence import warnings
+from runner.compiled.evidence import compiler_warnings
 from runner.compiled.evidence.nodes import Origins
 from runner.experiment import expect
 from runner.experiment.expect import Expectations
@@ -730,11 +730,11 @@ Traceback (most recent call last): sharding
 
 def test_warnings_about_shardings_are_read_with_their_lines():
     origins = Origins(experiment(TEXT), "graph")
-    assert as_json(warnings.read(LOG, origins)) == [
+    assert as_json(compiler_warnings.read(LOG, origins)) == [
         {"kind": "involuntary full rematerialization", "node": "C", "text": FULL, "times": 2},
         {"kind": "sharding", "node": None, "text": OTHER, "times": 1},
     ]
-    assert warnings.read("", origins) == []
+    assert compiler_warnings.read("", origins) == []
 
 
 @pytest.mark.parametrize(
@@ -749,7 +749,7 @@ def test_warnings_about_shardings_are_read_with_their_lines():
     ],
 )
 def test_a_warning_is_about_shardings_by_its_file_or_by_its_words(line, kind):
-    entries = as_json(warnings.read(line, Origins(experiment(TEXT), "graph")))
+    entries = as_json(compiler_warnings.read(line, Origins(experiment(TEXT), "graph")))
     expected = [] if kind == "none" else [kind or "involuntary full rematerialization"]
     assert [warning["kind"] for warning in entries] == expected
     assert all(warning["text"] == line.partition("] ")[2] for warning in entries)

@@ -15,7 +15,7 @@ import pytest
 
 from runner.app.flow import run as flow
 from runner.base import codec
-from runner.compiled.evidence import hlo, warnings, words
+from runner.compiled.evidence import compiler_warnings, hlo, words
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.model import Collective
 from runner.compiled.evidence.nodes import OperationOrigin, Origins
@@ -480,7 +480,7 @@ StackFrames
     frames = hlo.read(tables).stack_frames
     assert frames.of(2) == ((str(FILE), line(LOGITS)), ("program.py", 3))
     assert frames.of(0) == frames.of(9) == ()
-    (warning,) = warnings.read(LOG, Origins(experiment(), "graph"), frames)
+    (warning,) = compiler_warnings.read(LOG, Origins(experiment(), "graph"), frames)
     assert warning.node == "loss_logits"
 
 

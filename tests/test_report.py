@@ -445,6 +445,35 @@ def test_more_collectives_than_a_screen_has_are_folded_unless_the_run_explains_t
     assert len([line for line in explained.splitlines() if line.startswith("all-gather")]) == 25
 
 
+def test_a_folded_row_names_leaves_that_equal_lines_read_by_a_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+    leaves = [f"params/{i}/{name}" for i in range(13) for name in "qk"]
+    every = [
+        as_json(evidence.collective("all-gather", "m.py:7", inserted=True, between={"from": [leaf], "to": ["m.py:7"]}))
+        for leaf in leaves
+    ]
+    folded = printed(capsys, record(programs={"auto": passed(collectives=every)}), complete=False)
+    (row,) = [line for line in folded.splitlines() if line.startswith("all-gather")]
+    assert re.split("  +", row)[1] == "params/{0..12}/{q,k} for m.py:7"
+
+
+def test_warnings_about_equal_moves_are_one_unless_a_run_explains_all(capsys: pytest.CaptureFixture[str]) -> None:
+    def warning(node: str | None, spec: str) -> dict[str, Any]:
+        move = {"before": [spec, None], "after": [None, spec], "shape": [8, 8], "dtype": "float32"}
+        kind = "involuntary full rematerialization"
+        return {"kind": kind, "node": node, "text": f"words on {node}", "times": 1, "reshard": move}
+
+    every = [warning("m.py:7 y = x @ w", "x"), warning("m.py:7 y = x @ w", "x"), warning(None, "x"), warning("C", "y")]
+    programs = {"auto": passed(collectives=[], compiler_warnings=every)}
+    printed_in_brief = printed(capsys, record(programs=programs), complete=False)
+    assert printed_in_brief.count("the compiler warns") == 2
+    assert (
+        "auto: the compiler warns: involuntary full rematerialization of m.py:7 (2 times) and no line that it names; "
+        "explain=full has the compiler's words\n  float32[8, 8] goes from P('x', None) to P(None, 'x')"
+    ) in printed_in_brief
+    assert "of C: words on C\n" in printed_in_brief
+    assert printed(capsys, record(programs=programs)).count("the compiler warns") == 4
+
+
 def test_a_run_explains_its_collectives_in_a_line_each_or_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     need = "the product in C sums over J, which arrays.A.spec shards over x"
     why = Reason(text=f"{need}; the sum in d sums over I, which arrays.B.spec shards", by="operation", planned=True)

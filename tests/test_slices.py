@@ -82,10 +82,10 @@ def test_impossible_slices_are_refused(changes: dict[str, object], key: str, mes
 
 
 def test_the_programs_make_a_mesh_of_slices(tmp_path: Path) -> None:
-    from runner.programs import absent
+    from runner.programs import absent_hardware
 
     experiment = harness.experiment(TEXT, target={"topology": "v5e:2x2", "slices": 2})
-    text = absent.mesh_functions(experiment, Program.AUTO)
+    text = absent_hardware.mesh_functions(experiment, Program.AUTO)
     assert "mesh_utils.create_hybrid_device_mesh((1, 4), (2, 1), devices or topology())" in text
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.why import collectives
 from runner.base.layout import Layout, Mesh, Spec
-from runner.compiled.evidence import hlo_sharding, warnings
+from runner.compiled.evidence import compiler_warnings, hlo_sharding
 from runner.compiled.evidence.model import Collective
 from runner.compiled.evidence.nodes import Origins
 from runner.compiled.why import least
@@ -531,7 +531,7 @@ def test_a_sharding_that_jax_makes_is_read_back() -> None:
 
 
 def test_a_warning_without_layouts_says_nothing_of_them() -> None:
-    assert warnings.change("[SPMD] Involuntary full rematerialization.", MESH) is None
+    assert compiler_warnings.change("[SPMD] Involuntary full rematerialization.", MESH) is None
 
 
 def test_a_rematerialization_has_a_verified_way_around(tmp_path: Path) -> None:
@@ -556,6 +556,22 @@ def test_a_rematerialization_of_padded_blocks_has_no_way_around() -> None:
     mesh = jax.make_mesh((2, 3), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     (change,) = resharding.ways(experiment, Origins(experiment, "graph"), text, mesh, run=False).values()
     assert (change.before, change.after, change.through) == (Spec.of(["y", None]), Spec.of(["x", None]), None)
+
+
+def test_a_way_around_equal_rematerializations_is_sought_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = harness.experiment(MLP, mesh={"axes": ["x", "y"], "shape": [2, 2]})
+    words = (
+        "W1126 03:11:50.016390   25999 spmd_partitioner.cc:656] [SPMD] Involuntary full rematerialization. "
+        "The compiler cannot go from sharding {{devices=[2,1,2]<=[4] last_tile_dim_replicate}} to "
+        "{{devices=[1,2,2]<=[4] last_tile_dim_replicate}} efficiently for HLO operation %{} = f32[4,8]{{1,0}} add(%x)"
+    )
+    tried: list[str] = []
+    monkeypatch.setattr(resharding, "_tried", lambda *given, **_: tried.append(str(given[3])) or 64)
+    text = "\n".join(words.format(f"add.{layer}") for layer in range(5))
+    ways = resharding.ways(experiment, Origins(experiment, "graph"), text, None, run=False)
+    assert len(ways) == 5
+    assert len(tried) == 1
+    assert {way.bytes_sent for way in ways.values()} == {64}
 
 
 # The least.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,10 @@ from runner.base.untyped import is_mapping
 
 
 def fits(pattern: str, path: str) -> bool:
-    """Whether a path matches: `*` is any part of a name, `**` any number of names, `{a,b}` one of these."""
+    """Whether a path matches.
+
+    `*` is any part of a name, `**` any number of names, `{a,b}` one of these, `{0..11}` one of these numbers.
+    """
     return _compiled(pattern).fullmatch(path) is not None
 
 
@@ -36,7 +39,7 @@ def flattened(specs: Mapping[str, Any]) -> dict[str, Any]:
 def folded(paths: Iterable[str]) -> list[str]:
     """Patterns that match these paths and no others: `params/{q,k}` for `params/q` and `params/k`.
 
-    A name without `/` stays as it is.
+    Three consecutive numbers or more are a range, `layers/{0..11}`. A name without `/` stays as it is.
     """
     patterns: dict[tuple[tuple[str, ...], ...], None] = dict.fromkeys(
         tuple((name,) for name in path.split("/")) for path in paths
@@ -55,8 +58,20 @@ def folded(paths: Iterable[str]) -> list[str]:
                 alike[head, None, tail] = (*head, (*known[depth], *names) if known else names, *tail)
             patterns = dict.fromkeys(alike.values())
     return [
-        "/".join(names[0] if len(names) == 1 else f"{{{','.join(names)}}}" for names in pattern) for pattern in patterns
+        "/".join(names[0] if len(names) == 1 else f"{{{_one_of(names)}}}" for names in pattern) for pattern in patterns
     ]
+
+
+def _one_of(names: Sequence[str]) -> str:
+    """Join names by commas; consecutive numbers, which the indices of layers are, as a range."""
+    runs: list[list[str]] = []
+    for name in names:
+        follows = runs and name.isdecimal() and runs[-1][-1].isdecimal() and name == str(int(runs[-1][-1]) + 1)
+        if follows:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ",".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs)
 
 
 @cache
@@ -76,6 +91,16 @@ def _part(part: str) -> str:
         case "*":
             return "[^/]*"
         case _ if part.startswith("{"):
-            return f"(?:{'|'.join(map(re.escape, part[1:-1].split(',')))})"
+            return f"(?:{'|'.join(map(_alternative, part[1:-1].split(',')))})"
         case _:
             return re.escape(part)
+
+
+def _alternative(name: str) -> str:
+    ends = _RANGE.fullmatch(name)
+    numbers = range(int(ends[1]), int(ends[2]) + 1) if ends else ()
+    return "|".join(map(str, numbers)) or re.escape(name)
+
+
+_RANGE = re.compile(r"(\d{1,4})\.\.(\d{1,4})")
+"""A range of numbers, both ends included."""

@@ -9,7 +9,7 @@ from runner.base.layout import Spec
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.programs import absent, source, spelling, within
+from runner.programs import absent_hardware, source, spelling, within
 from runner.programs.lines import Lines
 from runner.programs.types import InferredTypes, Repairs
 
@@ -53,7 +53,7 @@ def _program(
     explicit sharding requires.
     """
     names = Identifiers(experiment)
-    target = absent if experiment.target.topology else source
+    target = absent_hardware if experiment.target.topology else source
     forward = names.reserve("forward") if experiment.grad else names.function
     constraints, outputs, repairs = constraints or {}, outputs or {}, repairs or Repairs()
     lines = Lines(experiment, names, repairs)

@@ -9,7 +9,7 @@ from runner.base.layout import Spec
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.programs import absent, source, spelling
+from runner.programs import absent_hardware, source, spelling
 from runner.programs.lines import Lines
 from runner.programs.types import InferredTypes
 
@@ -23,7 +23,7 @@ def derived(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
 def shard_map(experiment: Experiment, folder: Path, types: InferredTypes, program: Program = Program.SHARD_MAP) -> str:
     """Write the source of the program, under the name of `program`."""
     names = Identifiers(experiment)
-    target = absent if experiment.target.topology else source
+    target = absent_hardware if experiment.target.topology else source
     body = code(experiment, names, types.differing.get(program, {}))
     return source.module(
         source.header(experiment, program, names, body, mesh=True),

@@ -6,7 +6,7 @@ A program is a module with these functions, which its own `main` calls and the r
 - `make_mesh(devices=None)` and `shardings(mesh)`: the mesh and one sharding per array (not in `vmap`).
 - `program(mesh)`: the jitted function from arrays to a tuple of outputs.
 
-For an absent topology, `runner/programs/absent.py` has the replacement of the data. Where devices belong to
+For an absent topology, `runner/programs/absent_hardware.py` has the replacement of the data. Where devices belong to
 several JAX processes, each runs the same program and creates the shards of its own devices.
 """
 

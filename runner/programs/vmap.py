@@ -9,7 +9,7 @@ from runner.base.layout import Layout
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
-from runner.programs import absent, source, spelling
+from runner.programs import absent_hardware, source, spelling
 from runner.programs.lines import Lines
 from runner.programs.types import InferredTypes
 
@@ -42,11 +42,11 @@ def vmap(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
     if experiment.target.topology:
         return source.module(
             header,
-            absent.devices(experiment),
-            absent.blocks(experiment),
+            absent_hardware.devices(experiment),
+            absent_hardware.blocks(experiment),
             _split(experiment, names),
             program,
-            absent.main(experiment, Program.VMAP),
+            absent_hardware.main(experiment, Program.VMAP),
         )
     return source.module(
         header,

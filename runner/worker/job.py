@@ -61,7 +61,7 @@ from runner.worker.setting import unset
 from runner.worker.types import infer
 
 if TYPE_CHECKING:
-    from runner.worker.absent import AbsentDevices
+    from runner.worker.absent_hardware import AbsentDevices
     from runner.worker.trace import TraceProgram
 
 Emit = Callable[[WorkerEvent], None]
@@ -396,7 +396,7 @@ def _of_gathered(carry: str, spec: Spec) -> str:
 def _absent(experiment: Experiment) -> AbsentDevices | None:
     if experiment.target.topology is None:
         return None
-    from runner.worker.absent import AbsentDevices
+    from runner.worker.absent_hardware import AbsentDevices
 
     phases.tell(f"the compiler of {experiment.target.topology.name} was starting")
     return AbsentDevices(experiment)

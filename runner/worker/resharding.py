@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from runner.base import dtypes, executions, layout
 from runner.base.layout import Spec
-from runner.compiled.evidence import hlo, warnings
+from runner.compiled.evidence import compiler_warnings, hlo
 from runner.compiled.evidence.collectives import read
 from runner.compiled.evidence.nodes import Origins
 from runner.experiment.model import Experiment
@@ -32,19 +32,27 @@ def ways(experiment: Experiment, origins: Origins, stderr: str | None, mesh: Any
     `mesh` is JAX's. The steps are compiled and, with `run`, executed; those that do not help are omitted.
     """
     by_text: dict[str, Reshard] = {}
+    # The layers of a model give a warning each, about equal moves.
+    ways_of: dict[Reshard, Reshard] = {}
     if stderr is None or "full rematerialization" not in stderr.lower():
         return by_text
-    for warning in warnings.read(stderr, origins):
-        change = warnings.change(warning.text, experiment.mesh)
+    for warning in compiler_warnings.read(stderr, origins):
+        change = compiler_warnings.change(warning.text, experiment.mesh)
         if change is None:
             continue
-        by_text[warning.text] = change
-        for through in _paths(experiment.mesh, change):
-            sent = _tried(experiment, mesh, change, through, origins, run=run)
-            if sent is not None:
-                by_text[warning.text] = replace(change, through=through, bytes_sent=sent, ran=run)
-                break
+        if change not in ways_of:
+            ways_of[change] = _way(experiment, mesh, change, origins, run=run)
+        by_text[warning.text] = ways_of[change]
     return by_text
+
+
+def _way(experiment: Experiment, mesh: Any, change: Reshard, origins: Origins, *, run: bool) -> Reshard:
+    """The change with the first steps between its layouts that avoid the rematerialization, if any do."""
+    for through in _paths(experiment.mesh, change):
+        sent = _tried(experiment, mesh, change, through, origins, run=run)
+        if sent is not None:
+            return replace(change, through=through, bytes_sent=sent, ran=run)
+    return change
 
 
 def _paths(mesh: layout.Mesh, change: Reshard) -> Iterator[tuple[Spec, ...]]:

@@ -256,7 +256,7 @@ class Findings:
         if not imports.donated and not imports.state:
             return
         # Few runs are of a step.
-        from runner.checks import states
+        from runner.checks import step_state
 
         for name, compiled in self._record.compiled.items():
             program = Program(name)
@@ -264,10 +264,10 @@ class Findings:
                 continue
             if "state_layout" not in self._experiment.expected[program].named:
                 specs = {output: described.spec for output, described in compiled.outputs.items()}
-                self._record.warnings += states.kept(self._experiment, program, specs)
+                self._record.warnings += step_state.kept(self._experiment, program, specs)
             if imports.donated:
                 module = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
-                self._record.warnings += filter(None, [states.unused(self._experiment, program, module)])
+                self._record.warnings += filter(None, [step_state.unused(self._experiment, program, module)])
 
     def _decided(
         self, context: Context, values: Mapping[Program, ValueVerdict], ran: Sequence[ProgramRun]

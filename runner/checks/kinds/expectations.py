@@ -10,7 +10,7 @@ from runner.base.words import bytes_text
 from runner.checks import communication
 from runner.checks.communication import CountsVerdict, LimitVerdict
 from runner.checks.kind import CheckKind, Needs
-from runner.checks.states import moved
+from runner.checks.step_state import moved
 from runner.compiled.evidence.model import Collective
 from runner.compiled.evidence.words import described
 from runner.experiment.expect import CHECKED, SUBJECTS, Expectations

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from runner.compiled.evidence import collectives, hlo, warnings
+from runner.compiled.evidence import collectives, compiler_warnings, hlo
 from runner.compiled.evidence.model import Evidence, Gathered
 from runner.compiled.evidence.nodes import Origins
 from runner.experiment.model import Experiment
@@ -53,7 +53,7 @@ def gather(
     else:
         why = f": {unreadable}" if unreadable else ""
         communication = _nothing(f"the backend does not show the compiled module{why}")
-    heard = None if messages is None else warnings.read(messages, origins, module.stack_frames)
+    heard = None if messages is None else compiler_warnings.read(messages, origins, module.stack_frames)
     heard = heard and [replace(warning, reshard=(reshards or {}).get(warning.text)) for warning in heard]
     # Few runs are profiled or estimated.
     measured, work_of = None, None

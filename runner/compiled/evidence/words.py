@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from runner.base import executions
 from runner.base.executions import Count, Range
+from runner.base.lazy import dataclass
 from runner.base.words import bytes_text
 from runner.graph.sharding import ring
 
@@ -47,20 +48,38 @@ def renamed(entry: Collective, names: Mapping[str, str]) -> Collective:
     )
 
 
+@dataclass(frozen=True)
+class Subject:
+    """The `values` that a collective communicates, and the `readers`: the lines that need them on other devices."""
+
+    values: tuple[str, ...]
+    readers: tuple[str, ...]
+    backward: bool
+
+    @classmethod
+    def of(cls, entry: Collective) -> Subject:
+        lines = entry.nodes
+        taken = [name for name in entry.between.source if name not in lines] if entry.between else []
+        needed = lines or ([name for name in entry.between.to if name not in taken] if entry.between else [])
+        values, readers = (taken, needed) if taken or not lines else (lines, ())
+        return cls(tuple(values), tuple(readers), entry.gradient)
+
+    def __str__(self) -> str:
+        backward = " (backward)" if self.backward else ""
+        if self.values and self.readers:
+            return f"{' and '.join(self.values)} for {' and '.join(self.readers)}{backward}"
+        if self.values:
+            return f"{' and '.join(self.values)}{backward}"
+        readers = f"a value for {' and '.join(self.readers)}" if self.readers else "no line that the module names"
+        return f"{readers}{backward}"
+
+
 def subject(entry: Collective) -> str:
     """The value that a collective communicates: its line, and for one that the compiler inserted, whose value that is.
 
     `C`; `w for y` if line `y` needs the value of `w` on other devices; `loss and out (backward)`.
     """
-    lines = entry.nodes
-    taken = [name for name in entry.between.source if name not in lines] if entry.between else []
-    needed = lines or ([name for name in entry.between.to if name not in taken] if entry.between else [])
-    backward = " (backward)" if entry.gradient else ""
-    if taken and needed:
-        return f"{' and '.join(taken)} for {' and '.join(needed)}{backward}"
-    if taken or lines:
-        return f"{' and '.join(taken or lines)}{backward}"
-    return f"a value for {' and '.join(needed)}{backward}" if needed else f"no line that the module names{backward}"
+    return str(Subject.of(entry))
 
 
 def described(entry: Collective) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from runner.base import executions
@@ -13,9 +14,11 @@ from runner.base.lazy import dataclass
 from runner.base.words import bytes_text
 from runner.base.words import listed as names_listed
 from runner.compiled.evidence import words
-from runner.compiled.evidence.model import Collective
+from runner.compiled.evidence.model import Collective, CompilerWarning
+from runner.compiled.evidence.words import Subject
 from runner.compiled.explanation.model import over
 from runner.compiled.why.least import joined
+from runner.experiment.patterns import folded
 from runner.experiment.program import Program
 from runner.graph.sharding import ring
 from runner.graph.sharding.propagation import Reshard
@@ -36,12 +39,14 @@ class ExplainedRow:
     """A row of the table of collectives, with the reasons for its collectives and what each program sends for them.
 
     - `cells`: the texts under `HEAD`; `reasons`: each once; `brief`: the first of them in brief, or nothing.
+    - `subjects`: whose values the collectives communicate, and for which lines.
     - `parts`: by program, how often each collective runs, in which branches, and the bytes that a device sends for it.
     """
 
     cells: tuple[str, ...]
     reasons: tuple[str, ...]
     brief: str
+    subjects: tuple[Subject, ...]
     parts: Mapping[str, Sequence[Part]]
 
     @property
@@ -85,7 +90,7 @@ def _ways(rows: Sequence[ExplainedRow]) -> list[list[ExplainedRow]]:
 def _folded(group: Sequence[ExplainedRow]) -> tuple[str, ...]:
     """Return the cells of one row for a group of rows."""
     kind, _, over, _, _, _, *others = group[0].cells
-    names = list(dict.fromkeys(row.cells[1] for row in group))
+    names = _named_together(subject for row in group for subject in row.subjects)
     text = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     every = [
         executions.total([(often, branches, 1) for often, branches, _ in parts])
@@ -93,6 +98,21 @@ def _folded(group: Sequence[ExplainedRow]) -> tuple[str, ...]:
     ]
     runs = "unknown" if None in every else executions.short(max(every, key=_most))
     return kind, text, over, runs, "", together(group), *others
+
+
+def _named_together(subjects: Iterable[Subject]) -> list[str]:
+    """Name each subject once: the leaves of a tree that the same lines read as patterns of their paths."""
+    together: dict[Subject, dict[str, None]] = {}
+    for subject in subjects:
+        (leaf, *others) = subject.values or ("",)
+        folds = subject.readers and not others and not _LINE.match(leaf)
+        together.setdefault(replace(subject, values=()) if folds else subject, {}).setdefault(leaf)
+    names = (
+        str(replace(subject, values=(pattern,))) if not subject.values and pattern else str(subject)
+        for subject, leaves in together.items()
+        for pattern in folded(leaves)
+    )
+    return list(dict.fromkeys(map(_in_one_file, names)))
 
 
 def in_brief(entry: Collective) -> Collective:
@@ -155,7 +175,8 @@ def explained(record: Record, named: Callable[[Collective], Collective] = lambda
         brief = next((words.summary(why, named(entry).nodes) for entry, why in known), "")
         reasons = tuple(dict.fromkeys(words.because(why) for _, why in known))
         parts = {program: _parts(entries) for program, entries in by_program.items()}
-        rows.append(ExplainedRow((*row, _all_or([*by_program], programs)), reasons, brief, parts))
+        subjects = tuple(dict.fromkeys(Subject.of(named(each)) for of in by_program.values() for each in of))
+        rows.append(ExplainedRow((*row, _all_or([*by_program], programs)), reasons, brief, subjects, parts))
     return rows
 
 
@@ -281,6 +302,27 @@ def way(reshard: Reshard) -> str:
     steps = ", then ".join(map(str, reshard.through))
     proof = "compiled without a warning" + (", and run: the values are the same" if reshard.ran else "")
     return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"
+
+
+def compiler_warnings(warnings: Sequence[CompilerWarning], *, complete: bool) -> Iterator[tuple[str, str | None]]:
+    """Yield each warning of a program, with what is known of the move that it is about.
+
+    Unless `complete`, warnings about equal moves are one: the layers of a model give the compiler's words again.
+    """
+    moves = ((at if complete or warning.reshard is None else warning.reshard) for at, warning in enumerate(warnings))
+    alike = by_key(zip(moves, warnings, strict=True))
+    for group in alike.values():
+        first = group[0]
+        move = None if first.reshard is None else way(first.reshard)
+        if len(group) == 1:
+            of = f" of {first.node}" if first.node else ""
+            yield f"{first.kind}{of}: {first.text}", move
+            continue
+        times: Counter[str] = Counter()
+        for warning in group:
+            times[_places([warning.node])[0] if warning.node else "no line that it names"] += warning.times
+        named = [f"{place} ({count} times)" if count > 1 else place for place, count in times.items()]
+        yield f"{first.kind} of {names_listed(named)}; explain=full has the compiler's words", move
 
 
 def _compiled(record: Record) -> dict[str, list[Collective]]:

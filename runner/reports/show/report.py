@@ -406,11 +406,10 @@ def _collectives(record: Record, *, complete: bool) -> None:
     if shown.rows or beneath:
         say()
     for program, result in record.compiled.items():
-        for warning in result.compiler_warnings or ():
-            of = f" of {warning.node}" if warning.node else ""
-            say(f"{program}: the compiler warns: {warning.kind}{of}: {warning.text}", WARNING)
-            if warning.reshard is not None:
-                say(f"  {collectives.way(warning.reshard)}")
+        for warning, way in collectives.compiler_warnings(result.compiler_warnings or (), complete=full):
+            say(f"{program}: the compiler warns: {warning}", WARNING)
+            if way is not None:
+                say(f"  {way}")
 
 
 def _source(record: Record, folder: Path) -> None:

@@ -10,6 +10,7 @@ from runner.base.layout import Layout, Spec
 from runner.base.words import bytes_text, listed
 from runner.compiled.explanation.arguments import aliased
 from runner.experiment.model import Experiment
+from runner.experiment.patterns import folded
 from runner.experiment.program import Program
 
 
@@ -21,7 +22,7 @@ def unused(experiment: Experiment, program: Program, module: str) -> str | None:
     arrays = [array for array in experiment.arrays if array.name in missing]
     if not arrays:
         return None
-    names = listed([experiment.imports.paths.get(array.name, array.name) for array in arrays])
+    names = _some([experiment.imports.paths.get(array.name, array.name) for array in arrays])
     size = sum(_bytes(experiment, array.name) for array in arrays)
     verb = "is" if len(arrays) == 1 else "are"
     return (
@@ -66,9 +67,10 @@ def kept(experiment: Experiment, program: Program, outputs: Mapping[str, Spec | 
     return sentences
 
 
-def _some(names: list[str]) -> str:
+def _some(paths: list[str]) -> str:
+    names = folded(paths)
     return listed(names) if len(names) <= _FEW else f"{listed(names[:_FEW])} and {len(names) - _FEW} more"
 
 
 _FEW = 4
-"""The most leaves that a sentence names."""
+"""The most patterns of leaves that a sentence names."""

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from runner.app import api
+from runner.app.called.specs import WrongSpecs, spread
 from runner.link.workers import Workers
 from tests.user_functions import calls, closing
 
@@ -433,6 +435,26 @@ def test_a_functions_own_caches_may_hold_values_of_a_trace(tmp_path: Path) -> No
 def test_an_unknown_keyword_is_an_argument_too(tmp_path: Path) -> None:
     record = check(tmp_path, calls.doubled, X, mesh={"a": 4}, in_specs=P("a"), expect={"collectivs": 3})
     assert record.error == "expect.collectivs\n  there is no key 'collectivs'; did you mean 'collectives'?"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Module:
+    """A module as Flax NNX and Equinox have them: its parts are attributes, and one has no arrays."""
+
+    up: Any
+    down: Any
+    state: Any = None
+
+
+def test_the_specs_of_a_modules_attributes_may_be_a_mapping_by_their_names() -> None:
+    module = Module(X, {"bias": X})
+    mapped = spread({"down": {"bias": P("a")}, "up": P(None, "a")}, module, "in_specs[0]")
+    assert mapped == spread(Module(P(None, "a"), {"bias": P("a")}), module, "in_specs[0]") == [P(None, "a"), P("a")]
+    with pytest.raises(WrongSpecs, match=r"the operand has no \['side'\]; it has \.up and \.down"):
+        spread({"up": P(), "down": P(), "side": P()}, module, "in_specs[0]")
+    with pytest.raises(WrongSpecs, match=r"there is no spec for \.down; give one"):
+        spread({"up": P()}, module, "in_specs[0]")
 
 
 TEXT = "a spec is a PartitionSpec, not the text 'a': write P('a')"

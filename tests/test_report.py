@@ -191,7 +191,7 @@ def test_a_failed_run_names_the_culprit_then_the_reason_then_the_place(capsys: p
     out = printed(capsys, record(status="failed", programs={"shard_map": FAILED}))
     assert out.splitlines()[-7:] == [
         "shard_map: value failed",
-        "  C differs from graph's oracle at 9 of 64 elements, on devices 0-19; "
+        "  C differs from the NumPy oracle at 9 of 64 elements, on devices 0-19; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
         "  D: it is 1.1 times the reference on average",
         "  auto and the oracle agree, shard_map alone is wrong: the compiler",
@@ -324,7 +324,7 @@ def test_known_failures_and_programs_left_out_of_agreement_are_reported(
     programs = {"auto": passed(status="known", checks={"value": KNOWN}), "vmap": passed(checks=other)}
     assert printed(capsys, record(status="known", programs=programs)).splitlines()[-5:] == [
         "auto: value failed, as expect.wrong says",
-        "  C differs from graph's oracle at 9 of 64 elements, on device 2; "
+        "  C differs from the NumPy oracle at 9 of 64 elements, on device 2; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
         "  vmap and the oracle agree, auto alone is wrong: the compiler",
         "agreement does not compare the outputs in expect.wrong: C of auto",
@@ -338,7 +338,7 @@ def test_known_failures_are_distinguished_from_others(capsys: pytest.CaptureFixt
     out = printed(capsys, record(status="failed", programs={"auto": passed(status="failed", checks={"value": value})}))
     assert out.splitlines()[-4:] == [
         "auto: value failed",
-        "  C differs from graph's oracle at 9 of 64 elements, on device 2; "
+        "  C differs from the NumPy oracle at 9 of 64 elements, on device 2; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|, as expect.wrong says",
         "  D: it is right with jax 0.13.0",
         "failed: 0 of 1 programs passed; /runs/mine/0/result.json",

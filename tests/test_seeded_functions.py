@@ -21,13 +21,16 @@ NAMED = [
     ("solvers", "router", 0), ("models", "sharded_adagrad", 0), ("sciences", "v_trace", 0),
     ("heldout", "allgather_matmul", 1), ("blocks", "masked_loss", 1),
     ("practice", "low_rank", 1), ("practice", "advantages", 0), ("practice", "contrastive", 0),
-    ("blocks", "clipped_gradient", 1), ("solvers", "triplet", 0), ("assorted", "microbatched", 0),
+    ("blocks", "clipped_gradient", 1), ("assorted", "microbatched", 0),
     ("assorted", "striped", 2), ("assorted", "lanczos", 1), ("assorted", "expert_choice", 1),
     ("assorted", "power_compressed", 0), ("assorted", "weighted_bound", 0), ("training", "fsdp_step", 0),
     ("blocks", "selective_scan", 1), ("practice", "viterbi", 0), ("heldout", "moe_all_to_all", 1),
     ("heldout", "flash_decode", 1),
 ]  # fmt: skip
 """Functions of the families of `benchmarks.mistakes`, and the numbers of their mistakes."""
+
+LONGEST = [pytest.param("solvers", "triplet", 0, marks=pytest.mark.whole)]
+"""A diagnosis that takes as long as all others of a session together."""
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +51,8 @@ def lines_of(kind: str, name: str, number: int, folder: Path, workers: Workers) 
     return record.status, line, mistakes.lines(mistakes.diagnosis(record), f"{kind}_{name}_{number}.py")
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize(("kind", "name", "number"), NAMED)
+@pytest.mark.sample(7)
+@pytest.mark.parametrize(("kind", "name", "number"), [*NAMED, *LONGEST])
 def test_the_changed_line_is_named(
     kind: str, name: str, number: int, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

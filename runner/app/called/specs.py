@@ -84,6 +84,10 @@ def spread(specs: Any, tree: Any, place: str) -> list[Any]:
         raise WrongSpecs(place, f"a spec is a PartitionSpec, not {specs!r}{hint}")
     if theirs is None:
         raise WrongSpecs(place, f"it is a tree of specs, and the operand there is {_described(tree)}; give one spec")
+    # The attributes of a module may be named by a mapping, as `nnx.get_partition_spec` names them.
+    by_name = {_name(key): key for key in theirs}
+    mine = {by_name.get(_name(key), key): part for key, part in mine.items()}
+    theirs = {key: part for key, part in theirs.items() if key in mine or tree_util.tree_leaves(part)}
     for key in [key for key in mine if key not in theirs]:
         known = f"it has {listed([*theirs])}" if theirs else "it has none"
         raise WrongSpecs(f"{place}{key}", f"the operand has no {key}; {known}")
@@ -101,6 +105,11 @@ def _children(tree_util: Any, tree: Any) -> dict[str, Any] | None:
     pairs: Iterable[tuple[Any, Any]] = tree_util.tree_flatten_with_path(tree, is_leaf=is_part)[0]
     parts = {tree_util.keystr(path): part for path, part in pairs}
     return None if "" in parts else parts
+
+
+def _name(key: str) -> str:
+    """Return the name in the key of a part, `up` of `.up` and of `['up']`."""
+    return key.strip("[].'")
 
 
 def _partition(spec: Any) -> Any:

@@ -287,7 +287,7 @@ class ValueVerdict(Verdict):
         return [*lines, *super().lines()]
 
 
-_ORACLES = {"graph": "graph's oracle", "per_device": "the SPMD interpreter"}
+_ORACLES = {"graph": "the NumPy oracle", "per_device": "the SPMD interpreter"}
 
 
 @dataclass(frozen=True, kw_only=True)

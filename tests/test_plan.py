@@ -1161,7 +1161,7 @@ def test_where_the_rows_take_every_axis_the_weights_are_whole() -> None:
 def test_a_candidate_has_the_layouts_that_differ_from_the_first() -> None:
     first = {"arrays.x.spec": "[null]", "outputs.y": "[x]", "arrays.p1.spec": "[x, null]"}
     texts = differing([first, {**first, "arrays.p1.spec": "[null, x]"}, dict(first)], {"arrays.p1.spec": "params/up"})
-    assert texts == ["x=[null] y=[x] params/up=[x, null]", "params/up=[null, x]", "the same"]
+    assert texts == ["x=[null] y=[x] params/up=[x, null]", "params/up=[null, x]", "the same layouts"]
 
 
 @pytest.mark.in_turn

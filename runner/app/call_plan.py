@@ -16,6 +16,7 @@ from runner.app.flow.planning import Compiled, measure
 from runner.base.chosen import AUTO
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
+from runner.base.words import shown
 from runner.experiment import remat
 from runner.experiment.open_layouts import Least
 from runner.experiment.program import Program
@@ -25,7 +26,7 @@ from runner.programs.planning.plan import Alternative
 from runner.programs.spelling import CONSTRAIN
 from runner.reports.record.folders import PAGE
 from runner.reports.show import plan_table as showing
-from runner.reports.show.console import captured
+from runner.reports.show.console import captured, tell
 
 if TYPE_CHECKING:
     from runner.app.called.experiment import CalledExperiment
@@ -131,10 +132,15 @@ def of_finished(
     worse = planning.request.memory is None and _is_worse(compiled, plan.least)
     if finished.own:
         programs = _EXPLICIT if planning.experiment.programs == (Program.EXPLICIT,) else _PROGRAMS
-        text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own, str))}{programs}\n"
+        if own := [tried for tried in finished.own if tried.programs[0].program == Program.DERIVED.value]:
+            programs += f"{_DERIVED}: {shown(folder / own[0].folder / 'program_derived.py')}"
+        text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own, str))}"
+        text += captured(lambda: tell(programs))
         text += f"{_WORSE}\n" if worse else ""
     if finished.unverified is not None:
-        text = f"{text.rstrip()}\n\n{finished.unverified}\n"
+        # A caller gives the key as an argument.
+        unverified = finished.unverified.replace("plan.verify=true", "verify=True")
+        text = f"{text.rstrip()}\n\n{captured(lambda: tell(unverified))}"
     if (sentence := finished.ranked.without_gain) is not None:
         text = f"{sentence}\n\n{text}"
     return Plan(
@@ -161,6 +167,7 @@ def of_finished(
 
 
 _PROGRAMS = "auto is your function with in_specs and out_specs alone; constraint has the layouts of products too"
+_DERIVED = "; derived is a shard_map, and has its lines of one device"
 _EXPLICIT = (
     "explicit is your function on Explicit axes with in_specs and out_specs; the plan keeps the layouts that it states"
 )

@@ -24,6 +24,7 @@ from runner.link.workers import Workers
 from runner.reports.record import plan_file
 from runner.reports.record.folders import PAGE, PLAN, PLANNED
 from runner.reports.show import plan_table as showing
+from runner.reports.show.console import tell
 from runner.reports.show.plan_layouts import CHOICES, ROUNDS, amount, choice_cells, round_cells
 from runner.reports.show.table import Table
 
@@ -109,7 +110,8 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
 def _show_first(planning: Planning, unverified: str | None) -> None:
     _show_plan(planning)
     if unverified is not None:
-        print(f"{unverified}\n")
+        tell(unverified)
+        print()
 
 
 def _show_rounds(planning: Planning, rounds: Sequence[Round]) -> None:

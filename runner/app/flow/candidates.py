@@ -25,12 +25,14 @@ def show(planning: Planning, tried: Sequence[Tried], spelled: Callable[[Spec], s
     saves = [_saves(each, planning) for each in tried]
     parts = zip(layouts, tried, saves, strict=True)
     layouts = [" ".join(filter(None, (text, each.written, mine))) for text, each, mine in parts]
+    # A program that was not run has passed nothing.
+    compiled = "compiled" if planning.request.verify is False else None
     timed = any(program.seconds is not None for each in tried for program in each.programs)
     rows = [
         (
             *(("", "") if number else (each.by_hand or each.folder, amount(each.candidate.cost, least))),
             program.program,
-            status_cell(program.status),
+            status_cell(program.status, compiled if program.status == "passed" else None),
             bytes_text(program.bytes_sent) if program.bytes_sent is not None else "–",
             *([amount(program.seconds, "time")] if timed else []),
             amount(program.memory_bytes, "bytes") + (" (over the limit)" if exceeds(program, planning.request) else ""),

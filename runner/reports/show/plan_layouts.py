@@ -182,7 +182,10 @@ def differing(
         if texts:
             shown = {key: spec for key, spec in layouts.items() if candidates[0].get(key) != spec}
         more = [key for key in shown if key.startswith("constraints.")][lines:] if lines is not None else []
-        text = " ".join(_named({key: spec for key, spec in shown.items() if key not in more}, labels)) or "the same"
+        text = (
+            " ".join(_named({key: spec for key, spec in shown.items() if key not in more}, labels))
+            or "the same layouts"
+        )
         texts.append(f"{text} and {len(more)} more line{'s' if len(more) > 1 else ''}" if more else text)
     return texts
 

@@ -195,7 +195,7 @@ def test_an_estimate_is_always_shown_with_its_hardware(tmp_path: Path) -> None:
     assert [line[shown.head.index("estimate")].text for line in shown.rows] == [
         "1.00 ms on TPU v5e", "2.00 ms on TPU v5e", "500 µs on H100",
     ]  # fmt: skip
-    assert "  estimated time on H100 500 µs: point 2 auto" in sweep.lines(other)[3]
+    assert "  estimated time on H100 500 µs: point 2 (arrays" in sweep.lines(other)[3]
     measures.leave(measures.varying(other), tmp_path)
     flat = list(csv.DictReader(io.StringIO((tmp_path / "results.csv").read_text(encoding="utf-8"))))
     assert [(line["hardware"], line["compiled_for"]) for line in flat][1:] == [

@@ -172,15 +172,17 @@ def _counted(count: int, what: str) -> str:
 def lines(rows: Sequence[Row]) -> list[str]:
     """Say what the estimates are for, and the best by each measure with its lead."""
     ranked = [name for name in MEASURES if name != "compile_s"]
-    answers = [_line(best) for name in ranked if (best := measures.best(rows, name))]
+    several = len({row.program for row in rows if row.program}) > 1
+    answers = [_line(best, several) for name in ranked if (best := measures.best(rows, name))]
     estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(rows)]
     best_of = ["the best by each measure, of the points that passed:", *(f"  {line}" for line in answers)]
     return [*estimates, *(best_of if answers else [])]
 
 
-def _line(best: Best) -> str:
+def _line(best: Best, several: bool) -> str:
+    """Name the best points by a measure; their programs if the sweep has `several`."""
     points = by_key((row.point, row) for row in best.rows)
-    named = "; ".join(map(_point, list(points.values())[:_ALIKE]))
+    named = "; ".join(_point(rows, several) for rows in list(points.values())[:_ALIKE])
     more = len(points) - _ALIKE
     named += f"; and {more} more, all alike" if more > 0 else ""
     sentence = f"{measures.worded(best.measure, best.rows)} {measure_text(best.measure, best.value)}: {named}"
@@ -197,8 +199,8 @@ def _times(best: Best, row: Row) -> str:
     return f"{value}, {f'{more:.2%} more' if more < 0.005 else f'{1 + more:.3g} times that'}"
 
 
-def _point(rows: Sequence[Row]) -> str:
-    """Name the rows of one point."""
+def _point(rows: Sequence[Row], several: bool) -> str:
+    """Name the rows of one point, with their programs if there are `several`."""
     keys = rows[0].overrides()
-    programs = ", ".join(row.program for row in rows if row.program)
+    programs = ", ".join(row.program for row in rows if row.program and several)
     return " ".join(filter(None, [f"point {rows[0].point}", programs, keys and f"({keys})"]))

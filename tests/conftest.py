@@ -35,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A worker only gets options that the command line names.
     """
+    # Of the thousands of items that are collected none is garbage.
+    gc.disable()
     if getattr(config.option, "dist", None) == "load":
         config.option.dist = "loadgroup"
     if hasattr(config, "workerinput"):
@@ -129,6 +131,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

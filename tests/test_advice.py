@@ -351,6 +351,7 @@ def is_composed(fault: Fault) -> bool:
 FAULTS = [(number, fault) for number, fault in enumerate(faults.read()) if is_composed(fault)]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "fault",
     [

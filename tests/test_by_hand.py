@@ -140,7 +140,7 @@ BY_HAND = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", BY_HAND)
 def test_a_handwritten_gradient_is_compared_with_jaxs(name: str, tmp_path: Path) -> None:
     text, of_graph, of_per_device = BY_HAND[name]
@@ -175,7 +175,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_a_handwritten_gradient_fails_in_sections(name: str, tmp_path: Path) -> None:
     text, right, wrong = MISTAKES[name]

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from runner.base.layout import Mesh
 from runner.graph.language.counterparts import collectives
+from tests import here
 
 MESHES = [
     Mesh(axes, shape)
@@ -240,7 +241,7 @@ def test_all_gather_agrees_with_jax(data, place, tiled):
 
 
 @pytest.mark.in_turn
-@settings(few, max_examples=70)
+@settings(few, max_examples=70 if here.OPTIMIZED else 35)
 @given(st.data(), places(), st.booleans())
 def test_all_to_all_agrees_with_jax(data, place, tiled):
     mesh, axes = place

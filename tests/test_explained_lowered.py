@@ -172,7 +172,7 @@ def _beside_one_without_arrays(f: Any, x: Any, w: Any) -> Any:
     return (rank()[:, None, None] * (f(x) @ w)).sum(0)
 
 
-@pytest.mark.in_turn
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("step", [_gathered, _in_a_loop, _in_a_branch, _differentiated, _beside_one_without_arrays])
 @pytest.mark.parametrize("manual", [("data", "model"), ("model",)], ids=["all axes", "one axis"])
 def test_a_dump_has_the_reasons_of_what_is_inserted_beside_a_shard_map(

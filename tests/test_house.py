@@ -46,7 +46,13 @@ def room(module: str) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def trees() -> dict[Path, ast.Module]:
     """Return the syntax tree of every file."""
-    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+    return {file: tree_of(file) for file in FILES}
+
+
+@cache
+def tree_of(file: Path) -> ast.Module:
+    """Return the syntax tree of a file: to parse all of the tool takes two seconds."""
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def relative(file: Path) -> str:
@@ -213,7 +219,7 @@ ROOMS = ("runner", "hydra_plugins", "tests", "benchmarks", "experiments")
 
 def bound(tree: ast.Module) -> Iterator[str]:
     """Yield the names that a module gives to what it binds; the name of a test is a sentence."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Attribute(attr=name, ctx=ast.Store()):
                 yield name
@@ -227,18 +233,19 @@ def bound(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
-def vague(text: str) -> set[str]:
+def vague(tree: ast.Module) -> set[str]:
     """Return the names that a module binds and that say nothing."""
-    names = {name: name.lower().strip("_") for name in bound(ast.parse(text))}
+    names = {name: name.lower().strip("_") for name in bound(tree)}
     return {name for name, words in names.items() if words in ALONE or VAGUE & set(words.split("_"))}
 
 
+@pytest.mark.usefixtures("trees")
 @pytest.mark.parametrize("folder", ROOMS)
 def test_names_are_nouns(folder: str) -> None:
-    texts = {str(file.relative_to(ROOT)): file.read_text("utf-8") for file in sorted((ROOT / folder).rglob("*.py"))}
-    assert len(texts) > 1
-    kept = {file: names for file, names in KEYS.items() if file in texts}
-    assert {file: names for file, text in texts.items() if (names := vague(text))} == kept
+    files = {relative(file): file for file in sorted((ROOT / folder).rglob("*.py"))}
+    assert len(files) > 1
+    kept = {name: names for name, names in KEYS.items() if name in files}
+    assert {name: names for name, file in files.items() if (names := vague(tree_of(file)))} == kept
 
 
 @pytest.mark.parametrize(
@@ -256,7 +263,7 @@ def test_names_are_nouns(folder: str) -> None:
     ],
 )
 def test_vague_names_are_noticed(text: str, names: set[str]) -> None:
-    assert vague(text) == names
+    assert vague(ast.parse(text)) == names
 
 
 LISTS = re.compile(r"\bin; | in[,.] .*\bout[.:,]")

@@ -80,7 +80,8 @@ def examined(config: dict[str, Any], folder: Path) -> Record:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
     folder = tmp_path_factory.mktemp("imported")
-    config = imported.definition(TEXT, LOSS) | {"program": ["auto", "constraint", "derived"]}
+    hardware = compose("case3_allreduce", conf_folder(), ["hardware=h100"]).plain["hardware"]
+    config = imported.definition(TEXT, LOSS) | {"program": "all", "hardware": hardware}
     record = examined(config, folder)
     assert record.status == "passed", (record.error, record.programs)
     return record, folder
@@ -294,12 +295,14 @@ def test_values_inside_a_users_function_are_refused_as_outputs(key: str) -> None
     )
 
 
-@pytest.mark.in_turn
-def test_explicit_says_which_line_of_the_users_its_types_refuse(tmp_path: Path) -> None:
-    record = examined(imported.definition(TEXT, LOSS) | {"program": "all"}, tmp_path)
-    assert record.not_supported["explicit"].startswith(
-        "graph.loss: JAX's sharding types need a change inside transformer.loss, which no program can make. "
-        f"{place(OUT)}: JAX refuses it: Contracting dimensions are sharded"
+def test_explicit_says_which_line_of_the_users_its_types_refuse(ran: tuple[Record, Path]) -> None:
+    assert (
+        ran[0]
+        .not_supported["explicit"]
+        .startswith(
+            "graph.loss: JAX's sharding types need a change inside transformer.loss, which no program can make. "
+            f"{place(OUT)}: JAX refuses it: Contracting dimensions are sharded"
+        )
     )
 
 
@@ -510,12 +513,8 @@ def test_a_step_with_a_gradient_and_a_jitted_helper_of_its_own_is_attributed(tmp
     assert all(each.why is not None and each.why.by == "operation" for each in moved)
 
 
-@pytest.mark.in_turn
-def test_an_estimate_names_the_users_line_as_what_takes_longest(tmp_path: Path) -> None:
-    hardware = compose("case3_allreduce", conf_folder(), ["hardware=h100"]).plain["hardware"]
-    config = imported.definition(TEXT, LOSS) | {"program": ["auto"], "hardware": hardware}
-    record = examined(config, tmp_path)
-    estimate, own = (each.compiled["auto"].estimate for each in (readable(record), record))
+def test_an_estimate_names_the_users_line_as_what_takes_longest(ran: tuple[Record, Path]) -> None:
+    estimate, own = (each.compiled["auto"].estimate for each in (readable(ran[0]), ran[0]))
     assert estimate is not None
     assert own is not None
     assert estimate.bottleneck is not None

@@ -601,7 +601,7 @@ def numbers_of_narrow_dtypes(x):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_the_lines_compute_what_the_function_does(name: str) -> None:
     called, shapes = FUNCTIONS[name]
     given = operands(shapes)
@@ -609,7 +609,7 @@ def test_the_lines_compute_what_the_function_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", written.FUNCTIONS)
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_the_lines_compute_what_people_write(name: str) -> None:
     called, shapes = written.FUNCTIONS[name]
     given = operands(shapes)

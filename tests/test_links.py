@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,9 +26,14 @@ from runner.experiment.hardware import Hardware, NodeLinks, Switch, Torus
 WITHIN = 0.05
 
 
+@cache
+def of_file(name: str) -> dict[str, Any]:
+    """Return the keys of a hardware file: Hydra takes a tenth of a second to compose them."""
+    return compose("case3_allreduce", conf_folder(), [f"hardware={name}"]).plain["hardware"]
+
+
 def named(name: str, mesh: Mesh, **more: object) -> Hardware:
-    config = compose("case3_allreduce", conf_folder(), [f"hardware={name}"]).plain["hardware"]
-    machine = hardware.read({**config, **more}, mesh, None)
+    machine = hardware.read({**of_file(name), **more}, mesh, None)
     assert machine is not None
     return machine
 

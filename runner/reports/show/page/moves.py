@@ -83,7 +83,10 @@ def _graphs(record: Record, sourced: Container[str]) -> Iterator[Inside]:
         title = f"{listed(programs)}: {about}"
         image = drawing.svg(shown.box, f"graph-{number}", title, shown.words)
         words = tag("details", tag("summary", "In words"), tag("ul", [tag("li", word) for word in shown.words]))
-        figures.append(tag("div", drawing.figure(image, title, caption), words))
+        drawn = [drawing.figure(image, title, caption), words]
+        # One drawing of a large section is as high as two screens.
+        large = bool(shown.only and figures)
+        figures.append(tag("details", tag("summary", title), drawn) if large else tag("div", drawn))
     yield tag("p", _LEAD, class_="lead")
     yield tag("ul", [tag("li", tag("span", class_=f"key {kind}"), meaning) for kind, meaning in _KEY], class_="legend")
     yield tag("div", figures, class_="graphs")

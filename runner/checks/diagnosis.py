@@ -39,6 +39,7 @@ from runner.checks.steps import in_steps
 from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
+from runner.experiment.narrowing import with_results
 from runner.graph.language.lines import called, calls_in, expressions, line_of
 from runner.graph.language.python_source import passed_on, passing_to, reading
 from runner.graph.model import NAME, Graph, walk
@@ -115,32 +116,58 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     written = context.experiment.written
     if written is None or context.graph is None or context.experiment.reads_gradients:
         return []
+    seconds = context.experiment.diagnose
     try:
-        trial = Trial(context, Suspect(written, "graph"), context.experiment.diagnose)
+        trial = Trial(context, Suspect(written, "graph"), seconds)
+        if trial.suspect_is_right():
+            return []
+        narrow = trial.of_narrowest_result(_OF_ONE_RESULT * seconds)
     except MISFITS as misfit:
         described = f"{type(misfit).__name__}: {misfit}".rstrip(": ")
         raise NotInterpreted(described) from misfit
-    if trial.suspect_is_right():
-        return []
-    search = _mends(context, trial, refused)
     who = f"in NumPy too, the function with its shard_map ({listed(written.regions)}) differs from its reference"
     if not written.regions:
         who = "in NumPy too, the function differs from its reference"
+    tried = [] if narrow is None else [_of_trial(narrow, refused)]
+    if not any(sentences.named for sentences in tried):
+        tried.append(_of_trial(trial, refused))
+    return [who, *tried[-1].texts]
+
+
+@dataclass(frozen=True)
+class _Sentences:
+    """What is said of a function; `named`: whether a line is."""
+
+    texts: Sequence[str]
+    named: bool
+
+
+def _of_trial(trial: Trial, refused: Refused | None) -> _Sentences:
+    """Search for the line at which the function of a trial is wrong, and say what was found."""
+    search, equal = _mends(trial, refused), trial.equal
     parting = trial.parting()
-    mends = [
-        f"{mend.mend.replace('it equals the graph', 'the function equals its reference')}{trial.or_its_number(mend)}"
-        for mend in search.mends
-    ]
+    mends = [f"{mend.mend.replace('it equals the graph', equal)}{trial.or_its_number(mend)}" for mend in search.mends]
     # What mends a function elsewhere than where it parts from its reference may make up for a mistake.
     of_edits = {frame for mend in search.mends for frame in (mend.frame, *trial.frames(mend))}
     vague = search.recognised and parting is not None and len(parting.places) > _NAMED
     if mends and (parting is None or vague or not of_edits.isdisjoint(parting.frames)):
-        return [who, mends[0], *(f"or {other}" for other in mends[1:])]
+        return _Sentences([mends[0], *(f"or {other}" for other in mends[1:])], named=True)
     none = search.nothing("the function", "it equal its reference")
     if parting is None or len(mends) + len(parting.places) > _NAMED or search.lines > len(mends):
-        return [who, f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
-    first = str(parting) if mends else f"{none}, but {parting}"
-    return [who, first, *(f"or {other}" for other in mends), *trial.differences()]
+        texts = [f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
+        return _Sentences(texts, named=False)
+    said = str(parting).replace(_EQUAL, equal)
+    first = said if mends else f"{none}, but {said}"
+    return _Sentences([first, *(f"or {other}" for other in mends), *trial.differences()], named=True)
+
+
+_EQUAL = "the function equals its reference"
+
+_OF_ONE_RESULT = 0.5
+"""The part of the time of a search that is spent on the result that depends on the fewest lines."""
+
+_NARROWER = 0.6
+"""The largest part of the lines of a function on which a result depends that is looked at alone."""
 
 
 def diagnose(context: Context, refused: Refused | None = None) -> list[str]:
@@ -158,7 +185,7 @@ def diagnose(context: Context, refused: Refused | None = None) -> list[str]:
         # If only a gradient differs, the results are right already, so they cannot confirm an edit.
         return []
     trial = Trial(context, seconds=context.experiment.diagnose)
-    search = _mends(context, trial, refused)
+    search = _mends(trial, refused)
     factors = [text for name in results if (text := _factor(context, name))]
     if search.mends:
         return [search.mends[0].mend, *(f"or {other.mend}" for other in search.mends[1:]), *factors]
@@ -199,14 +226,14 @@ class _Search:
         return f"no single edit of {program} was found{self.within} that makes {result}"
 
 
-def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
+def _mends(trial: Trial, refused: Refused | None) -> _Search:
     """Search for the edits that mend the program.
 
     The lines of a user's own `shard_map` have casts where JAX made them. If JAX's types refuse all edits that mend
     them, the likeliest of these is returned, and its message says that it needs more.
     """
-    suspect = trial.suspect
-    graph = _lines(context.experiment.computed("graph"))
+    suspect, experiment = trial.suspect, trial.experiment
+    graph = _lines(experiment.computed("graph"))
     own = suspect.section == "graph"
     # The lines of a function have other names than those of its reference.
     bonus, beside = (0.0, _BESIDE_IN_PYTHON) if own else (_LIKE + _ALIKE, _BESIDE)
@@ -215,7 +242,7 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
     refused_mends: list[_Mend] = []
     lowest, ended, anywhere = math.inf, "", ""
     try:
-        for edit in _proposed(suspect, context.experiment):
+        for edit in _proposed(suspect, experiment):
             likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
             if not likely and not anywhere:
                 break
@@ -241,7 +268,7 @@ def _mends(context: Context, trial: Trial, refused: Refused | None) -> _Search:
                 refused_edit = replace(edit, message=partial(str, message))
                 refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, 0.0 if lost else unlike))
     except Exhausted:
-        ended = f" within {context.experiment.diagnose:.2g} s"
+        ended = f" within {trial.seconds:.2g} s"
     likeliest = _likeliest(mends, beside, own=own) or _likeliest(refused_mends, beside, own=own)
     if len(likeliest) > 1 and any(mend.edit.kind == "constant" for mend in likeliest):
         # A number may be left out anywhere between two lines: only the reference's values say where.
@@ -456,7 +483,7 @@ class Trial:
     """
 
     def __init__(self, context: Context, suspect: Suspect | None = None, seconds: float = math.inf) -> None:
-        self._context = context
+        self._context, self.experiment, self.seconds = context, context.experiment, seconds
         self._work = Work()
         self.suspect = suspect or Suspect(context.experiment)
         exact, uncast = _arithmetic(context, casts=True), _arithmetic(context, casts=False)
@@ -498,13 +525,32 @@ class Trial:
             self._most, shaped=section == "graph" and bool(suspect.experiment.imports.functions), work=self._work,
         )  # fmt: skip
 
+    @property
+    def equal(self) -> str:
+        """What a mend of a function gives."""
+        (first, *others), paths = self.experiment.results, self.experiment.imports.paths
+        return _EQUAL if others else f"{paths.get(first, first)} equals its reference"
+
+    def of_narrowest_result(self, seconds: float) -> Trial | None:
+        """A trial of the wrong result that depends on the fewest lines; None where it depends on most of them.
+
+        Where the function takes a derivative, its loss depends on no line of the backward pass, which has a mistake of
+        the forward pass again.
+        """
+        by_lines = {name: len(self._changed.lines([name])) for name in self._wrong}
+        name = min(by_lines, key=by_lines.__getitem__)
+        if by_lines[name] > _NARROWER * len(self._changed.lines(self.experiment.results)):
+            return None
+        narrow = with_results(self.experiment, {name})
+        written = None if narrow is None else narrow.written
+        if narrow is None or written is None:
+            return None
+        outputs = {name: self._context.outputs[name]}
+        return Trial(replace(self._context, experiment=narrow, outputs=outputs), Suspect(written, "graph"), seconds)
+
     def suspect_is_right(self) -> bool:
         """Whether the suspect computes the graph as it is."""
-        return all(
-            self._agree(name, case.values["graph"], case.suspect.values)
-            for case in self._cases
-            for name in self._context.experiment.results
-        )
+        return not self._wrong
 
     def _agree(self, name: str, wanted: Mapping[str, PerDevice], actual: Mapping[str, PerDevice]) -> bool:
         own, eps = self.suspect.section == "graph", dtypes.dtype(self._context.outputs[name][1]).eps
@@ -620,13 +666,16 @@ class Trial:
     @cached_property
     def _wrong_lines(self) -> set[Line | None]:
         """The lines on which a wrong result of the suspect depends."""
-        wrong = {
+        return self._changed.lines(self._wrong)
+
+    @cached_property
+    def _wrong(self) -> list[str]:
+        """The results of the suspect that are wrong."""
+        return [
             name
-            for case in self._cases
             for name in self._context.experiment.results
-            if not self._agree(name, case.values["graph"], case.suspect.values)
-        }
-        return self._changed.lines(wrong)
+            if not all(self._agree(name, case.values["graph"], case.suspect.values) for case in self._cases)
+        ]
 
     @cached_property
     def _removals(self) -> list[Edit]:
@@ -686,15 +735,14 @@ class Trial:
     def differences(self) -> list[str]:
         """Sentences on where the results differ from those of the graph, as they are."""
         case, context = self._cases[0], self._context
-        shown = (
-            output_differences.differences(
-                context.experiment.imports.paths.get(name, name), context.blocks(name),
-                case.values["graph"][name], case.suspect.values[name],
+        shown = {
+            context.experiment.imports.paths.get(name, name): output_differences.differences(
+                context.blocks(name), case.values["graph"][name], case.suspect.values[name]
             )
             for name in context.experiment.results
             if not self._agree(name, case.values["graph"], case.suspect.values)
-        )  # fmt: skip
-        return [text for text in shown if text is not None]
+        }
+        return output_differences.sentences({name: text for name, text in shown.items() if text is not None})
 
     def exchanges(self) -> list[str]:
         """A sentence on the line in which devices exchange what the wrong results are made of, if there is only one."""

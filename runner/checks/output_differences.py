@@ -7,23 +7,36 @@ No line is named, since lines before the mistake need have no counterpart in the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from runner.base.grouping import by_key
 from runner.base.layout import Layout
-from runner.base.words import on_devices
+from runner.base.words import listed, on_devices
 from runner.checks.reference import PerDevice
+from runner.experiment.patterns import folded
 
 _ALIKE = 1e-6
 """The largest difference of two equal values, relative to the largest element."""
 
 _FEWEST = 4
-"""The fewest elements whose common factor is reported; fewer may share one by chance."""
+"""The fewest elements whose common factor is reported; of fewer only one that a number of devices may be."""
+
+_SENTENCES = 6
+"""The most sentences on where results differ."""
 
 
-def differences(name: str, layout: Layout, graph: PerDevice, actual: PerDevice) -> str | None:
-    """Return a sentence on where an output differs; None if it does not.
+def sentences(of_outputs: Mapping[str, str]) -> list[str]:
+    """Return sentences from what is said of each output by `differences`; what is said of several is said once."""
+    said = by_key((text, name) for name, text in of_outputs.items())
+    texts = [f"{listed(folded(names))}{': each' if len(names) > 1 else ''} {text}" for text, names in said.items()]
+    more = sum(map(len, [*said.values()][_SENTENCES:]))
+    return [*texts[:_SENTENCES], *([f"{more} more results differ"] if more else [])]
+
+
+def differences(layout: Layout, graph: PerDevice, actual: PerDevice) -> str | None:
+    """Return where an output differs, without its name, such as "has shape …"; None if it does not.
 
     `graph` has one whole value; `actual` has each device's part, or one whole value, of which each device has its part.
     """
@@ -38,7 +51,7 @@ def differences(name: str, layout: Layout, graph: PerDevice, actual: PerDevice) 
         at = layout.index(position)
         wanted = whole[at]
         if held[position].shape != wanted.shape:
-            return f"{name} has shape {list(held[position].shape)} on device {position}, not {list(wanted.shape)}"
+            return f"has shape {list(held[position].shape)} on device {position}, not {list(wanted.shape)}"
         off = ~np.isclose(held[position], wanted, rtol=0.0, atol=_ALIKE * _largest(whole), equal_nan=True)
         if off.any():
             devices.append(position)
@@ -46,10 +59,15 @@ def differences(name: str, layout: Layout, graph: PerDevice, actual: PerDevice) 
     if not devices:
         return None
     factor = _factor([held[position] for position in positions], [whole[layout.index(p)] for p in positions])
-    if factor is not None:
-        return f"{name} is {factor:.4g}× the reference on every element of every device"
+    if factor is not None and (whole.size >= _FEWEST or _counts(factor, layout.mesh.size)):
+        return f"is {factor:.4g}× the reference on every element of every device"
     others = "" if len(devices) == layout.mesh.size else "; the other devices agree with it"
-    return f"{name} begins to differ from the reference on {on_devices(devices)}{_there(wrong)}{others}"
+    return f"begins to differ from the reference on {on_devices(devices)}{_there(wrong)}{others}"
+
+
+def _counts(factor: float, devices: int) -> bool:
+    """Whether a factor is a number of devices, or the share of one of them."""
+    return any(abs(factor * other - 1.0) <= 1e-3 for n in range(2, devices + 1) for other in (n, 1 / n))
 
 
 def _there(wrong: np.ndarray) -> str:
@@ -70,7 +88,7 @@ def _largest(value: np.ndarray) -> float:
 def _factor(held: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float | None:
     """The factor by which all elements are off; None if there is none."""
     a, b = (np.concatenate([np.ravel(part) for part in parts]) for parts in (held, wanted))
-    if a.size < _FEWEST or a.dtype.kind == "c" or not (np.isfinite(a).all() and np.isfinite(b).all()):
+    if a.dtype.kind == "c" or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return None
     there = np.abs(b) > _ALIKE * _largest(b)
     if not there.any() or np.abs(a[~there]).max(initial=0.0) > _ALIKE * _largest(a):

@@ -110,6 +110,16 @@ class TracedLines:
         lines = _with_line(self.lines, path, value)
         return None if lines is None else replace(self, lines=lines)
 
+    def only(self, results: Sequence[int]) -> TracedLines:
+        """The function with only these of its results, by number, and the lines on which they depend."""
+        kept = tuple(self.results[at] for at in results)
+        needed, lines = {*kept}, list[TracedLine]()
+        for line in reversed(self.lines):
+            if not needed.isdisjoint((line.name, *line.defines)):
+                needed |= line.names
+                lines.append(line)
+        return replace(self, lines=tuple(reversed(lines)), results=kept)
+
     @property
     def named(self) -> Iterator[str]:
         """The names of its lines and of those inside loops."""

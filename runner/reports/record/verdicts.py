@@ -12,7 +12,8 @@ from typing import Any, Literal, Self, TypeAlias
 
 from runner.base.codec import ALWAYS, named
 from runner.base.lazy import dataclass
-from runner.base.words import on_devices
+from runner.base.words import listed, on_devices
+from runner.experiment.patterns import folded
 
 RanStatus: TypeAlias = Literal["passed", "known", "weak", "failed"]
 """The status of a check that was run."""
@@ -267,25 +268,36 @@ class ValueVerdict(Verdict):
         return max(self.accuracies.values(), default=None)
 
     def lines(self) -> list[str]:
-        """Return the error of each output that failed, then the reasons."""
-        lines: list[str] = []
-        for name, output in self.compared.items():
-            if output.status not in ("failed", "known"):
-                continue
-            known = ", as expect.wrong says" if output.status == "known" != self.status else ""
-            if output.wrong:
-                first = "" if output.first is None else f", first at {output.first}"
-                lines.append(
-                    f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements{first}, "
-                    f"on {on_devices(output.devices)}; largest error {output.max_abs_error:.3g}, "
-                    f"allowed {output.atol:.1e} + {output.rtol:.1e}·|reference|{known}"
-                )
-            if output.reason:
-                lines.append(f"{name}: {output.reason}{known}")
-            elif output.twin is not None and output.twin.status == "not_run":
-                lines.append(f"{name} has no twin in float64: {output.twin.reason}")
+        """Return the errors of the outputs that failed, at length for the first few, then the reasons."""
+        failed = {name: output for name, output in self.compared.items() if output.status in ("failed", "known")}
+        lines = [line for name in [*failed][:_AT_LENGTH] for line in self._of_output(name, failed[name])]
+        others = {name: output.max_abs_error for name, output in [*failed.items()][_AT_LENGTH:]}
+        if others:
+            largest = max(others, key=others.__getitem__)
+            named, of_more = folded(others), len(others) > 1
+            lines.append(
+                f"{len(others)} more output{'s' if of_more else ''}: {listed(named)}"
+                f"{f'; largest error {others[largest]:.3g}, in {largest}' if of_more else ''}"
+            )
         return [*lines, *super().lines()]
 
+    def _of_output(self, name: str, output: ValueOutput) -> Iterator[str]:
+        known = ", as expect.wrong says" if output.status == "known" != self.status else ""
+        if output.wrong:
+            first = "" if output.first is None else f", first at {output.first}"
+            yield (
+                f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements{first}, "
+                f"on {on_devices(output.devices)}; largest error {output.max_abs_error:.3g}, "
+                f"allowed {output.atol:.1e} + {output.rtol:.1e}·|reference|{known}"
+            )
+        if output.reason:
+            yield f"{name}: {output.reason}{known}"
+        elif output.twin is not None and output.twin.status == "not_run":
+            yield f"{name} has no twin in float64: {output.twin.reason}"
+
+
+_AT_LENGTH = 4
+"""The largest number of wrong outputs that are described at length; the layers of a model have many."""
 
 _ORACLES = {"graph": "the NumPy oracle", "per_device": "the SPMD interpreter"}
 

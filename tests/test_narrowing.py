@@ -69,7 +69,7 @@ def test_a_mistake_of_the_forward_pass_is_found_in_the_loss(tmp_path: Path, monk
     )  # fmt: skip
     value = record.compiled["auto"].checks.value
     assert value is not None
-    _, *found = value.diagnosis
-    assert found[0].startswith("narrow_wrong.py:8 scores = q @ k.T / 3.0: ")
-    assert found[0].endswith("result/2 equals its reference")
-    assert not any("moments" in text for text in found)
+    _, *sentences = value.diagnosis
+    assert sentences[0].startswith("narrow_wrong.py:8 scores = q @ k.T / 3.0: ")
+    assert sentences[0].endswith("result/2 equals its reference")
+    assert not any("moments" in text for text in sentences)

@@ -48,6 +48,6 @@ def test_fewer_than_four_elements_are_off_by_a_number_of_devices_or_by_no_factor
 
 
 def test_what_is_said_of_several_outputs_is_said_once() -> None:
-    said = {f"new/{layer}/{name}": "differs" for layer in range(5) for name in "qk"} | {"loss": "is 4×"}
-    assert sentences(said) == ["new/{0..4}/{q,k}: each differs", "loss is 4×"]
+    predicates = {f"new/{layer}/{name}": "differs" for layer in range(5) for name in "qk"} | {"loss": "is 4×"}
+    assert sentences(predicates) == ["new/{0..4}/{q,k}: each differs", "loss is 4×"]
     assert sentences({f"r{n}": str(n) for n in range(9)})[5:] == ["r5 5", "3 more results differ"]

@@ -156,8 +156,8 @@ def _of_trial(trial: Trial, refused: Refused | None) -> _Sentences:
     if parting is None or len(mends) + len(parting.places) > _NAMED or search.lines > len(mends):
         texts = [f"the line could not be found: {none}", *trial.differences(), *trial.exchanges()]
         return _Sentences(texts, named=False)
-    said = str(parting).replace(_EQUAL, equal)
-    first = said if mends else f"{none}, but {said}"
+    sentence = str(parting).replace(_EQUAL, equal)
+    first = sentence if mends else f"{none}, but {sentence}"
     return _Sentences([first, *(f"or {other}" for other in mends), *trial.differences()], named=True)
 
 
@@ -484,6 +484,8 @@ class Trial:
 
     def __init__(self, context: Context, suspect: Suspect | None = None, seconds: float = math.inf) -> None:
         self._context, self.experiment, self.seconds = context, context.experiment, seconds
+        # What a mend gives.
+        self.equal = _EQUAL
         self._work = Work()
         self.suspect = suspect or Suspect(context.experiment)
         exact, uncast = _arithmetic(context, casts=True), _arithmetic(context, casts=False)
@@ -525,12 +527,6 @@ class Trial:
             self._most, shaped=section == "graph" and bool(suspect.experiment.imports.functions), work=self._work,
         )  # fmt: skip
 
-    @property
-    def equal(self) -> str:
-        """What a mend of a function gives."""
-        (first, *others), paths = self.experiment.results, self.experiment.imports.paths
-        return _EQUAL if others else f"{paths.get(first, first)} equals its reference"
-
     def of_narrowest_result(self, seconds: float) -> Trial | None:
         """A trial of the wrong result that depends on the fewest lines; None where it depends on most of them.
 
@@ -546,7 +542,9 @@ class Trial:
         if narrow is None or written is None:
             return None
         outputs = {name: self._context.outputs[name]}
-        return Trial(replace(self._context, experiment=narrow, outputs=outputs), Suspect(written, "graph"), seconds)
+        trial = Trial(replace(self._context, experiment=narrow, outputs=outputs), Suspect(written, "graph"), seconds)
+        trial.equal = f"{self.experiment.imports.paths.get(name, name)} equals its reference"
+        return trial
 
     def suspect_is_right(self) -> bool:
         """Whether the suspect computes the graph as it is."""

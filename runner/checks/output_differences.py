@@ -29,9 +29,11 @@ _SENTENCES = 6
 
 def sentences(of_outputs: Mapping[str, str]) -> list[str]:
     """Return sentences from what is said of each output by `differences`; what is said of several is said once."""
-    said = by_key((text, name) for name, text in of_outputs.items())
-    texts = [f"{listed(folded(names))}{': each' if len(names) > 1 else ''} {text}" for text, names in said.items()]
-    more = sum(map(len, [*said.values()][_SENTENCES:]))
+    outputs_of = by_key((text, name) for name, text in of_outputs.items())
+    texts = [
+        f"{listed(folded(names))}{': each' if len(names) > 1 else ''} {text}" for text, names in outputs_of.items()
+    ]
+    more = sum(map(len, [*outputs_of.values()][_SENTENCES:]))
     return [*texts[:_SENTENCES], *([f"{more} more results differ"] if more else [])]
 
 

@@ -76,7 +76,7 @@ HARDWARE = ("collective_allgather_matmul.yaml",)
 
 
 class _Sampled:
-    """Leaves out the experiments that the session does not run: composing them all takes most of the collection.
+    """Leaves out what the session does not run: composing all experiments would take most of the collection.
 
     It is a plugin, since pytest asks a `conftest.py` only about the files beside it.
     """
@@ -85,6 +85,11 @@ class _Sampled:
         """Ignore an experiment of which no item would be run."""
         untried = collection_path.parent == FOLDER and collection_path.name not in {*TRIED, *HARDWARE}
         return True if untried and collection_path.suffix == ".yaml" else None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self, obj: Any) -> list[pytest.Item] | None:
+        """Make no items of a test all of whose cases are `whole`."""
+        return [] if any(mark.name == "whole" for mark in getattr(obj, "pytestmark", ())) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -905,7 +905,7 @@ def assert_agrees(expected, actual, wide, coarsest=0.0):
     np.testing.assert_allclose(result, expected, rtol=rtol, atol=rtol * largest)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("name", ROWS)
 @settings(max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(data=st.data())
@@ -1154,6 +1154,7 @@ def test_every_operator_of_the_language_has_a_counterpart():
     assert set(OPERATORS) == set(OPERANDS) == set(PYTHON)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("symbol", OPERANDS)
 @settings(max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(data=st.data())

@@ -44,6 +44,7 @@ def _bare(sentence: str) -> str:
     return re.split(r"; (?=gradients|its|the edges|each device)", sentence)[0]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_has_the_name_of_what_it_is(name: str) -> None:
     plan = PLANS[name]

@@ -206,6 +206,7 @@ verify: {verify}
 """
 
 
+@pytest.mark.in_turn
 def test_twins_decide_in_a_session_too(project: Project) -> None:
     for verify in ("auto", "rounding"):
         project.write(f"my_conf/experiment/{verify}.yaml", LOST.format(name=verify, verify=verify))
@@ -310,6 +311,7 @@ def test_the_gradient_and_the_expectations_are_items(project: Project) -> None:
     assert checks == ["value", "layout", "replicas", "agreement", "gradient", "values", "golden"]
 
 
+@pytest.mark.in_turn
 def test_an_argument_that_is_a_folder_of_experiments_is_collected(project: Project) -> None:
     printed = project.pytest("my_conf/experiment/mine.yaml::shard_map::value", "--collect-only", "-q", status=0)
     assert "my_conf/experiment/mine.yaml::shard_map::value\n" in printed
@@ -325,6 +327,7 @@ def test_no_other_yaml_file_is_collected(project: Project) -> None:
         assert "no tests collected" in project.pytest(*arguments, "--collect-only", "-q", status=5), arguments
 
 
+@pytest.mark.in_turn
 def test_experiments_on_the_command_line_run_alone_and_in_addopts_by_default(
     project: Project,
 ) -> None:
@@ -390,6 +393,7 @@ def test_a_file_that_is_wrong_is_one_message(project: Project, text: str, messag
     assert "runner/" not in printed
 
 
+@pytest.mark.in_turn
 def test_a_file_that_is_only_a_base_of_others_has_no_items(project: Project) -> None:
     base, own = MINE.replace("name: mine\n", ""), "# @package _global_\ndefaults: [base, _self_]\nname: mine\n"
     project.write("my_conf/experiment/base.yaml", base)
@@ -428,6 +432,7 @@ def test_a_wrong_option_is_one_message(project: Project, arguments: tuple[str, .
     assert "Traceback" not in printed
 
 
+@pytest.mark.in_turn
 def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
     project.tell()
     printed = project.pytest("--experiments", "my_conf", status=1)
@@ -440,6 +445,7 @@ def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
     project.pytest("--experiments", "my_conf", status=0)
 
 
+@pytest.mark.in_turn
 def test_a_program_that_fails_its_checks_is_not_pinned(project: Project) -> None:
     wrong = program(status="failed", checks=CHECKS.but(value=value(status="failed", reason="so")))
     project.tell(programs={**COMPILED, "auto": wrong}, status="failed")
@@ -450,6 +456,7 @@ def test_a_program_that_fails_its_checks_is_not_pinned(project: Project) -> None
         assert "auto" not in project.golden()["jax 0.10"]["cpu"]
 
 
+@pytest.mark.in_turn
 def test_update_rewrites_and_prints_what_changed(recorded: Project) -> None:
     before = (recorded.goldens / "mine.json").read_text()
     recorded.tell(environment=on("0.12.0.1"))
@@ -529,6 +536,7 @@ def test_other_targets_have_ids_and_goldens_of_their_own(recorded: Project) -> N
     assert "my_conf/experiment/mine.yaml::my_tpu::sections\n" in listed
 
 
+@pytest.mark.in_turn
 def test_an_unsupported_program_is_skipped_unless_a_golden_exists(recorded: Project) -> None:
     without = {name: result for name, result in COMPILED.items() if name != "vmap"}
     recorded.tell(programs=without, not_supported={"vmap": "no axis_index_groups (JAX 0.10.2)"})
@@ -540,6 +548,7 @@ def test_an_unsupported_program_is_skipped_unless_a_golden_exists(recorded: Proj
     assert re.search(r"SKIPPED \[5\] .* no axis_index_groups \(JAX 0\.10\.2\)", after)
 
 
+@pytest.mark.in_turn
 def test_a_check_that_was_not_run_is_skipped_with_its_reason(recorded: Project) -> None:
     checks = CHECKS.but(layout=NotRun(reason="vmap runs on one device"))
     result = program(outputs={"C": output(spec=None)}, checks=checks)
@@ -552,6 +561,7 @@ def test_a_check_that_was_not_run_is_skipped_with_its_reason(recorded: Project) 
     assert "SKIPPED" not in printed
 
 
+@pytest.mark.in_turn
 def test_sections_that_differ_fail_an_item_of_their_own(recorded: Project) -> None:
     diagnosis, reason = ["a psum is left out"], "C is not graph's"
     differ = SectionsVerdict(status="failed", diagnosis=diagnosis, reason=reason, outputs={})
@@ -585,6 +595,7 @@ def checked(status: str, reason: str) -> Any:
     return replace(COMPILED["vmap"], status=status, checks=CHECKS.but(value=value(status=status, reason=reason)))
 
 
+@pytest.mark.in_turn
 def test_a_weak_check_fails_and_is_not_pinned(recorded: Project) -> None:
     recorded.tell(programs={**COMPILED, "vmap": checked("weak", "C: it would not notice 20 %")}, status="weak")
     printed = recorded.pytest("--experiments", "my_conf", status=1)
@@ -610,6 +621,7 @@ def test_a_check_that_the_record_lacks_fails(recorded: Project) -> None:
     assert "the record has no check 'replicas' of shard_map" in printed
 
 
+@pytest.mark.in_turn
 def test_a_program_or_worker_that_died_fails_with_its_last_output(recorded: Project) -> None:
     recorded.tell(programs={**COMPILED, "auto": died("the process was ended by SIGABRT")}, status="error")
     printed = recorded.pytest("--experiments", "my_conf", status=1)
@@ -622,6 +634,7 @@ def test_a_program_or_worker_that_died_fails_with_its_last_output(recorded: Proj
     assert "Traceback" not in printed
 
 
+@pytest.mark.in_turn
 def test_smaller_dims_are_what_is_run_and_pinned(project: Project) -> None:
     text = MINE.replace("arrays:", "dims: {K: 65536}\nverify_dims: {K: K // 8192}\narrays:")
     text = text.replace("[4, 8]", "[4, K]").replace("[8, 4]", "[K, 4]").replace("arange(32)", "arange(4 * K)")

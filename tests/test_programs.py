@@ -80,6 +80,7 @@ def test_the_compiler_partitions_every_operation(pack, program, tmp_path):
     assert outcome.failures() == []
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sorted(RUNNING))
 def test_a_running_reduction_in_every_program(name, tmp_path):
     # One at a time: in one program, XLA of jaxlib 0.10 pads the second one with the first one's initial value.
@@ -430,7 +431,7 @@ outputs: {o: [x]}
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", CASES)
 def test_programs_agree_with_the_oracles(case, tmp_path):
     text, programs = CASES[case]
@@ -451,7 +452,7 @@ DTYPES = (
 )  # fmt: skip
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_programs_compute_in_every_dtype(dtype, tmp_path):
     text = f"""

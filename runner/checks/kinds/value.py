@@ -99,8 +99,8 @@ def _of_regions(context: Context) -> str | None:
         return None
     return (
         f"the oracle is the function itself, with its shard_map ({listed(places)}): JAX computes what the function "
-        "says, but whether its collectives are right is not checked; to check them, name the same function without "
-        "collectives: reference= of runner.check, or references: in a file"
+        "says, but whether its collectives are right is not checked; to check them too, give a function that computes "
+        "the same without collectives, as reference= of runner.check, or under references in a file"
     )
 
 

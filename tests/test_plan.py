@@ -889,7 +889,7 @@ SINGLE_AXIS = {"model": 1}
 REFUSED = {
     "nothing is to be found": (
         mlp(8, {"model": 4}, x=[]) | {"arrays": {"x": {"shape": [2]}}, "graph": {"y": "x"}},
-        "there is no layout to plan: write auto in place of a spec, such as arrays.A.spec=auto",
+        "there is no layout to plan: write auto in place of a spec, such as arrays.x.spec=auto",
     ),
     "one device": (mlp(8, SINGLE_AXIS), "the mesh model=1 has one device: there is nothing to lay out"),
     "time without hardware": (

@@ -25,8 +25,9 @@ def show(planning: Planning, tried: Sequence[Tried], spelled: Callable[[Spec], s
     saves = [_saves(each, planning) for each in tried]
     parts = zip(layouts, tried, saves, strict=True)
     layouts = [" ".join(filter(None, (text, each.written, mine))) for text, each, mine in parts]
-    # A program that was not run has passed nothing.
-    compiled = "compiled" if planning.request.verify is False else None
+    # A program whose values nothing computed has passed nothing.
+    absent = planning.graph.target.topology is not None and not planning.graph.verify_dims
+    compiled = "compiled" if planning.request.verify is False or absent else None
     timed = any(program.seconds is not None for each in tried for program in each.programs)
     rows = [
         (

@@ -124,7 +124,9 @@ class Planning(_Open):
 def planned(config: Mapping[str, Any], folder: Path, sources: Sources, workers: Workers) -> Planning:
     """Find the layouts of a configuration. Raises `InvalidExperiment` if it leaves none open or none can be found."""
     if not open_layouts.is_open(config):
-        raise invalid((), "there is no layout to plan: write auto in place of a spec, such as arrays.A.spec=auto")
+        named = next((name for name in config["arrays"] if name.isidentifier()), None)
+        example = f"arrays.{named}.spec=auto" if named else "spec: auto in the file"
+        raise invalid((), f"there is no layout to plan: write auto in place of a spec, such as {example}")
     request = open_layouts.read_plan(config)
     if not open_layouts.shape_is_open(config):
         return _planned(config, folder, sources, workers, request, request.seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import dataclass as standard
 from dataclasses import field, replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from runner.base.lazy import dataclass as lazy
+from runner.base.lazy import pattern as lazy_pattern
 
 Decorator = Callable[..., Any]
 
@@ -160,3 +162,19 @@ def test_one_inherits_from_the_other_where_both_of_the_standard_library_could(
         return repr(made)
 
     assert outcome(base, derived) == outcome(standard, standard)
+
+
+def test_a_pattern_is_what_re_compile_gives_from_its_first_use_on() -> None:
+    text = "x0 = y1 = X2"
+    for method in ("match", "fullmatch", "search", "findall", "split"):
+        pattern = lazy_pattern(r"x(\d)", re.IGNORECASE)
+        expected = getattr(re.compile(r"x(\d)", re.IGNORECASE), method)(text)
+        assert str(getattr(pattern, method)(text)) == str(expected)
+        assert pattern.sub("z", text) == "z = y1 = z"
+        assert pattern.groups == 1
+
+
+def test_a_wrong_pattern_is_refused_at_its_first_use() -> None:
+    pattern = lazy_pattern("(")
+    with pytest.raises(re.error, match="unterminated subpattern"):
+        pattern.search("x")

@@ -1,15 +1,16 @@
-"""Makes dataclasses that compile nothing until their first object is made: compiling took a quarter of a start.
+"""Dataclasses and regular expressions that compile nothing until their first use: compiling took a quarter of a start.
 
 `dataclasses.dataclass` compiles six functions for each class as its module is imported; most of the classes of a run
-make no object.
+make no object, and most of the patterns match nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from reprlib import recursive_repr
-from typing import Any, TypeVar, dataclass_transform, overload
+from typing import Any, TypeVar, cast, dataclass_transform, overload
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -115,3 +116,21 @@ def _refuse_to_assign(self: Any, name: str, value: Any) -> None:
 
 def _refuse_to_delete(self: Any, name: str) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """What `re.compile` gives, for the calls of its methods; compiled at the first of them."""
+    return cast("re.Pattern[str]", _Pattern(text, flags))
+
+
+class _Pattern:
+    """A regular expression until its first use, from which on it has the methods of the compiled one."""
+
+    def __init__(self, text: str, flags: int) -> None:
+        self._written = text, flags
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(*self._written)
+        for method in ("match", "fullmatch", "search", "findall", "finditer", "split", "sub", "subn"):
+            setattr(self, method, getattr(compiled, method))
+        return getattr(compiled, name)

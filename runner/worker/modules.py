@@ -6,20 +6,20 @@ A function is visited at each of its calls: the names inside it are relative to 
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 from runner.base import executions
 from runner.base.executions import Count, InBranch
+from runner.base.lazy import pattern
 from runner.compiled.evidence.hlo import Location, Metadata
 from runner.graph.sharding.propagation import CLAUSES
 
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)([^>]+)>")
-_BITS = re.compile(r"(\d+)")
+_TENSOR = pattern(r"tensor<((?:\d+x)*)([^>]+)>")
+_BITS = pattern(r"(\d+)")
 # A file's name, which a line follows, is not the name of an operation.
-_NAMED = re.compile(r'loc\("([^"]*)"(?!:\d)')
-_FRAME = re.compile(r'"([^"]*)":(\d+):')
-_INTEGER = re.compile(r"dense<(-?\d+)>")
+_NAMED = pattern(r'loc\("([^"]*)"(?!:\d)')
+_FRAME = pattern(r'"([^"]*)":(\d+):')
+_INTEGER = pattern(r"dense<(-?\d+)>")
 
 
 _NAMING = frozenset({"func.call", "sdy.named_computation", "sdy.manual_computation"})

@@ -8,15 +8,15 @@ from dataclasses import field, replace
 from typing import Any
 
 from runner.base.layout import Spec
-from runner.base.lazy import dataclass
+from runner.base.lazy import dataclass, pattern
 from runner.compiled.evidence.opcodes import REDUCTIONS
 from runner.graph.sharding.propagation import parsed_rule
 from runner.worker.modules import shape_of
 
-_DIMENSION = re.compile(r"\{([^}]*)\}")
-_AXIS = re.compile(r'"([^"]+)"(?::(\(\d+\)\d+))?')
-_SHARDING = re.compile(r"<@\w*, (\[[^\]]*\])[^>]*>")
-_RULE = re.compile(r"op_sharding_rule<(.*?) ?\{([^}]*)\}(.*)>$")
+_DIMENSION = pattern(r"\{([^}]*)\}")
+_AXIS = pattern(r'"([^"]+)"(?::(\(\d+\)\d+))?')
+_SHARDING = pattern(r"<@\w*, (\[[^\]]*\])[^>]*>")
+_RULE = pattern(r"op_sharding_rule<(.*?) ?\{([^}]*)\}(.*)>$")
 
 Dims = tuple[str | None, ...]
 """The names of an array's dimensions, as far as they have names."""

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 from runner.base.grouping import by_key
-from runner.base.lazy import dataclass
+from runner.base.lazy import dataclass, pattern
 
 _DTYPES = {
     "pred": ("bool", 8), "s2": ("int2", 2), "s4": ("int4", 4), "s8": ("int8", 8), "s16": ("int16", 16),
@@ -29,21 +29,21 @@ _DTYPES = {
     "f8e8m0fnu": ("float8_e8m0fnu", 8), "token": ("token", 0), "opaque": ("opaque", 0),
 }  # fmt: skip
 
-_LEAF = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]+m[0-9]+[a-z0-9]*)?)\[([0-9,<=?]*)\](?:\{([^{}]*)\})?")
-_SPACE = re.compile(r"S\((\d+)\)")
-_COMMENT = re.compile(r"/\*.*?\*/")
-_NAME = re.compile(r"%([^\s,(){}=]+)")
-_DEFINITION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
-_PLAIN = re.compile(
+_LEAF = pattern(r"\b([a-z]+[0-9]*(?:e[0-9]+m[0-9]+[a-z0-9]*)?)\[([0-9,<=?]*)\](?:\{([^{}]*)\})?")
+_SPACE = pattern(r"S\((\d+)\)")
+_COMMENT = pattern(r"/\*.*?\*/")
+_NAME = pattern(r"%([^\s,(){}=]+)")
+_DEFINITION = pattern(r"^\s+(ROOT )?%?([^\s=]+) = ")
+_PLAIN = pattern(
     r"^\s+(ROOT )?%?([^\s=]+) = ([a-z][a-z0-9]*\[[0-9,]*\](?:\{[^{}]*\})?) ([a-z][a-z0-9\-]*)\(([^()\[\]{}\"]*)\)"
 )
 """A definition whose result is one array, and whose operands are without brackets, as most are."""
 
-_OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
-_OP_NAME = re.compile(r'[ {]op_name="((?:[^"\\]|\\.)*)"')
-_STACK_FRAME = re.compile(r" stack_frame_id=(\d+)|\{stack_frame_id=(\d+)")
-_SOURCE = re.compile(r'[ {]source_file="((?:[^"\\]|\\.)*)" source_line=(\d+)')
-_CALLED = re.compile(
+_OPCODE = pattern(r"\s*([a-z][a-z0-9\-]*)\(")
+_OP_NAME = pattern(r'[ {]op_name="((?:[^"\\]|\\.)*)"')
+_STACK_FRAME = pattern(r" stack_frame_id=(\d+)|\{stack_frame_id=(\d+)")
+_SOURCE = pattern(r'[ {]source_file="((?:[^"\\]|\\.)*)" source_line=(\d+)')
+_CALLED = pattern(
     r", (to_apply|calls|body|condition|true_computation|false_computation|branch_computations|called_computations"
     r"|select|scatter|comparator)=(?:%?([\w.\-]+)|\{([^}]*)\})"
 )
@@ -71,14 +71,14 @@ GOING_ON = {f"{start.removesuffix('-start')}-{end}" for start in STARTED for end
 _CALLING_NOTHING = SILENT | GOING_ON
 """Opcodes that run no computation; some name the one that their start runs."""
 
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_QUOTED = pattern(r'"(?:[^"\\]|\\.)*"')
 
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
+_COMPUTATION = pattern(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
 
 
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-_ROW = re.compile(r'^(\d+) (?:"((?:[^"\\]|\\.)*)"|\{(.*)\})')
-_ENTRY = re.compile(r"(\w+)=(\d+)")
+_ROW = pattern(r'^(\d+) (?:"((?:[^"\\]|\\.)*)"|\{(.*)\})')
+_ENTRY = pattern(r"(\w+)=(\d+)")
 
 Location: TypeAlias = tuple[str, int]
 """A line of a Python file, by its number."""
@@ -492,7 +492,7 @@ def _parts(text: str) -> Iterator[str]:
         start = end + 1
 
 
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]')
+_BRACKETS = pattern(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]')
 
 
 def _end(text: str, start: int, until: str) -> int:

@@ -12,7 +12,7 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Protocol
 
-from runner.base.lazy import dataclass
+from runner.base.lazy import dataclass, pattern
 from runner.compiled.evidence.hlo import Location, Metadata
 from runner.compiled.evidence.source_lines import is_users
 from runner.experiment.identifiers import Identifiers
@@ -25,13 +25,13 @@ from runner.graph.source import Line
 from runner.graph.spelling import Spelling
 from runner.graph.term import Term, spelled, within
 
-_WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
+_WRAPPED = pattern(r"^(?:[\w.]+\()*([^()]*)\)*$")
 """The transformations with which JAX wraps a scope: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
 
-_TRANSPOSE = re.compile(r"(?:vmap\()*transpose\(")
+_TRANSPOSE = pattern(r"(?:vmap\()*transpose\(")
 """The beginning of a scope of a backward pass, which may be that of one element of a batch."""
 
-_FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
+_FUNCTION = pattern(r"\bp?jit\([^()]*\)*$")
 """The name of a function in a name stack, which is not a line's, although a line may have the same name."""
 
 PRIMITIVES = frozenset(
@@ -46,7 +46,7 @@ Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end
 """
 
 
-_PARAMETERS = re.compile(r"(?<=\w)\[\w+=(?:[^\[\]]|\[[^\[\]]*\])*\]")
+_PARAMETERS = pattern(r"(?<=\w)\[\w+=(?:[^\[\]]|\[[^\[\]]*\])*\]")
 """The parameters that older series of JAX wrote behind a primitive: `all_to_all[axis_name=('y',) split_axis=2]`."""
 
 

@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from runner.base import executions
 from runner.base.executions import Range
-from runner.base.lazy import dataclass
+from runner.base.lazy import dataclass, pattern
 from runner.compiled.evidence import opcodes
 from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.hlo import CALLING, Computation, Instruction, Module, Shape
@@ -29,9 +29,9 @@ from runner.compiled.evidence.narrow import WIDE, NarrowFloats, product, share
 from runner.compiled.evidence.nodes import Attribution, served
 from runner.compiled.evidence.opcodes import IDLE, kind_of, target_of
 
-_MATMUL = re.compile(r"__cublas\$(gemm|lt\$\w*[mM]atmul(\$f8|\$mx)?)")
-_CONVOLUTION = re.compile(r"__cudnn\$conv(Forward|BiasActivationForward|BackwardInput|BackwardFilter|ForwardGraph)")
-_ATTENTION = re.compile(r"__cudnn\$fmha\w*?(Backward\w*)?")
+_MATMUL = pattern(r"__cublas\$(gemm|lt\$\w*[mM]atmul(\$f8|\$mx)?)")
+_CONVOLUTION = pattern(r"__cudnn\$conv(Forward|BiasActivationForward|BackwardInput|BackwardFilter|ForwardGraph)")
+_ATTENTION = pattern(r"__cudnn\$fmha\w*?(Backward\w*)?")
 
 Convolved = Callable[[Instruction, Shape, Shape, Shape], int | None]
 """Counts the multiplications of a convolution with this window, from its image, its filter and its result."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 
 from runner.base.layout import Mesh
+from runner.base.lazy import pattern
 from runner.compiled.evidence import hlo_sharding
 from runner.compiled.evidence.hlo import Instruction, Module, Shape
 from runner.compiled.explanation.model import Argument
 
-_ALIASES = re.compile(r"\binput_output_alias=\{(.*?) \}(?=,|$)")
-_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
-_ENTRY = re.compile(r"^ENTRY .*?^\}", re.MULTILINE | re.DOTALL)
-_NAMED = re.compile(r"parameter\((\d+)\).*?op_name=\"([^\"]*)\"")
-_DONORS = re.compile(r"\bbuffer_donor=\{(.*?)\}(?:,|$)")
-_DONOR = re.compile(r"\((\d+), \{")
+_ALIASES = pattern(r"\binput_output_alias=\{(.*?) \}(?=,|$)")
+_ALIAS = pattern(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
+_ENTRY = pattern(r"^ENTRY .*?^\}", re.MULTILINE | re.DOTALL)
+_NAMED = pattern(r"parameter\((\d+)\).*?op_name=\"([^\"]*)\"")
+_DONORS = pattern(r"\bbuffer_donor=\{(.*?)\}(?:,|$)")
+_DONOR = pattern(r"\((\d+), \{")
 
 
 def read(module: Module, head: str, mesh: Mesh) -> list[Argument]:

@@ -46,7 +46,7 @@ def checked(given: Any, sources: Sources) -> Configuration:
     """
     from runner.experiment.config import composition, shape, specs
 
-    if (message := without_effect(sources)) is not None:
+    if sources.mapping is None and (message := without_effect(sources)) is not None:
         raise InvalidConfiguration(message)
     for key, message in specs.wrong(given):
         raise InvalidConfiguration(sources.report(Fault(key, message)))

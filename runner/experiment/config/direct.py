@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import yaml
 
-from runner.base.lazy import dataclass
+from runner.base.lazy import dataclass, pattern
 from runner.base.untyped import is_dict, is_list
 from runner.experiment.config import files, shape
 from runner.experiment.config.configuration import Configuration, checked, named
@@ -33,13 +33,13 @@ _RUN_FOLDER = "hydra.run.dir"
 _HYDRAS = ("hydra", "config.yaml", "schema.yaml", "_dummy_empty_config_.yaml")
 """The names in a config folder that are those of Hydra's own configurations, and of the runner's."""
 
-_OPTION = re.compile(r"(\.\./)?[A-Za-z_]\w*", re.ASCII)
+_OPTION = pattern(r"(\.\./)?[A-Za-z_]\w*", re.ASCII)
 """The name of an option, here or, for an experiment, in the folder above."""
 
-_FOLDER = re.compile(r"[\w./-]*[A-Za-z_/][\w./-]*", re.ASCII)
+_FOLDER = pattern(r"[\w./-]*[A-Za-z_/][\w./-]*", re.ASCII)
 """A path that Hydra reads as it is."""
 
-_KEY = re.compile(r"[a-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_KEY = pattern(r"[a-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return cast("Any", dumper).represent_scalar("tag:yaml.org,2002:str", text, style="'" if quoted else None)
 
 
-_BOOLEAN = re.compile("[yYnN]|YES|[yY]es|NO|[nN]o|TRUE|[tT]rue|FALSE|[fF]alse|ON|[oO]n|OFF|[oO]ff")
+_BOOLEAN = pattern("[yYnN]|YES|[yY]es|NO|[nN]o|TRUE|[tT]rue|FALSE|[fF]alse|ON|[oO]n|OFF|[oO]ff")
 _Dumper.add_representer(str, _represent)
 
 
@@ -186,9 +186,9 @@ _UNREAD = object()
 """A value that Hydra has to parse."""
 
 _WORDS = {"true": True, "false": False, "null": None}
-_INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
-_NUMBER = re.compile(r"-?\d{1,9}\.\d{1,9}", re.ASCII)
-_WORD = re.compile(r"(?!(?:true|false|null|nan|inf)\Z)[a-z_]\w*", re.ASCII | re.IGNORECASE)
+_INTEGER = pattern(r"-?(0|[1-9]\d{0,17})", re.ASCII)
+_NUMBER = pattern(r"-?\d{1,9}\.\d{1,9}", re.ASCII)
+_WORD = pattern(r"(?!(?:true|false|null|nan|inf)\Z)[a-z_]\w*", re.ASCII | re.IGNORECASE)
 
 
 def _value(text: str) -> Any:
@@ -227,7 +227,7 @@ def composed(content: Any, file: Path) -> Configuration | None:
         return None
     folder = file.parents[1].resolve()
     choices = {"experiment": file.stem, **_CHOICES}
-    sources = Sources((), (f"+experiment={file.stem}",), (conf_folder(), folder), choices)
+    sources = Sources((), (f"+experiment={file.stem}",), (conf_folder(), folder), choices, mapping=file)
     return checked(whole, sources)
 
 

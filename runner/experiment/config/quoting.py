@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, cast
 
+from runner.base.lazy import pattern
 from runner.base.untyped import is_list, is_mapping
 
 
@@ -16,10 +17,10 @@ def name(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-WORD = re.compile(r"\+*(?:(?P<mesh>mesh\.shape)|arrays\.(?P<array>\w+)\.spec|specs\.(?P<leaf>\w+(?:\.\w+)*))=all\Z")
+WORD = pattern(r"\+*(?:(?P<mesh>mesh\.shape)|arrays\.(?P<array>\w+)\.spec|specs\.(?P<leaf>\w+(?:\.\w+)*))=all\Z")
 """An override with the value `all`: every mesh of the devices, or every layout of an array or of a leaf of a tree."""
 
-_OF_HYDRA = re.compile(r"[+~]*\s*(?:hydra\b|[^=]*[@:]\s*(?:_global_\.)?hydra\b)")
+_OF_HYDRA = pattern(r"[+~]*\s*(?:hydra\b|[^=]*[@:]\s*(?:_global_\.)?hydra\b)")
 """The beginning of an override of Hydra's settings: their key, a group below `hydra`, or either as a package."""
 
 
@@ -50,7 +51,7 @@ def refused(override: str) -> str:
     return f"{where}\n  {_why(value)}; quote the value for Hydra, and the whole for the shell:\n    {typed}"
 
 
-_OVERRIDE = re.compile(r"[+~]{0,3}[\w./@-]+=\S*")
+_OVERRIDE = pattern(r"[+~]{0,3}[\w./@-]+=\S*")
 
 
 def _several(text: str) -> list[str]:
@@ -60,13 +61,13 @@ def _several(text: str) -> list[str]:
     return parts if all(map(_OVERRIDE.fullmatch, parts)) and all(closed) else []
 
 
-_LINE = re.compile(r"\+{0,2}(?:graph|per_device|both|functions)\.[\w.]+\Z")
+_LINE = pattern(r"\+{0,2}(?:graph|per_device|both|functions)\.[\w.]+\Z")
 """The key of an override that is a line of a section, or of a function."""
 
-_LACKED = re.compile(r"[(\[&|<>=~^]")
+_LACKED = pattern(r"[(\[&|<>=~^]")
 """What lines have and unquoted values of Hydra's grammar lack."""
 
-_HYDRAS = re.compile(r"\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|int|float|str|bool|json_str)\s*\(")
+_HYDRAS = pattern(r"\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|int|float|str|bool|json_str)\s*\(")
 """A value that Hydra's grammar reads as a call of one of its functions."""
 
 
@@ -149,7 +150,7 @@ def ambiguous(override: str, groups: Sequence[str]) -> str:
     )
 
 
-_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_./][\w./-]*", re.IGNORECASE)
+_PLAIN = pattern(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_./][\w./-]*", re.IGNORECASE)
 """A string that Hydra's grammar reads as a string without quotes."""
 
 

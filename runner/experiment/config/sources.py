@@ -46,6 +46,7 @@ class Sources:
     - `made_of`: the files in merge order; empty: those of the chosen options.
     - `folders`: the config folders that were searched; `choices`: the chosen option of each config group.
     - `arguments`: what the caller of `runner.check` wrote for a key and those below it; no file of theirs has it.
+    - `mapping`: the file of an experiment that was given as a mapping, all of whose keys are in that file.
     """
 
     made_of: tuple[Layer, ...] = ()
@@ -53,6 +54,7 @@ class Sources:
     folders: tuple[Path, ...] = ()
     choices: Mapping[str, Any] = field(default_factory=dict[str, Any])
     arguments: Mapping[Key, str] = field(default_factory=dict[Key, str])
+    mapping: Path | None = None
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -156,6 +158,8 @@ class Sources:
 
     def folder(self, key: Key) -> Path:
         """The folder to which a relative file name in the value of `key` refers: its file's, or the current one."""
+        if self.mapping is not None:
+            return self.mapping.parent
         place = None if self.override(key) else self.place(key)
         return place.file.parent if place else Path.cwd()
 

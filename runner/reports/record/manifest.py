@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from runner.base import codec, plain
 from runner.base.faults import BadInput
-from runner.base.lazy import dataclass
+from runner.base.lazy import dataclass, pattern
 from runner.reports.record.folders import PICTURES, RECORD, natural
 from runner.reports.record.writing import write_text
 
@@ -38,7 +38,7 @@ class Occupied(BadInput):
     """A folder is not empty, so that a run in it could overwrite files; the message names one."""
 
 
-_NAMES = re.compile(
+_NAMES = pattern(
     "|".join(map(re.escape, PICTURES)) + r"|result\.json|runner\.log|worker\.log|report\.html"
     r"|called\.(py|pkl)|trees(_verification)?/[^/]+\.npy"
     r"|mutants\.json|plan\.json|(program|trace|twin)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
@@ -50,11 +50,11 @@ _NAMES = re.compile(
 candidates.
 """
 
-_INSIDE = re.compile(r"(candidate_\d+/)?(verification/)?")
+_INSIDE = pattern(r"(candidate_\d+/)?(verification/)?")
 """The folders of runs inside another run's folder: its verification, and the candidates of its plan."""
 
 
-_FOLDERS = re.compile(
+_FOLDERS = pattern(
     r"candidate_\d+|(candidate_\d+/)?(verification|(verification/)?(trees(_verification)?|\.hydra|conf(/experiment)?"
     r"|__pycache__|profile(/\w+(/plugins(/profile(/[^/]+)?)?)?)?))|\.submitit(/[^/]+)?"
 )

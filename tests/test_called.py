@@ -429,11 +429,12 @@ def test_the_result_of_a_callback_is_compared_where_it_is(tmp_path: Path, out_sp
     more: dict[str, Any] = {"out_specs": out_specs, "program": ["auto", "constraint"]}
     right = check(tmp_path / "right", doubled_on_the_host, X, in_specs=P("data"), reference=lambda x: x + x, **more)
     assert right.status == "passed", right
-    # The compiler leaves it to one device where nothing asks for more.
+    # The compiler leaves it to one device where nothing asks for more; JAX 0.11 says of it that all devices have it.
+    left_to_one = out_specs is None and jax.__version_info__[:2] != (0, 11)
     assert right.pictures is not None
     shards = [picture.shards for picture in right.pictures.arrays if "auto" in picture.programs]
     alone = [[0]] in [[list(shard.devices) for shard in each] for each in shards]
-    assert alone is (out_specs is None)
+    assert alone is left_to_one
     wrong = check(tmp_path / "wrong", doubled_on_the_host, X, in_specs=P("data"), reference=lambda x: 3 * x, **more)
     assert wrong.status == "failed"
 

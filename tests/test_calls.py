@@ -118,6 +118,8 @@ def test_a_bare_spec_is_of_the_mesh_that_is_given(tmp_path: Path) -> None:
         (calls.joined, "write jax.reshard(x.T, P('a', 'b')), which JAX's types accept"),
         (calls.indexed, "write x.at[rows].get(out_sharding=P('a', 'b')), which JAX's types accept"),
         (calls.taken, "write x.at[:, columns].get(out_sharding=P('a', None)), which JAX's types accept"),
+        (calls.picked, "write jax.reshard(x, P('b', None)), which JAX's types accept"),
+        (calls.stacked, "write jax.reshard(x.sum(0), P('a')), which JAX's types accept"),
         (calls.dotted, "write x.reshape(-1, 4, out_sharding=P('a', None)), which JAX's types accept"),
         (calls.patches, "write x.reshape(2, 4, 4, 2, out_sharding=P('a', None, 'b', None)), which JAX's types accept"),
         (calls.updated, "write x.at[jnp.array([1, 2])].set(0.0, out_sharding=P('a', 'b')), which JAX's types accept"),

@@ -943,8 +943,10 @@ class _FunctionReader:
             # Of several calls in a line JAX refuses the first.
             repair = next(iter(repairs.values()))
             text = remedies.written(repair, place)
-            return f"write {text}, which JAX's types accept" if text else remedies.on_auto_axes(repair, self.probe.mesh)
-        return None
+            hint = f"write {text}, which JAX's types accept" if text else remedies.on_auto_axes(repair, self.probe.mesh)
+            if hint is not None:
+                return hint
+        return self._remedy_alone(error)
 
     def _remedy_alone(self, error: BaseException) -> str | None:
         """What to write in the refused expression, of operands in the layouts that they have there."""
@@ -956,17 +958,19 @@ class _FunctionReader:
             for name, kind in refused.operands.items()
             if (spec := spec_of(kind.sharding)) is not None
         }
-        try:
+        ways: list[tuple[str, str] | None] = []
+        # What is refused without types too states layouts itself, or no operand's layout is at fault.
+        with contextlib.suppress(Exception):
             lines = jaxprs.read(refused.function(), refused.operands, mesh=self.probe.mesh, taken=self._taken_inside)
-        except Exception:
-            # No operand's layout is at fault.
-            return None
-        for repairs in self._repairs(lines, refused.operands, arrays, {}).values():
-            mended = refused.mended(next(iter(repairs.values())))
+            repairs = self._repairs(lines, refused.operands, arrays, {})
+            ways += [refused.mended(next(iter(of_line.values()))) for of_line in repairs.values()]
+        with contextlib.suppress(Exception), self.settings.context(_WITHIN):
+            ways += refused.resharded(self.probe.mesh)
+        for way in ways:
             with contextlib.suppress(Exception), self.settings.context(_WITHIN):
-                if mended is not None:
-                    calls.eval_shape(refused.function(mended[1]), *refused.operands.values())
-                    return f"write {mended[0]}, which JAX's types accept"
+                if way is not None:
+                    calls.eval_shape(refused.function(way[1]), *refused.operands.values())
+                    return f"write {way[0]}, which JAX's types accept"
         return None
 
     def _repairs(

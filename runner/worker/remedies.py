@@ -21,52 +21,57 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.base.faults import nearest
 from runner.base.layout import Mesh, Spec
+from runner.base.lazy import pattern
 from runner.base.words import listed
 from runner.graph.language import python_source
 from runner.graph.language.python_source import PythonPart
-from runner.graph.sharding.repairs import Repair
+from runner.graph.sharding.repairs import OperandLayout, Repair, moves
 from runner.worker import calls
 from runner.worker.refusing import text_of
+from runner.worker.specs import spec_of
 from runner.worker.versions import is_own
 
-_IN_SPECS = re.compile(
+_IN_SPECS = pattern(
     r"in_specs passed to shard_map: (P\(.*?\)) does not match the specs of the input: (P\(.*?\)) for arg: (\S+?)\. "
 )
-_TAKE_OUT_SHARDING = re.compile(
+_TAKE_OUT_SHARDING = pattern(
     r"(?:^|\.)(?:matmul|dot|einsum|tensordot|dot_general|get|zeros|ones|full|reshape)$"
     r"|\.at\[.*\]\.\w+$",
     re.DOTALL,
 )
-_CARRIED = re.compile(
+_CARRIED = pattern(
     r"input carry (?:component )?(\S+) has type (\w+)\[(\S*?)\] but the corresponding output carry component has type "
     r"(\w+)\[(\S*?)\](?=[.,\s]|$)"
 )
-_BRANCHES = re.compile(
+_BRANCHES = pattern(
     r"The output of .+? has type (\w+)\[(\S*?)\] but the corresponding output of (.+?) has type "
     r"(\w+)\[(\S*?)\](?=[.,\s]|$)"
 )
 _VARYING = "was given out_specs which require replication"
 _ASSERTING = "`with_sharding_constraint` acts as an assert"
-_ABSENT = re.compile(r"Resource axis: (\S+) of P\(.*\) is not found in mesh")
-_UNDIVIDED = re.compile(
+_ABSENT = pattern(r"Resource axis: (\S+) of P\(.*\) is not found in mesh")
+_UNDIVIDED = pattern(
     r"Sharding spec (\(.*?\)|\S+) implies that array axis (\d+) is partitioned (\d+) times, but does not evenly divide "
     r"the dimension size (\d+)"
 )
-_REPEATED = re.compile(r"P\((.*?)\) has duplicate entries for `(\w+)`")
-_TOO_LONG = re.compile(
+_REPEATED = pattern(r"P\((.*?)\) has duplicate entries for `(\w+)`")
+_TOO_LONG = pattern(
     r"(?:^\(|Length of sharding.spec \(\d+\) must be equal to aval's ndim \()(\d+)(?:, |\).*?spec )"
     r"P\((.*?)\)(?:\)$|, aval)"
 )
 """Before JAX 0.11 the words of an assertion are the rank and the spec alone."""
 
+_MOST = 50
+"""The number of ways to reshard the operands of a refused expression that are tried."""
+
 _CONTRACTED = "requires contracting dimensions to have the same shape"
-_SCANNED = re.compile(r"0th dimension of all xs should be replicated. Got P\((.*)\)")
+_SCANNED = pattern(r"0th dimension of all xs should be replicated. Got P\((.*)\)")
 
 
-_AXIS = re.compile(r"\baxis=(\d+)\b")
+_AXIS = pattern(r"\baxis=(\d+)\b")
 
 
-_CAPTURED = re.compile(
+_CAPTURED = pattern(
     r"Manual.*(?:should match the mesh of|mesh of sharding)|clos(?:ed?|ing)[- ]over", re.DOTALL | re.IGNORECASE
 )
 
@@ -321,12 +326,33 @@ class RefusedExpression:
             return None
         if repair.out_sharding is not None:
             return text, text
-        whole, operands = part.text, _operands(part, self.place.receiver) or ()
-        for at, spec in repair.operands.items():
-            if whole.count(operands[at].text) != 1:
-                return None
-            whole = whole.replace(operands[at].text, f"jax.reshard({operands[at].text}, {_spec(spec)})")
-        return text, whole
+        whole, rest, receiver = "", part.text, self.place.receiver
+        if part.kind == "call" and receiver is None:
+            whole, rest = part.words[0], rest.removeprefix(part.words[0])
+        for at, operand in enumerate(_operands(part, receiver) or ()):
+            # Operands stand in the text in their order.
+            before, _, rest = rest.partition(operand.text)
+            spec = repair.operands.get(at)
+            moved = operand.text if spec is None else f"jax.reshard({operand.text}, {_spec(spec)})"
+            whole += f"{before}{moved}"
+        return text, whole + rest
+
+    def resharded(self, mesh: Mesh) -> list[tuple[str, str]]:
+        """What may be written to reshard operands, and the expression with it, the fewest bytes first.
+
+        An operand that the user reshards there already stays as it is.
+        """
+        assert self.place.part is not None
+        layouts: dict[int, OperandLayout] = {}
+        operands = _operands(self.place.part, self.place.receiver) or ()
+        stated = {at for at, operand in enumerate(operands) if operand.words and operand.words[0].endswith("reshard")}
+        for at, operand in enumerate(operands):
+            kinds = calls.eval_shape(self.function(operand.text), *self.operands.values())
+            if len(kinds) == 1 and (spec := spec_of(kinds[0].sharding)) is not None:
+                shape = tuple(kinds[0].shape)
+                layouts[at] = OperandLayout(spec.padded(len(shape)), shape, kinds[0].dtype.itemsize)
+        ways = [repair for repair in moves(layouts, mesh) if stated.isdisjoint(repair.operands)][:_MOST]
+        return [mended for repair in ways if (mended := self.mended(repair)) is not None]
 
     @property
     def types(self) -> list[str]:

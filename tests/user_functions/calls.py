@@ -33,6 +33,14 @@ def taken(x: Any) -> Any:
     return jnp.take(x, columns, axis=1)
 
 
+def picked(x: Any) -> Any:
+    return jnp.take_along_axis(x, jnp.argmax(x, axis=0)[:, None], axis=1)
+
+
+def stacked(x: Any) -> Any:
+    return jnp.stack([x.sum(0), jax.sharding.reshard(x.max(0), P("a"))])
+
+
 def indexed_to(x: Any) -> Any:
     rows = jnp.argmax(x, axis=1)
     return x.at[rows].get(out_sharding=P("a", "b"))

@@ -39,7 +39,11 @@ def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised
     derived = of_result(equation, operands)
     if derived is not None:
         yield Repair(out_sharding=derived)
-    arrays = {i: operand for i, operand in enumerate(operands) if isinstance(operand, OperandLayout)}
+    yield from moves({i: operand for i, operand in enumerate(operands) if isinstance(operand, OperandLayout)}, mesh)
+
+
+def moves(arrays: Mapping[int, OperandLayout], mesh: Mesh) -> list[Repair]:
+    """The repairs that reshard some of these operands, the fewest bytes per device first."""
 
     def cost(moved: dict[int, Spec]) -> tuple[float, int, tuple[int, ...]]:
         held = [
@@ -49,13 +53,12 @@ def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised
         # Of equal costs, prefer to reshard later operands.
         return sum(held), len(moved), tuple(-i for i in moved)
 
-    moves = {
+    ways = {
         tuple(moved.items()): moved
         for moved in resharded(arrays)
         if moved and all(mesh.divides(arrays[i].shape, spec) for i, spec in moved.items())
     }
-    for moved in sorted(moves.values(), key=cost):
-        yield Repair(operands=moved)
+    return [Repair(operands=moved) for moved in sorted(ways.values(), key=cost)]
 
 
 def resharded(arrays: Mapping[int, OperandLayout]) -> Iterator[dict[int, Spec]]:

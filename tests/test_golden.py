@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from runner.base.layout import Spec
 from runner.base.words import flops_text
 from runner.compiled.evidence import words
+from runner.compiled.evidence.model import MergedPart
 from runner.reports.record import differences, golden
 from tests.command import ROOT
 from tests.evidence import collective, died, memory, output, program
@@ -377,6 +379,14 @@ def test_a_collective_names_whose_value_it_moves_for_which_lines(
     between = {"from": taken, "to": needed}
     moved = collective(node=None, nodes=nodes, inserted=True, between=between, gradient=gradient)
     assert words.subject(moved) == text + (" (backward)" if gradient else "")
+
+
+def test_merged_sums_have_their_own_lines_whatever_these_sum() -> None:
+    parts = [MergedPart(nodes=[name], gradient=True, bytes=4) for name in "CD"]
+    between = {"from": ["C", "w"], "to": ["E"]}
+    merged = collective(node="C", nodes=["C", "D"], inserted=True, between=between)
+    assert words.subject(merged) == "w for C and D"
+    assert words.subject(replace(merged, parts=parts)) == "C and D"
 
 
 COLLECTIVES = st.builds(

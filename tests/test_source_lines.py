@@ -96,6 +96,12 @@ def test_of_several_callers_those_that_differ_are_named() -> None:
     assert [*paths.values()] == [(a, c), (a, d), (b, c), (b, d)]
 
 
+def test_a_generator_is_no_caller_of_its_own_line() -> None:
+    at = ("train.py", 9)
+    inside = SourceLine(at, (at, ("train.py", 16)))
+    assert distinguishing([inside, SourceLine(at, (("train.py", 16),))])[inside] == ()
+
+
 def test_one_call_of_a_helper_needs_no_callers() -> None:
     once = SourceLine(("f.py", 1), (("f.py", 2),))
     assert distinguishing([once, once]) == {once: ()}

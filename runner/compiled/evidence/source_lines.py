@@ -101,7 +101,8 @@ def distinguishing(lines: Iterable[SourceLine]) -> dict[SourceLine, tuple[Locati
     def separate(alike: Sequence[SourceLine], depth: int, shown: Mapping[SourceLine, tuple[Location, ...]]) -> None:
         at = by_key((line.callers[depth] if depth < len(line.callers) else None, line) for line in alike)
         for caller, below in at.items():
-            more = () if len(at) == 1 or caller is None else (caller,)
+            # A generator and its caller may be one line.
+            more = () if len(at) == 1 or caller in (None, alike[0].at) else (caller,)
             longer = {line: (*shown[line], *more) for line in below}
             if caller is None or len(below) == 1:
                 paths.update(longer)

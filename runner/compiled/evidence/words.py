@@ -59,7 +59,8 @@ class Subject:
     @classmethod
     def of(cls, entry: Collective) -> Subject:
         lines = entry.nodes
-        taken = [name for name in entry.between.source if name not in lines] if entry.between else []
+        summed = bool(entry.parts) and all(part.nodes for part in entry.parts)
+        taken = [name for name in entry.between.source if name not in lines] if entry.between and not summed else []
         needed = lines or ([name for name in entry.between.to if name not in taken] if entry.between else [])
         values, readers = (taken, needed) if taken or not lines else (lines, ())
         return cls(tuple(values), tuple(readers), entry.gradient)
@@ -77,7 +78,8 @@ class Subject:
 def subject(entry: Collective) -> str:
     """The value that a collective communicates: its line, and for one that the compiler inserted, whose value that is.
 
-    `C`; `w for y` if line `y` needs the value of `w` on other devices; `loss and out (backward)`.
+    `C`; `w for y` if line `y` needs the value of `w` on other devices; `loss and out (backward)`. Sums that are merged
+    have their own lines, whatever these sum.
     """
     return str(Subject.of(entry))
 

@@ -162,6 +162,8 @@ def test_the_page_of_a_plan_says_which_layouts_to_take_and_why(tmp_path: Path) -
     large = candidate("candidate_1", ["data"], bytes_sent=300, memory_bytes=4096)
     text = part_of(small, tried=[large], limit=2048.0)
     assert "As compiled (auto), a device needs 4.1 kB. No candidate fits the limit of 2.0 kB." in text
+    assert re.search(r"\bauto\W+passed\b", text)
+    assert re.search(r"\bauto\W+compiled\b", part_of(small, tried=[large], verified=False))
     failed = candidate("candidate_1", ["data"], status="failed")
     assert "No candidate passed its checks. By the model a device sends 300 B." in part_of(small, tried=[failed])
 

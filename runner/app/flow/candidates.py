@@ -10,9 +10,9 @@ from runner.base.layout import Spec
 from runner.base.words import bytes_text
 from runner.experiment import remat
 from runner.reports.show.console import say_all
-from runner.reports.show.plan_layouts import amount, differing, layout_texts
+from runner.reports.show.plan_layouts import amount, differing, layout_texts, verdict
 from runner.reports.show.plan_table import show_table
-from runner.reports.show.table import Table, status_cell
+from runner.reports.show.table import Table
 
 _LINES = 4
 """The most layouts of lines that are shown below a candidate; the table of the plan, its page and its file have all."""
@@ -25,15 +25,12 @@ def show(planning: Planning, tried: Sequence[Tried], spelled: Callable[[Spec], s
     saves = [_saves(each, planning) for each in tried]
     parts = zip(layouts, tried, saves, strict=True)
     layouts = [" ".join(filter(None, (text, each.written, mine))) for text, each, mine in parts]
-    # A program whose values nothing computed has passed nothing.
-    absent = planning.graph.target.topology is not None and not planning.graph.verify_dims
-    compiled = "compiled" if planning.request.verify is False or absent else None
     timed = any(program.seconds is not None for each in tried for program in each.programs)
     rows = [
         (
             *(("", "") if number else (each.by_hand or each.folder, amount(each.candidate.cost, least))),
             program.program,
-            status_cell(program.status, compiled if program.status == "passed" else None),
+            verdict(program.status, planning.verified),
             bytes_text(program.bytes_sent) if program.bytes_sent is not None else "–",
             *([amount(program.seconds, "time")] if timed else []),
             amount(program.memory_bytes, "bytes") + (" (over the limit)" if exceeds(program, planning.request) else ""),

@@ -87,6 +87,12 @@ class Planning(_Open):
     chosen: Callable[[float | None], Planning] | None = None
 
     @property
+    def verified(self) -> bool:
+        """Whether the values of candidates are checked, and not only their compiled modules."""
+        absent = self.graph.target.topology is not None and not self.graph.verify_dims
+        return self.request.verify is not False and not absent
+
+    @property
     def labels(self) -> dict[str, str]:
         """The paths of the leaves of trees, and the places of lines in Python, by the keys of their layouts."""
         lines = {path: line for line, path in self.experiment.patterned.items()}
@@ -299,6 +305,7 @@ def leave(folder: Path, planning: Planning, **more: Any) -> None:
         "shapes": codec.plain(planning.shapes),
         "choices": codec.plain(planning.choices),
         "labels": planning.labels,
+        "verified": planning.verified,
     }
     writing.write_text(folder / PLAN, json.dumps({**written, **more}, indent=1) + "\n")
 

@@ -173,6 +173,7 @@ class PlanFile:
     rounds: tuple[Round, ...] = ()
     choices: tuple[Choice, ...] = ()
     without_gain: str | None = None
+    verified: bool = True
 
     @property
     def mesh_text(self) -> str:

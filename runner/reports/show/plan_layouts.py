@@ -16,7 +16,7 @@ from runner.programs.planning.costs import costs_the_same
 from runner.reports.record import plan_file
 from runner.reports.record.plan_file import Choice, Round, SavedPlan
 from runner.reports.show.console import print_table
-from runner.reports.show.table import Table
+from runner.reports.show.table import StatusCell, Table, status_cell
 
 _LINES = 12
 """The most differing costs of lines that are shown, the largest difference first."""
@@ -188,6 +188,11 @@ def differing(
         )
         texts.append(f"{text} and {len(more)} more line{'s' if len(more) > 1 else ''}" if more else text)
     return texts
+
+
+def verdict(status: str, verified: bool) -> StatusCell:
+    """Return the status of a candidate's program; one whose values were not computed has passed nothing."""
+    return status_cell(status, None if verified or status != "passed" else "compiled")
 
 
 def _named(layouts: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:

@@ -33,8 +33,9 @@ from runner.reports.show.plan_layouts import (
     layout_texts,
     round_cells,
     short,
+    verdict,
 )
-from runner.reports.show.table import StatusCell, Table, status_cell
+from runner.reports.show.table import StatusCell, Table
 
 _WIDEST = 10.0
 """The width of the bar of the costliest line, in rem."""
@@ -224,7 +225,7 @@ def _tried(file: PlanFile, link: Callable[[str], str] | None) -> Markup:
             if limit is not None and (program.memory_bytes or 0) > limit:
                 values[-1] += " (over the limit)"
             first, last = (("", ""), "") if number else (head, layout)
-            rows.append((*first, program.program, status_cell(program.status), *values, last))
+            rows.append((*first, program.program, verdict(program.status, file.verified), *values, last))
     heading = ("candidate", "planned", "program", "status", *columns, "layouts")
     candidates = Table(heading, rows, right=frozenset({1, *range(4, 4 + len(columns))}))
     return table("Candidates as compiled, the best first", candidates, kind="small")

@@ -461,15 +461,19 @@ def test_in_a_large_section_the_lines_away_from_collectives_are_folded() -> None
     named = {tuple(word.split(": ")[1].split(", ")) for word in drawn.words if re.match(r"\d+ lines: ", word)}
     assert named == {
         tuple(f"n{k}" for k in range(52, 150)),
+        tuple(f"layers/body/m{k}" for k in range(19)),
         tuple(f"layers/body/m{k}" for k in range(22, 40)),
     }
     assert [word for word in drawn.words if word.startswith("at ")] == [
         "at n50: all-reduce over x, 64 B · inserted by the compiler",
         "at layers/body/m20: all-reduce over x, 64 B · inserted by the compiler",
     ]
-    for name in ("98 lines", "18 lines", "n49", "n51", "layers × 4", "m19", "out"):
+    for name in ("98 lines", "19 lines", "18 lines", "n49", "n51", "layers × 4", "m19", "out"):
         assert f">{name}<" in drawn.box.body
     assert ">m3<" not in drawn.box.body
+    # The lines outside lead into the repeat: of the edges seven are outside of it, and five inside.
+    assert drawn.box.body.count('class="ge"') == 7 + 5
+    assert drawn.box.body.count(">98 lines<") == 2
 
 
 def test_a_large_section_without_collectives_is_one_box() -> None:

@@ -27,8 +27,8 @@ def folded(lines: Sequence[RecordedLine], marked: Collection[str]) -> FoldedLine
     """Keep the lines at the paths `marked`, the lines that they read, and those that read them.
 
     In each repeat, and outside of all, the other lines that come after the same kept lines are joined: a kept line is
-    before or after all of them, so that no circle arises. Those that come after none are left out, as are the arrays
-    that no kept line reads.
+    before or after all of them, so that no circle arises. Outside of repeats, those that come after none are left out,
+    as are the arrays that no kept line reads.
     """
     by_path = {line.path: line for line in lines}
     marked = {path for path in marked if path in by_path}
@@ -52,7 +52,7 @@ def folded(lines: Sequence[RecordedLine], marked: Collection[str]) -> FoldedLine
                 before.add(beside)
             elif beside in after and beside != path:
                 before |= after[beside]
-    first = {path for path, before in after.items() if kept and not before}
+    first = {path for path, before in after.items() if kept and not before and not parent(path)}
     groups = by_key(((parent(path), frozenset(before)), path) for path, before in after.items() if path not in first)
     joined = {path: group[0] for group in groups.values() for path in group}
     members = by_key((joined[path], line) for line in lines if (path := outermost[line.path]) in joined)
@@ -66,7 +66,8 @@ def folded(lines: Sequence[RecordedLine], marked: Collection[str]) -> FoldedLine
         if line.path in folds:
             reads = {drawn(name): None for member in folds[line.path] for name in member.reads if name in by_path}
             reads = [name for name in reads if name != line.path]
-            shown.append(RecordedLine(path=line.path, line=line.line, expression="", reads=reads))
+            together = f"{len(folds[line.path])} lines"
+            shown.append(RecordedLine(path=line.path, line=line.line, expression="", reads=reads, variable=together))
         elif drawn(line.path) == line.path and outermost[line.path] not in first:
             shown.append(replace(line, reads=list(dict.fromkeys(map(drawn, line.reads)))))
     return FoldedLines(shown, folds)

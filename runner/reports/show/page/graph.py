@@ -97,7 +97,7 @@ def _words(lines: Sequence[RecordedLine], folds: Mapping[str, Sequence[RecordedL
     for line in lines:
         where = f" ({line.frame})" if line.frame else ""
         if line.path in folds:
-            yield f"{len(folds[line.path])} lines: {', '.join(member.path for member in folds[line.path])}"
+            yield f"{line.variable}: {', '.join(member.path for member in folds[line.path])}"
         elif line.expression is None:
             often = "while its condition holds" if line.steps is None else f"{line.steps} times"
             yield f"{line.line} repeats {often}{where}"
@@ -294,8 +294,10 @@ def _value(figure: _Figure, name: str, *, port: bool) -> Box:
 def _line(figure: _Figure, line: RecordedLine) -> Box:
     if line.path in figure.folds:
         members = figure.folds[line.path]
-        names = ", ".join(member.path for member in members[:_NAMED]) + (", …" if len(members) > _NAMED else "")
-        return _boxed(f"{len(members)} lines", textwrap.wrap(names, _WRAP), "gl", ())
+        names = ", ".join(member.path.rpartition("/")[2] for member in members[:_NAMED]) + (
+            ", …" if len(members) > _NAMED else ""
+        )
+        return _boxed(_named(figure.lines, line.path), textwrap.wrap(", ".join(names), _WRAP), "gl", ())
     *_, where, name = ("", *line.path.split("/"))
     begins = {"carry": "starts as ", "over": "a slice of "}.get(where)
     first = begins is not None

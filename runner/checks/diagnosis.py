@@ -43,10 +43,8 @@ from runner.experiment.narrowing import with_results
 from runner.graph.language.lines import called, calls_in, expressions, line_of
 from runner.graph.language.python_source import passed_on, passing_to, reading
 from runner.graph.model import NAME, Graph, walk
-from runner.graph.source import Frame, Line
+from runner.graph.source import SECTIONS, Frame, Line
 from runner.graph.term import Apply, Term, calls, children
-
-SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
 RATE = 20_000
 """The work that counts as a second of the search, in equations (`Work`)."""

@@ -15,6 +15,7 @@ from runner.base.grouping import by_key
 from runner.base.layout import Layout
 from runner.base.words import listed, on_devices
 from runner.checks.reference import PerDevice
+from runner.checks.reference.arithmetic import magnitude
 from runner.experiment.patterns import folded
 
 _ALIKE = 1e-6
@@ -54,7 +55,7 @@ def differences(layout: Layout, graph: PerDevice, actual: PerDevice) -> str | No
         wanted = whole[at]
         if held[position].shape != wanted.shape:
             return f"has shape {list(held[position].shape)} on device {position}, not {list(wanted.shape)}"
-        off = ~np.isclose(held[position], wanted, rtol=0.0, atol=_ALIKE * _largest(whole), equal_nan=True)
+        off = ~np.isclose(held[position], wanted, rtol=0.0, atol=_ALIKE * magnitude([whole]), equal_nan=True)
         if off.any():
             devices.append(position)
             wrong[at] |= off
@@ -83,17 +84,13 @@ def _there(wrong: np.ndarray) -> str:
     return f", in [{', '.join(f'{a}:{b}' for a, b in block)}] of {list(wrong.shape)}"
 
 
-def _largest(value: np.ndarray) -> float:
-    return float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
-
-
 def _factor(held: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float | None:
     """The factor by which all elements are off; None if there is none."""
     a, b = (np.concatenate([np.ravel(part) for part in parts]) for parts in (held, wanted))
     if a.dtype.kind == "c" or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return None
-    there = np.abs(b) > _ALIKE * _largest(b)
-    if not there.any() or np.abs(a[~there]).max(initial=0.0) > _ALIKE * _largest(a):
+    there = np.abs(b) > _ALIKE * magnitude([b])
+    if not there.any() or np.abs(a[~there]).max(initial=0.0) > _ALIKE * magnitude([a]):
         return None
     ratio = a[there] / b[there]
     factor = float(np.median(ratio))

@@ -260,8 +260,7 @@ class Decided:
         return replace(self.context, arrays={**self.context.arrays, **known})
 
 
-_SINGLE = float(np.finfo(np.float32).eps)
-_DOUBLE = float(np.finfo(np.float64).eps)
+_SINGLE, _DOUBLE = dtypes.dtype("float32").eps, dtypes.dtype("float64").eps
 
 
 def _kinds(floats: Mapping[str, Mapping[int, str]]) -> list[dtypes.DType]:

@@ -135,7 +135,8 @@ def by_rules(
         beside = [evaluate(nudged(experiment, arrays, seed, place))[1] for seed in range(1, DRAWS)]
         beside += _with_other_errors(experiment, calls.grad(own, argnums=places(experiment)), arrays)
         wide = _in_float64(experiment, floats, [arrays[name] for name in names])
-    if wide is not None and abs(wide[0] - value) <= min(100 * max(place, _SINGLE), _SAME_FUNCTION) * abs(value):
+    near = min(100 * max(place, dtypes.dtype("float32").eps), _SAME_FUNCTION) * abs(value)
+    if wide is not None and abs(wide[0] - value) <= near:
         beside.append(wide[1])
     defined = [draw for draw in beside if _as_finite(draw, gradients)]
     return gradients, [[a - b for a, b in zip(draw, gradients, strict=True)] for draw in defined]
@@ -156,7 +157,6 @@ def widened(experiment: Experiment, arrays: Arrays, exact: Iterable[float]) -> l
         return [_plain(gradient) for gradient in function(*wide)]
 
 
-_SINGLE = float(np.finfo(np.float32).eps)
 _SAME_FUNCTION = 0.01
 """Relative distance of two scalars beyond which the function computes something else with 64 bits: it draws numbers."""
 

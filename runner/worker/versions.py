@@ -10,7 +10,6 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -21,8 +20,8 @@ from jax.sharding import AbstractMesh, AxisType
 from runner.base.layout import Mesh
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
+from runner.compiled.evidence.source_lines import HOUSE, SHIPPED
 from runner.compiled.evidence.source_lines import is_users as is_own
-from runner.experiment.config.folders import conf_folder
 from runner.experiment.imported import CALLED
 from runner.worker import calls
 
@@ -317,8 +316,8 @@ def leave_out_own_frames() -> None:
     Modules are smaller without them. The functions for this are private; the shipped experiments count as the user's.
     """
     private: Any = importlib.import_module("jax._src.source_info_util")
-    private.register_exclusion(f"{_HOUSE}{os.sep}")
-    private.register_inclusion(f"{_SHIPPED}{os.sep}")
+    private.register_exclusion(f"{HOUSE}{os.sep}")
+    private.register_inclusion(f"{SHIPPED}{os.sep}")
 
 
 @functools.cache
@@ -396,8 +395,6 @@ def _is_called_for(source: Any, functions: Collection[str]) -> bool:
 
 
 _PARALLEL = os.path.join("jax", "_src", "lax", "parallel.py")
-_HOUSE = str(Path(__file__).parents[1])
-_SHIPPED = str(conf_folder())
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ import numpy as np
 from runner.base import dtypes
 from runner.base.lazy import dataclass
 from runner.base.words import listed
-from runner.checks.reference.arithmetic import Arithmetic, Floats
+from runner.checks.reference.arithmetic import Arithmetic, Floats, magnitude
 from runner.checks.reference.decisions import PerDevice, Replaying
 from runner.checks.reference.interpreter import interpret
 from runner.checks.reference.rounding import SAFETY, Oracle, Rounding, of_float64, row_step
@@ -165,7 +165,7 @@ def ruled(
         lines = [draw[name] for draw in draws]
         how = None
         if name in by_jax:
-            allowed = SAFETY * (max(map(_largest, own), default=0.0) + max(map(_largest, lines), default=0.0))
+            allowed = SAFETY * (magnitude(own) + magnitude(lines))
             allowed = allowed + SAFETY * dtypes.dtype(experiment.array(name).dtype).eps * np.abs(by_jax[name])
             how = _unlike(here, by_jax[name], allowed)
         elif not by_jax:
@@ -190,9 +190,9 @@ def _unlike(by_rule: np.ndarray, derivative: np.ndarray, allowed: Any) -> str | 
         return None
     undefined = int(np.count_nonzero(unlike & ~np.isfinite(derivative)))
     of = f"differs from the derivative of its function at {np.count_nonzero(unlike)} of {unlike.size} elements"
-    largest = f"by up to {_largest(off[unlike]):.3g}" if undefined < np.count_nonzero(unlike) else ""
+    amount = f"by up to {magnitude([off[unlike]]):.3g}" if undefined < np.count_nonzero(unlike) else ""
     where = f"at {undefined} of them the derivative is not finite" if undefined else ""
-    return f"{of}, {', '.join(filter(None, (largest, where)))}"
+    return f"{of}, {', '.join(filter(None, (amount, where)))}"
 
 
 def _measured(
@@ -243,7 +243,7 @@ def _scalar(experiment: Experiment, section: Section, arrays: Arrays, oracle: Or
 
 
 def _scale(array: np.ndarray) -> float:
-    return _largest(array) or 1.0
+    return magnitude([array]) or 1.0
 
 
 def _apart(scalar: _Scalar, name: str, at: np.ndarray, gradient: np.ndarray, rng: np.random.Generator) -> float:
@@ -284,8 +284,8 @@ def _by_elements(
         gradient, further = (_differences(scalar.value, name, at, h) for h in (step, 2 * step))
         rounded = _differences(beside.value, name, at, step)
         # The error of second order is a third of the difference between the two steps.
-        error = _largest(gradient - further) / 3 + scalar.lost / step
-        lost = _largest(gradient - rounded)
+        error = magnitude([gradient - further]) / 3 + scalar.lost / step
+        lost = magnitude([gradient - rounded])
         gradients[name] = gradient
         roundings[name] = Rounding(lost + error / SAFETY, elements=gradient.size)
     return gradients, roundings
@@ -319,10 +319,6 @@ def _differences(scalar: Callable[[str, np.ndarray], float], name: str, at: np.n
         back[index] -= step
         slopes[index] = (scalar(name, there) - scalar(name, back)) / (2 * step)
     return slopes
-
-
-def _largest(array: np.ndarray) -> float:
-    return float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
 
 
 def held_by(experiment: Experiment, section: Section, array: str, gradient: np.ndarray) -> PerDevice:

@@ -39,8 +39,8 @@ def installed(file: str) -> bool:
     return library or not _SITES.isdisjoint(path.parts)
 
 
-_HOUSE = str(Path(__file__).parents[2])
-_SHIPPED = str(conf_folder())
+HOUSE = str(Path(__file__).parents[2])
+SHIPPED = str(conf_folder())
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -52,9 +52,9 @@ def is_users(file: str) -> bool:
 
 def is_library(file: str) -> bool:
     """Whether a file is an installed package's, Python's, Shardproof's apart from its experiments, or evaluated."""
-    if file.startswith(_SHIPPED):
+    if file.startswith(SHIPPED):
         return False
-    return file.startswith(_HOUSE) or file.startswith(_INSTALLED) or installed(file)
+    return file.startswith(HOUSE) or file.startswith(_INSTALLED) or installed(file)
 
 
 @dataclass(frozen=True)

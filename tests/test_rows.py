@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import math
 from collections.abc import Iterator
@@ -126,17 +127,47 @@ def test_partial_results_of_a_reduction_are_reduced_to_that_of_the_whole(name: s
     np.testing.assert_allclose(OPERATIONS[row.reduction].numpy(parts, axis=0), row.numpy(x, axis=0))
 
 
-MULTIPLIED = {
+MULTIPLIED: dict[str, list[tuple[tuple[int, ...], ...]]] = {
     "dot_product_attention": [((2, 5, 4, 3), (2, 6, 4, 3), (2, 6, 4, 3)), ((2, 5, 4, 3), (2, 6, 2, 3), (2, 6, 2, 3)),
                               ((5, 4, 3), (6, 4, 3), (6, 4, 3))],
+    "conv": [((2, 6, 8, 9), (4, 6, 3, 2))],
+    "conv_general_dilated": [((2, 6, 8, 9), (4, 3, 3, 2)), ((2, 8, 9, 6), (3, 2, 6, 4)), ((2, 6, 8), (4, 6, 3))],
+    "conv_transpose": [((2, 8, 6), (3, 6, 4))],
+    "ragged_dot": [((8, 3), (2, 3, 5))],
 }  # fmt: skip
+
+CONVOLVED: list[tuple[str, int, dict[str, Any]]] = [
+    ("conv", 0, {"window_strides": (2, 1), "padding": "VALID"}),
+    ("conv_general_dilated", 0, {"window_strides": (2, 1), "padding": "VALID", "feature_group_count": 2}),
+    ("conv_general_dilated", 1, {"window_strides": (1, 1), "padding": "VALID",
+                                 "dimension_numbers": ("NHWC", "HWIO", "NHWC")}),
+    ("conv_general_dilated", 2, {"window_strides": (1,), "padding": ((0, 0),), "lhs_dilation": (3,)}),
+    ("conv_transpose", 0, {"strides": (4,), "padding": "VALID"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "at", "static"), CONVOLVED, ids=str)
+def test_multiply_adds_of_a_convolution_are_those_that_xla_counts(name: str, at: int, static: dict[str, Any]) -> None:
+    row, shapes = OPERATIONS[name], MULTIPLIED[name][at]
+    assert row.multiply_adds is not None
+    lowered = jax.jit(functools.partial(function(row.jax), **static)).lower(*map(jnp.zeros, shapes))
+    analysis: Any = lowered.cost_analysis()
+    given = dict(zip(row.signature.parameters, shapes, strict=False))
+    assert row.multiply_adds(given, static.get, lowered.out_info.shape) == analysis["flops"] / 2
 
 
 def test_multiply_adds_are_those_of_the_products_that_jax_makes() -> None:
     assert sorted(MULTIPLIED) == sorted(rows("multiply_adds"))
+    convolved = {name for name, _, _ in CONVOLVED}
     for name, shapes in ((name, shapes) for name, calls in MULTIPLIED.items() for shapes in calls):
         row = OPERATIONS[name]
+        if name in convolved:
+            continue
         assert row.multiply_adds is not None
+        if name == "ragged_dot":
+            # Each row of the operand is multiplied by the matrix of its group alone.
+            assert row.multiply_adds({"lhs": (8, 3), "rhs": (2, 3, 5)}, str, ()) == 8 * 3 * 5
+            continue
         jaxpr = jax.make_jaxpr(function(row.jax))(*map(jnp.zeros, shapes))
         products = [each for each in equations(jaxpr.jaxpr) if each.primitive.name == "dot_general"]
         made = 0
@@ -145,7 +176,7 @@ def test_multiply_adds_are_those_of_the_products_that_jax_makes() -> None:
             summed = [each.invars[0].aval.shape[d] for d in contracted]
             made += math.prod((*each.outvars[0].aval.shape, *summed))
         assert len(products) > 1
-        assert row.multiply_adds(dict(zip(row.signature.parameters, shapes, strict=False))) == made
+        assert row.multiply_adds(dict(zip(row.signature.parameters, shapes, strict=False)), str, ()) == made
 
 
 @pytest.mark.parametrize("name", rows("out_sharding"))
@@ -191,7 +222,7 @@ def test_an_operation_is_linear_in_the_operands_that_its_row_says(name: str) -> 
     assert (together, first, second) == expected[row.linear]
 
 
-@pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.over is not None and row.over.linear])
+@pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.over.linear])
 def test_a_collective_that_adds_up_is_linear(name: str) -> None:
     row, (x, y) = OPERATIONS[name], np.arange(16.0).reshape(2, 2, 2, 2)
     for of_sum, of_x, of_y in zip(*(row.numpy(X, list(each), "x") for each in (x + y, x, y)), strict=True):
@@ -201,7 +232,6 @@ def test_a_collective_that_adds_up_is_linear(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.reduces])
 def test_a_reduction_over_devices_names_the_one_over_a_dimension(name: str) -> None:
     over, x = OPERATIONS[name].over, np.arange(6.0).reshape(2, 3)
-    assert over is not None
     result = OPERATIONS[name].numpy(X, list(x), "x")[0]
     np.testing.assert_array_equal(result, OPERATIONS[over.reduction].numpy(x, axis=0))
 
@@ -245,10 +275,10 @@ def test_an_argument_that_a_row_names_is_one_of_its_own() -> None:
 
 def test_operations_over_axes_declare_what_they_do() -> None:
     for row in OPERATIONS.values():
-        assert ("axis_name" in row.signature.parameters) == (row.over is not None), row.name
-        assert row.kind != "collective" or row.over is not None, row.name
-        assert row.communicates == (row.over is not None and bool(row.over.operands) and row.name != "pcast")
-        assert row.over is None or set(row.over.operands) <= set(row.signature.parameters), row.name
+        assert ("axis_name" in row.signature.parameters) == (row.over.does is not None), row.name
+        assert row.kind != "collective" or row.over.does, row.name
+        assert row.communicates == (bool(row.over.operands) and row.name != "pcast")
+        assert set(row.over.operands) <= set(row.signature.parameters), row.name
 
 
 COMMUNICATING = [row for row in OPERATIONS.values() if row.communicates]
@@ -260,7 +290,6 @@ OTHERWISE = {
 
 
 def calls(row: Operation) -> list[Apply]:
-    assert row.over is not None
     given = [f"x, 'x', {trailing}" for trailing in row.over.calls] or [OTHERWISE[row.name]]
     terms = (parse(f"{row.name}({arguments})").term for arguments in given)
     return [term for term in terms if isinstance(term, Apply)]
@@ -311,14 +340,13 @@ def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operat
     traced = jax.make_jaxpr(mapped)(*given)
     primitives = {each.primitive.name for each in equations(traced.jaxpr)} & nodes.PRIMITIVES
     assert primitives
-    assert row.over is not None
     assert primitives <= set(row.over.primitives)
 
 
 def test_every_limit_is_checked_and_used_by_some_row() -> None:
     looked_at = [limit for limit, _ in support.LIMITS if limit is not None]
     assert sorted(looked_at) == sorted(get_args(Limit))
-    assert set(looked_at) == {limit for row in OPERATIONS.values() if row.over for limit in row.over.limits}
+    assert set(looked_at) == {limit for row in OPERATIONS.values() for limit in row.over.limits}
 
 
 def test_every_computation_has_its_counterpart() -> None:

@@ -16,7 +16,7 @@ from runner.base.layout import Layout, Mesh, Spec
 from runner.base.lazy import dataclass
 from runner.checks.reference import PerDevice
 from runner.checks.reference.interpreter import sharded
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.model import NAME, Equation, Graph, Ref, Repeat, walk
 
 _CLOSE = 3e-6
@@ -342,9 +342,7 @@ _SHAPING = ("reshape", "transpose", "swapaxes", "moveaxis")
 
 def _passes(equation: Equation) -> bool:
     """Whether an equation gives the elements that it reads, in their order."""
-    row = OPERATIONS.get(equation.operation)
-    casts = row is not None and row.casts_axes
-    return bool(equation.reads) and (casts or equation.operation in _PASSING)
+    return bool(equation.reads) and (row_of(equation.operation).casts_axes or equation.operation in _PASSING)
 
 
 _PASSING = (NAME, "broadcast_to", "expand_dims", "squeeze", "astype", "stop_gradient")

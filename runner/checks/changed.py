@@ -11,7 +11,7 @@ from runner.base.lazy import dataclass
 from runner.checks.edits import Edit, is_collective
 from runner.experiment.changing import ChangingGraph, single_line
 from runner.experiment.model import Experiment, Section
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.model import Graph, walk
 from runner.graph.source import Line
 from runner.graph.term import Term, mapped
@@ -61,8 +61,7 @@ class ChangedGraphs:
             if single_line(equation) not in edited
             and any(value.number in before and value.number not in after for value in equation.results)
         ]
-        rows = [OPERATIONS.get(equation.operation) for equation in gone]
-        return Gone(len(gone), sum(row is not None and row.communicates for row in rows))
+        return Gone(len(gone), sum(row_of(equation.operation).communicates for equation in gone))
 
     def lines(self, results: Iterable[str]) -> set[Line | None]:
         """The lines on which these results depend."""
@@ -81,8 +80,7 @@ class ChangedGraphs:
     @property
     def exchanging(self) -> set[Line | None]:
         """The lines in which devices exchange values."""
-        rows = ((equation, OPERATIONS.get(equation.operation)) for equation in walk(self.graph))
-        return {single_line(equation) for equation, row in rows if row is not None and row.communicates}
+        return {single_line(equation) for equation in walk(self.graph) if row_of(equation.operation).communicates}
 
 
 def _without_inner(term: Term, *, inside: bool = False) -> Term:

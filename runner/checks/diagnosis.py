@@ -319,8 +319,8 @@ _SHAPING = ("reshape", "expand_dims", "squeeze", "broadcast_to")
 
 def _takes_off_again(part: Apply) -> bool:
     """Whether a part subtracts a sum or a difference from one of its terms."""
-    total, row = part.operands[-1], called(part.operands[-1])
-    return part.operation == "subtract" and row is not None and row.adds and part.operands[0] in children(total)
+    total = part.operands[-1]
+    return part.operation == "subtract" and called(total).adds and part.operands[0] in children(total)
 
 
 _OF_TWO = ("subtract", "divide", "maximum", "minimum", "floor_divide", "remainder")

@@ -28,8 +28,6 @@ from runner.graph.source import Frame, FunctionCall, Line, Source
 from runner.graph.spelling import Spelling
 from runner.graph.term import Apply, Const, Name, Term, children, mapped, name_of, names, substituted, swapped, within
 
-_SLICES = ("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim")
-
 _IN_ONE_COPY = 3.0
 """The penalty in rank of an edit of one copy of a line of Python that was traced several times.
 
@@ -340,9 +338,9 @@ class Edits:
 
     @cached_property
     def sliced(self) -> frozenset[str]:
-        """The texts of what a dynamic slice takes a part of."""
-        slices = (part for site in self.sites for part in parts(site.term) if isinstance(part, Apply))
-        return frozenset(text(part.operands[0]) for part in slices if part.operation in _SLICES)
+        """The texts of what a slice takes a part of."""
+        every = (part for site in self.sites for part in parts(site.term))
+        return frozenset(text(children(part)[0]) for part in every if called(part).moves == "part")
 
     def added_sum(self, site: EditSite) -> str | None:
         """The operand for which JAX adds the sum of a site, empty if it is not known; None for any other site."""
@@ -851,24 +849,22 @@ def indices(experiment: Experiment, section: Section) -> frozenset[str]:
 
 def _read(term: Term) -> Iterator[str]:
     """The names whose values an expression reads; those of which it reads only the shape are left out."""
-    name, operation = name_of(term), called(term)
+    name = name_of(term)
     if name is not None:
         yield name
-    if operation is None or operation.kind != "static":
+    if called(term).kind != "static":
         for part in children(term):
             yield from _read(part)
 
 
 def is_reduction(term: Term) -> TypeGuard[Apply]:
     """Whether a part is a reduction over devices of its first operand."""
-    operation = called(term)
-    return operation is not None and operation.reduces and _has_operands(term)
+    return called(term).reduces and _has_operands(term)
 
 
 def is_collective(term: Term) -> TypeGuard[Apply]:
     """Whether a part is a collective that moves or combines the values of its first operand."""
-    operation = called(term)
-    return operation is not None and operation.communicates and _has_operands(term)
+    return called(term).communicates and _has_operands(term)
 
 
 def _has_operands(term: Term) -> bool:
@@ -878,8 +874,7 @@ def _has_operands(term: Term) -> bool:
 def is_reduced(site: EditSite, term: Term) -> bool:
     """Whether a part, or the line that it names, is a reduction over devices, perhaps with a cast of its type."""
     line = named_by(term, site)
-    row = called(line)
-    if isinstance(line, Apply) and row is not None and row.casts_axes:
+    if isinstance(line, Apply) and called(line).casts_axes:
         return is_reduced(site, line.operands[0])
     return is_reduction(line)
 

@@ -92,7 +92,7 @@ class _Unread:
         return frozenset(name for name in lines if name in site.before) | (self.arrays & {*site.given})
 
 
-_UNLIKELIER: Mapping[Does, float] = {"mean": 1.0, "sum": 3.5}
+_UNLIKELIER: Mapping[Does | None, float] = {"mean": 1.0, "sum": 3.5}
 """The rank of a collective that is not the likeliest at its place; of others 5."""
 
 
@@ -171,7 +171,7 @@ def _collectives() -> list[tuple[Operation, OverAxes, Apply]]:
     return [
         (operation, operation.over, _call(f"{operation.name}(_, _, {rest})"))
         for operation in OPERATIONS.values()
-        if operation.over is not None
+        if operation.over.does
         for rest in operation.over.calls
     ]
 
@@ -182,7 +182,9 @@ def _call(written: str) -> Apply:
     return call
 
 
-def _wrapped(edits: Edits, part: Term, meant: str | None, *, whole: bool) -> Iterator[tuple[Term, str, Does, str]]:
+def _wrapped(
+    edits: Edits, part: Term, meant: str | None, *, whole: bool
+) -> Iterator[tuple[Term, str, Does | None, str]]:
     """A part in each collective: the new term, the collective's name, what it does, and its axes."""
     for axes, (operation, over, call) in itertools.product(edits.combinations, _collectives()):
         if (operation.reduces and not (whole or meant)) or (over.does == "permute" and len(axes) > 1):
@@ -191,7 +193,7 @@ def _wrapped(edits: Edits, part: Term, meant: str | None, *, whole: bool) -> Ite
         yield Apply(operation.name, operands, call.named), operation.name, over.does, quoted(axes)
 
 
-def _keeps_shape(new: Term, does: Does) -> bool:
+def _keeps_shape(new: Term, does: Does | None) -> bool:
     """Whether a collective keeps the shape of its operand: in a function all shapes are as JAX has traced them."""
     if does == "exchange" and isinstance(new, Apply):
         return new.operands[2] == new.operands[3]
@@ -417,8 +419,7 @@ def _counts_devices(term: Term) -> bool:
     """Whether a part starts with the device's index: `axis_index('x')`, `axis_index('x') + i`."""
     while _is_binary(term):
         term = term.operands[0]
-    operation = called(term)
-    return operation is not None and operation.over is not None and operation.over.does == "index"
+    return called(term).over.does == "index"
 
 
 def _sizes(edits: Edits, site: EditSite) -> list[Term]:
@@ -443,7 +444,7 @@ def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
     """Add the device's offset to what counts from 0 on all devices, or its index to a common random key."""
     for part in parts(site.term):
         operation = called(part)
-        if operation is None or not isinstance(part, Apply):
+        if not isinstance(part, Apply):
             continue
         length = _length(part)
         for axes in edits.combinations if operation.makes_key or length is not None else ():
@@ -522,8 +523,8 @@ def _is_index(site: EditSite, part: Term) -> bool:
 
 def _length(call: Apply) -> Term | None:
     """How far a call counts from 0; None for other calls."""
-    row = called(call)
-    place = None if row is None or row.counts is None else place_of(call, row.counts)
+    counts = called(call).counts
+    place = None if counts is None else place_of(call, counts)
     # With a stop, an `arange` counts from its first argument.
     return None if place is None or (place == 0 and len(call.operands) > 1) else argument(call, place)
 
@@ -631,15 +632,13 @@ def _mistaken(site: EditSite, part: Term, new: Term) -> str:
 
 
 def _is_product(term: Term) -> bool:
-    operation = called(term)
-    return operation is not None and operation.contraction is not None
+    return called(term).contraction is not None
 
 
-_COMPLETING = {row.over.reduction: row.name for row in OPERATIONS.values() if row.over and row.over.reduction}
+_COMPLETING = {row.over.reduction: row.name for row in OPERATIONS.values() if row.over.reduction}
 """The collectives that reduce devices' values, by how they do it."""
 
 
 def _meant(term: Term) -> str | None:
     """The collective that completes a part with a partial result."""
-    operation = called(term)
-    return None if operation is None else _COMPLETING.get(operation.completion or "")
+    return _COMPLETING.get(called(term).completion or "")

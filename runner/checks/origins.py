@@ -74,7 +74,7 @@ def of_collective(
 def reduction(operation: str) -> str | None:
     """How an operation combines the values of devices: `+`, `mean`, `max` or `min`; None if it only moves them."""
     over = OPERATIONS[operation].over
-    if over is None or not (over.reduction or over.linear):
+    if not (over.reduction or over.linear):
         return None
     return "+" if over.reduction in ("sum", "") else over.reduction
 

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 from runner.base.lazy import dataclass
 from runner.checks.edits import Edit, Edits, EditSite, form, gives_several, named_by
 from runner.graph.language.lines import at_index, called, operator, parts, plus, with_argument
+from runner.graph.language.operations import NO_OPERATION
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.term import (
     NOTHING,
@@ -189,7 +190,7 @@ def is_unary(term: Term) -> TypeGuard[Apply]:
     """Whether a part computes each element from one array: `tanh(x)`."""
     row = called(term)
     plain = isinstance(term, Apply) and len(term.operands) == 1 and not term.named and term.spelled == "call"
-    return plain and row is not None and row.over is None and row.kind == "array" and row.contraction is None
+    return plain and row.kind == "array" and row.contraction is None
 
 
 def _numbers(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
@@ -223,8 +224,7 @@ def _numbers(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
 
 def _divided_sum(part: _Proposal, name: str, left: Term, right: Term) -> Iterator[Edit]:
     """A sum over devices that is divided by their number, as JAX computes a mean."""
-    row = called(left)
-    sums = row is not None and row.over is not None and row.over.does == "sum"
+    sums = called(left).over.does == "sum"
     right = uncast(right)
     if name == "divide" and sums and isinstance(right, Const) and right.value in part.edits.counts:
         yield part.edit(part.term, left, "kind", "is a mean where a sum is meant", 0.7)
@@ -273,8 +273,7 @@ def _positions(part: _Proposal) -> Iterator[Edit]:
     if not isinstance(part.term, Apply) or part.term.spelled != "operator" or len(part.term.operands) != 2:
         return
     for side in part.term.operands:
-        row = called(named_by(side, part.site))
-        if row is not None and row.over is not None and row.over.does == "index":
+        if called(named_by(side, part.site)).over.does == "index":
             for by in (1, -1):
                 yield part.edit(side, plus(side, by), "number", "is the wrong device", 4.25)
 
@@ -324,7 +323,7 @@ def _shifted(window: Slice[Term]) -> Iterator[Slice[Term]]:
 def _orders(part: _Proposal) -> Iterator[Edit]:
     """The dimensions in another order, of what is reshaped or exchanged between devices, and of a transpose."""
     row = called(part.term)
-    if not isinstance(part.term, Apply) or row is None or not part.term.operands:
+    if not isinstance(part.term, Apply) or row is NO_OPERATION or not part.term.operands:
         return
     operand = part.term.operands[0]
     order = elements(part.term.operands[1]) if calls(part.term, ("transpose",)) and part.term.operands[1:] else None
@@ -340,7 +339,7 @@ def _orders(part: _Proposal) -> Iterator[Edit]:
             new = Apply("reshape", (operand, Group((*rest[:at], Const(1), *rest[at:]))))
             if elements(new.operands[1]) != sizes:
                 yield part.edit(part.term, new, "order", "has its new dimension in the wrong place", 4.5)
-    exchanges = row.over is not None and row.over.does == "exchange"
+    exchanges = row.over.does == "exchange"
     if not (exchanges or calls(part.term, ("reshape",))) or calls(operand, ("transpose", "reshape")):
         return
     for axes in itertools.combinations(map(Const, range(_ORDERED)), 2):
@@ -404,7 +403,8 @@ def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
         yield part.edit(term, term.operands[0], "order", "is reversed once too often", 4.0)
     if term.operation == "sort":
         yield part.edit(term, Apply("flip", (term, Const(-1))), "order", "has the wrong order", 4.0)
-    if term.operation == "cumsum":
+    scan = called(term).scan
+    if scan is not None and scan.reduction == "sum":
         own = operator("subtract", term, term.operands[0])
         yield part.edit(term, own, "order", "counts each element itself too", 4.0)
     if term.operation == "power" and len(term.operands) == 2:
@@ -615,7 +615,7 @@ def _masks(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
     """A mask that is too much, or that is missing from what is summed."""
     term = part.term
     row = called(term)
-    if reference.masks and isinstance(term, Apply) and row is not None and row.contraction is not None:
+    if reference.masks and isinstance(term, Apply) and row.contraction is not None:
         for side in term.operands if row.name != "einsum" else ():
             yield part.edit(side, Apply("tril", (side,)), "mask", "is not masked", 4.75)
     match term:
@@ -646,7 +646,7 @@ def _masks(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
 
 def _sums(term: Term) -> bool:
     row = called(term)
-    return row is not None and ((row.over is not None and row.over.does == "sum") or row.name == "sum")
+    return row.over.does == "sum" or row.name == "sum"
 
 
 def is_mask(term: Term) -> bool:

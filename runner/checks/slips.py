@@ -17,6 +17,7 @@ from runner.graph.language.lines import (
     argument,
     at_index,
     axes_of,
+    called,
     operator,
     parts,
     place_of,
@@ -54,8 +55,7 @@ def removing(edits: Edits) -> Iterator[Edit]:
                 case Apply(operation="dynamic_update_slice", operands=(whole, *_)):
                     yield edits.edit(site, term, whole, "update", str, 0.0)
                 case Apply(operands=(operand, *_), spelled="call") if is_collective(term):
-                    over = OPERATIONS[term.operation].over
-                    exchanges = over is not None and over.does in ("permute", "exchange")
+                    exchanges = OPERATIONS[term.operation].over.does in ("permute", "exchange")
                     yield edits.edit(site, term, operand, "exchange" if exchanges else "collective", str, 0.0)
                 case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].inverse:
                     kind = "operand" if OPERATIONS[name].adds else "factor"
@@ -93,7 +93,7 @@ def _of_term(part: _Part) -> Iterator[Edit]:
     match part.term:
         case Apply(operation=name, spelled="call") as call:
             operation = OPERATIONS[name]
-            if operation.over is not None:
+            if operation.over.does:
                 yield from _of_collective(part, call, operation, operation.over)
             yield from _exchanged(part, call, operation)
             yield from _dimensions(part, call, operation)
@@ -125,8 +125,7 @@ def _of_device(part: _Part, comparison: str, left: Term, right: Term) -> Iterato
     """A comparison of a device's index with that of another device: `axis_index('x') == 0`."""
     for side, other in ((left, right), (right, left)):
         index, number = named_by(side, part.site), literal(other) if isinstance(other, Const) else None
-        row = OPERATIONS.get(index.operation) if isinstance(index, Apply) else None
-        if not isinstance(index, Apply) or row is None or row.over is None or row.over.does != "index":
+        if not isinstance(index, Apply) or called(index).over.does != "index":
             continue
         for device in range(part.edits.experiment.mesh.axis_size(literal(index.operands[0]))):
             # Its neighbours are edges.
@@ -185,9 +184,9 @@ def _other_reductions(part: _Part, call: Apply, operation: Operation) -> Iterato
     for other_row in OPERATIONS.values():
         if other_row.reduces and other_row.name != operation.name:
             new = replace(call, operation=other_row.name)
-            does = {row.over.does for row in (operation, other_row) if row.over is not None}
+            does = {row.over.does for row in (operation, other_row)}
             meaning = f"{part.shown} is a {operation.name} where a {other_row.name} is meant: with {other_row.name}"
-            likely, means = does == {"sum", "mean"}, other_row.over is not None and other_row.over.does == "mean"
+            likely, means = does == {"sum", "mean"}, other_row.over.does == "mean"
             if likely and means and summed:
                 # The mean of what is the same on all devices is that.
                 meaning = (
@@ -251,7 +250,7 @@ def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]
     new = with_argument(with_argument(call, first, call.operands[second]), second, call.operands[first])
     if set(operation.pair) <= set(DIMENSIONS):
         yield part.edit(new, "dimension", f"{part.shown} splits what it should concatenate: with both swapped", 4)
-    elif operation.over is not None:
+    elif operation.over.does:
         names_of_pair = " and ".join(operation.pair)
         yield part.edit(new, "argument", f"{names_of_pair} of {part.shown} are swapped: exchanged,", 3.25)
     else:
@@ -264,7 +263,7 @@ def _after_instead(part: _Part, call: Apply, operation: Operation, axes: Term) -
     match named_by(call.operands[0], part.site):
         case Apply(operation=sign, operands=(left, right), spelled="operator") if OPERATIONS[sign].adds:
             size = part.edits.experiment.mesh.axis_size(literal(axes))
-            adds = operation.over is not None and operation.over.does == "sum"
+            adds = operation.over.does == "sum"
             counts = f"so that it counts {size} times; " if adds else ""
             for new, outside in (
                 (operator(sign, with_argument(call, 0, left), right), right),
@@ -328,7 +327,7 @@ def _of_operator(part: _Part, row: Operation, left: Term, right: Term) -> Iterat
 def _dimensions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
     """The same call on another dimension, or on a diagonal one off."""
     shown = part.shown
-    gathers = operation.over is not None and operation.over.does == "gather"
+    gathers = operation.over.does == "gather"
     if gathers and "axis" not in dict(call.named):
         call = replace(call, named=(*call.named, ("axis", Const(0))))
     for i, (name, now) in enumerate(zip(operation.signature.parameters, call.operands, strict=False)):

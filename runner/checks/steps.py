@@ -55,7 +55,7 @@ def _counting(term: Term, now: int, wanted: int) -> Term:
 
     def counting(part: Term) -> Term:
         row = called(part)
-        if calls(part) and row is not None and row.counts:
+        if calls(part) and row.counts:
             at = [*row.signature.parameters].index(row.counts)
             if at < len(part.operands) and part.operands[at] == Const(now):
                 return with_argument(part, at, Const(wanted))
@@ -90,9 +90,7 @@ def _reversed(edits: Edits, loop: RepeatLines) -> Iterator[Edit]:
 def _permutes(term: Term) -> Iterator[Apply]:
     """The permutations of values in a term."""
     for part in parts(term):
-        row = called(part)
-        moves = row is not None and row.over is not None and row.over.does == "permute"
-        if moves and calls(part) and bare(part.operands[0]) is not None:
+        if called(part).over.does == "permute" and calls(part) and bare(part.operands[0]) is not None:
             yield part
 
 

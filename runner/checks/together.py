@@ -63,11 +63,11 @@ def _along_another_axis(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -
 
 def _reduced(part: Term) -> int | None:
     """The axis that a part reduces or accumulates along; None for other parts."""
-    axis = literal(dict(part.named).get("axis")) if calls(part, _ALONG) else None
+    row = called(part)
+    if not calls(part) or not (row.reduction or row.scan or row.decides in ("largest", "smallest")):
+        return None
+    axis = literal(dict(part.named).get("axis"))
     return axis if isinstance(axis, int) and not isinstance(axis, bool) else None
-
-
-_ALONG = ("sum", "mean", "max", "min", "prod", "cumsum", "cumprod", "argmax", "argmin")
 
 
 def _turned(term: Term, now: int, axis: int) -> Term:
@@ -112,8 +112,8 @@ def _reduces(part: Term, axis: int) -> bool:
 
 def _scaled(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
     """The mean for the sum over devices of a line, and the reverse, with what differentiation makes of it."""
-    sums = [row.over for site in sites for part in within(site.term) if (row := called(part)) is not None]
-    does = [over.does for over in sums if over is not None and over.does in ("sum", "mean")]
+    every = [called(part).over.does for site in sites for part in within(site.term)]
+    does = [kind for kind in every if kind in ("sum", "mean")]
     here = {site.label for site in sites}
     inside, outside = (
         {name for site in edits.sites if (site.label in here) is own for name in names(site.term)}

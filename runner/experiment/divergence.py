@@ -20,7 +20,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.plain import located
 from runner.graph.inlining import inlined
 from runner.graph.language.lines import line_of
-from runner.graph.language.operations import OPERATIONS, Operation
+from runner.graph.language.operations import Operation, row_of
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.syntax import fault_at
 from runner.graph.model import Branches, Equation, Graph, Operand, Ref, Repeat, literal, read_by, walk
@@ -112,7 +112,7 @@ class _Differing:
         over = quoted([axis for axis in self.experiment.mesh.axes if axis in on])
         for equation in walk(body):
             row, axes = _collective(equation)
-            if row is not None and row.communicates and (axes & on or _waits_for_all(row)):
+            if row.communicates and (axes & on or _waits_for_all(row)):
                 message = (
                     f"whether the while '{repeat.line}' goes on depends on a value that may differ along {over}, and "
                     f"devices that have left it never reach this {row.name}; make all decide alike, for example by "
@@ -147,9 +147,9 @@ class _Differing:
         for equation in walk(body):
             row, axes = _collective(equation)
             message = None
-            if row is not None and row.communicates and (axes & on or _waits_for_all(row)):
+            if row.communicates and (axes & on or _waits_for_all(row)):
                 message = f"{why} never reach this {row.name}; move it before the choice"
-            elif row is not None and row.casts_axes and axes & on and summed:
+            elif row.casts_axes and axes & on and summed:
                 message = f"{why} never reach the sum in its gradient; cast before the choice"
             if message is not None:
                 _refuse(message, equation.source)
@@ -167,7 +167,7 @@ class _Differing:
     def _of(self, equation: Equation) -> frozenset[str]:
         """The axes over which the value of an equation may differ."""
         row, axes = _collective(equation)
-        if row is None or row.over is None:
+        if not row.over.does:
             return self._union(equation.arguments)
         axes = self.split(axes)
         arguments = (equation.argument(name, row.signature) for name in row.over.operands)
@@ -190,11 +190,11 @@ def _refuse(message: str, source: Source) -> None:
     raise InvalidExperiment(located(key, source.text, fault_at(message, source), uses))
 
 
-def _collective(equation: Equation) -> tuple[Operation | None, frozenset[str]]:
-    """The equation's operation over mesh axes, and those axes."""
-    row = OPERATIONS.get(equation.operation)
-    if row is None or row.over is None:
-        return None, frozenset()
+def _collective(equation: Equation) -> tuple[Operation, frozenset[str]]:
+    """The equation's operation, and the mesh axes that it is over."""
+    row = row_of(equation.operation)
+    if not row.over.does:
+        return row, frozenset()
     named = literal(equation.argument("axis_name", row.signature))
     return row, frozenset((named,) if isinstance(named, str) else named)
 
@@ -205,14 +205,13 @@ def _refs(equation: Equation) -> Iterator[Ref]:
 
 
 def _waits_for_all(row: Operation) -> bool:
-    return row.over is not None and row.over.does == "permute"
+    return row.over.does == "permute"
 
 
 def _moving(equation: Equation) -> Iterable[int]:
     """The operands through which a gradient flows: not those of comparisons, nor those under `stop_gradient`."""
-    row = OPERATIONS.get(equation.operation)
     if equation.spelled == "operator" and equation.operation in COMPARISONS:
         return ()
-    if row is not None and row.constant:
+    if row_of(equation.operation).constant:
         return ()
     return (number for operand in equation.arguments for number in read_by(operand))

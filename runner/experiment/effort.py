@@ -13,7 +13,7 @@ from runner.base.layout import Typed
 from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import lines
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.language.syntax import Expression
 from runner.graph.model import Graph, Repeat, walk
 from runner.graph.source import Line
@@ -109,9 +109,5 @@ def _lines(graph: Graph) -> Iterator[tuple[int, Line, frozenset[str]]]:
 
 def _multiplying(graph: Graph) -> frozenset[str]:
     """The paths of lines with a matrix product, a convolution, or an operation of similar cost."""
-    rows = ((equation, OPERATIONS.get(equation.operation)) for equation in walk(graph))
-    return frozenset(
-        equation.source.line.path
-        for equation, row in rows
-        if row is not None and (row.contraction is not None or row.costly)
-    )
+    rows = ((equation, row_of(equation.operation)) for equation in walk(graph))
+    return frozenset(equation.source.line.path for equation, row in rows if row.contraction is not None or row.costly)

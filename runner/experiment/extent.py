@@ -13,7 +13,7 @@ from runner.experiment.functions import DefinedFunction, terms_in
 from runner.experiment.model import Experiment
 from runner.experiment.written import WrittenLine
 from runner.graph.language.lines import line_of, lines, repeat
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.model import Equation, Graph, Repeat, dependencies, walk
 from runner.graph.source import Line, Section
 from runner.graph.term import bare, calls, within
@@ -183,6 +183,5 @@ def _with(computed: Graph, line: Line) -> str:
         for equation in walk(computed)
         if equation.source.line.path == path or equation.source.line.path.startswith(f"{path}/")
     ]
-    rows = (OPERATIONS.get(name) for name in dict.fromkeys(gone))
-    collectives = [row.name for row in rows if row is not None and row.kind == "collective"]
+    collectives = [name for name in dict.fromkeys(gone) if row_of(name).kind == "collective"]
     return f", and its {' and '.join(collectives)}, which no check counts" if collectives else ""

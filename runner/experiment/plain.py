@@ -15,7 +15,7 @@ from runner.experiment.forms import EXPRESSION, IDENTIFIER, NAME, SIZE, check, c
 from runner.experiment.showing import MESH, WORDS
 from runner.graph.language import static
 from runner.graph.language.check import canonical
-from runner.graph.language.operations import CONSTANTS, OPERATIONS
+from runner.graph.language.operations import CONSTANTS, row_of
 from runner.graph.language.operators import BY_NAME, COMPARISONS
 from runner.graph.language.syntax import Expression, SyntaxFault, on_one_line, parse
 from runner.graph.term import names, operates
@@ -28,7 +28,7 @@ def check_name(name: Any, key: Key) -> None:
     if name in CONSTANTS:
         raise invalid(key, f"'{name}' is a number in every expression; a name means one thing")
     # `mean: mean(A)` is natural and unambiguous; a line called psum that does not sum over devices would mislead.
-    if name in OPERATIONS and OPERATIONS[name].over is not None:
+    if row_of(name).over.does:
         raise invalid(key, f"'{name}' is a collective in every expression; a name means one thing")
 
 

@@ -18,7 +18,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedLoop, TracedTerm
 from runner.experiment.traced_graphs import loop_of, section_graph
 from runner.graph.inlining import of_equations
-from runner.graph.language.lines import RepeatLines, at_index, line_of, lines, regions, repeat
+from runner.graph.language.lines import RepeatLines, at_index, called, line_of, lines, regions, repeat
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import Expression
@@ -354,8 +354,8 @@ def _communicates(term: Term) -> TypeGuard[Apply]:
 
 def _moved(term: Term) -> str | None:
     """The argument that is moved or cast, if an expression is a single collective."""
-    over = OPERATIONS[term.operation].over if calls(term, OPERATIONS) else None
-    return over.operands[0] if over is not None and over.operands else None
+    over = called(term).over
+    return over.operands[0] if over.does else None
 
 
 def _bound(call: Apply) -> dict[str, Term]:

@@ -123,7 +123,7 @@ class Emit:
         if self._under_vmap:
             # vmap has no varying axes.
             named.pop("to", None)
-        if operation.over is not None:
+        if operation.over.does:
             named = dict(self._moved(equation, name, value) for name, value in named.items())
         called = operation.name if operation.method is not None else operation.jax
         return Apply(called, operands, (*named.items(), *_out_sharding(repair)))

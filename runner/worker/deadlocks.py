@@ -17,10 +17,7 @@ from runner.graph.language.operations import OPERATIONS
 from runner.worker import versions
 
 _DOES = {
-    primitive: row.over.does
-    for row in OPERATIONS.values()
-    if row.over is not None and row.communicates
-    for primitive in row.over.primitives
+    primitive: row.over.does for row in OPERATIONS.values() if row.communicates for primitive in row.over.primitives
 }
 """What each of JAX's primitives that communicate does with the devices' values."""
 
@@ -125,11 +122,7 @@ class _Walk:
     def _require_reached(self, equation: Any) -> None:
         for on, place in self.waiting:
             if _named(equation.params) & on or _DOES[equation.primitive.name] == "permute":
-                name = next(
-                    name
-                    for name, row in OPERATIONS.items()
-                    if row.over and equation.primitive.name in row.over.primitives
-                )
+                name = next(name for name, row in OPERATIONS.items() if equation.primitive.name in row.over.primitives)
                 at = _place(equation).strip(": ")
                 raise Deadlock(f"{place} never reach this {name}{f', {at}' if at else ''}; move it before")
 

@@ -21,7 +21,7 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.model import Equation, Graph
 from runner.graph.sharding.repairs import OperandLayout, Repair, candidates, of_lookup
 from runner.graph.source import FunctionCall
@@ -155,8 +155,8 @@ def _held(operand: Any) -> Any:
 
 def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:
     """Whether a call updates an array by a number, which JAX 0.12 broadcasts to an array without a mesh."""
-    operation = OPERATIONS.get(equation.operation)
-    if equation.spelled != "call" or operation is None or operation.method in (None, "get"):
+    operation = row_of(equation.operation)
+    if equation.spelled != "call" or operation.method in (None, "get"):
         return False
     values = equation.argument("values", operation.signature)
     pairs = zip(equation.flat, operands, strict=True)

@@ -24,7 +24,7 @@ from runner.base.lazy import dataclass
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.graph.language.casts import narrowed, of_own_dtype, own_dtype
-from runner.graph.language.operations import OPERATIONS, Operation
+from runner.graph.language.operations import OPERATIONS, Operation, row_of
 from runner.graph.model import Equation, Graph, Operand, Ref, flat, is_number
 from runner.graph.source import FunctionCall
 from runner.worker import calls, shared
@@ -384,8 +384,8 @@ def _attention(
 
 def _of_own_dtype(equation: Equation) -> bool:
     """Whether an equation's values depend on the dtype that it names, or that its operands have in the experiment."""
-    operation = OPERATIONS.get(equation.operation) if equation.spelled == "call" else None
-    return operation is not None and bool(operation.random or operation.dtype_of)
+    operation = row_of(equation.operation)
+    return equation.spelled == "call" and bool(operation.random or operation.dtype_of)
 
 
 def _is_float(x: Any) -> bool:

@@ -45,6 +45,7 @@ from runner.worker.primitives import collectives
 from runner.worker.primitives.application import (
     LIBRARY,
     ORDERS,
+    PLACING,
     REFERENCE,
     Application,
     Unread,
@@ -625,7 +626,7 @@ class _Body:
         if (function := implementation(equation)) is not None:
             closed = calls.make_jaxpr(function)(*(v.aval for v in equation.invars))
             return self._within(closed.jaxpr, closed.consts, equation.invars, wanted, equation)
-        if name in _PLACING and _is_key(equation.outvars[0].aval):
+        if name in PLACING and _is_key(equation.outvars[0].aval):
             return [self._placed_keys(equation)]
         if name in _COMPARING and _is_key(equation.invars[0].aval):
             return [built(_COMPARING[name], x=self.term(equation.invars[0]), y=self.term(equation.invars[1]))]
@@ -1127,12 +1128,6 @@ _BODIES = {**CALLING, "custom_lin": "call_jaxpr", "custom_partitioning": "call",
 _HAS_BODY = {*_BODIES, "scan", "cond", "while", "shard_map"}
 
 _DRAWS = ("random_bits", "random_split", "random_fold_in")
-
-_PLACING = frozenset(
-    {"reshape", "broadcast_in_dim", "transpose", "select_n", "tile", "dynamic_slice", "dynamic_update_slice",
-     "gather", "scatter"}
-)  # fmt: skip
-"""The primitives that place elements by all of their dimensions."""
 
 _COMPARING = {
     "eq": "all(key_data({x}) == key_data({y}), axis=-1)",

@@ -99,7 +99,7 @@ def _numbers(attribute: Any) -> np.ndarray | None:
 OF_PRIMITIVES = {
     primitive: row.over.collective
     for row in OPERATIONS.values()
-    if row.over is not None and row.over.collective not in (None, ring.RAGGED)
+    if row.over.collective not in (None, ring.RAGGED)
     for primitive in row.over.primitives
 }
 """The kind of the collective of each of JAX's primitives whose bytes are known before it runs."""

@@ -22,6 +22,7 @@ from runner.compiled.evidence.source_lines import frame, source_line
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.inlining import Enclosing, enclosed
+from runner.graph.language.operations import row_of
 from runner.graph.sharding import ring
 from runner.graph.sharding.propagation import (
     CLAUSES,
@@ -157,10 +158,6 @@ def _text(whole: Plan) -> str:
 
 def _rows(values: list[Any]) -> str:
     return ",\n".join(f"  {json.dumps(value)}" for value in values)
-
-
-_ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert", "broadcast_in_dim"})
-"""Operations whose result is their operand, or a part of it."""
 
 
 def is_split(operation: Any, split: set[Any]) -> bool:
@@ -316,7 +313,8 @@ class _PlanReader(Places):
         if is_split(operation, self._split):
             self._split.update(operation.results)
         where = self._place_of(operation, metadata.op_name)
-        of = line or (known_operands[0].of if known_operands and name in _ALONG else name)
+        passes = name == "convert" or row_of(name).moves in ("whole", "part")
+        of = line or (known_operands[0].of if known_operands and passes else name)
         for at, result in enumerate(operation.results):
             known = _KnownValue(of, dims[at] if at < len(dims) else ())
             self._known[result] = known if where is None else self._asking(result, known, (where, at))

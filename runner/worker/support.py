@@ -14,7 +14,7 @@ from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
 from runner.base.words import quoted
 from runner.experiment.model import Experiment
-from runner.graph.language.operations import FROM_ZERO, OPERATIONS, Limit, Operation
+from runner.graph.language.operations import FROM_ZERO, Limit, Operation, row_of
 from runner.graph.model import walk
 from runner.worker.versions import varying_axes
 
@@ -67,7 +67,6 @@ class _Call:
     @property
     def x(self) -> Any:
         """The operand that is moved."""
-        assert self.operation.over is not None
         return next((self.arguments.get(name) for name in self.operation.over.operands), None)
 
     @property
@@ -89,8 +88,8 @@ def not_here(experiment: Experiment) -> str | None:
     """The reason why the target's platform does not support the per-device lines; None where it does."""
     platform = experiment.target.platform
     for equation in walk(experiment.computed("per_device")):
-        row = OPERATIONS.get(equation.operation)
-        if row is not None and row.over is not None and platform in row.over.not_on:
+        row = row_of(equation.operation)
+        if platform in row.over.not_on:
             held = "graph" in experiment.sections and not experiment.chosen
             return (
                 f"XLA has no {row.name} for {_PLATFORMS[platform]}: compile it for hardware that has one, as with "
@@ -106,7 +105,6 @@ def collective(
     operation: Operation, arguments: Mapping[str, Any], experiment: Experiment, *, under_vmap: bool
 ) -> str | None:
     """The reason, or None. `arguments` are by name."""
-    assert operation.over is not None
     call = _Call(operation, arguments, experiment, under_vmap)
     for limit, reason_of in LIMITS:
         if limit is None or limit in operation.over.limits:
@@ -220,7 +218,6 @@ def _never_under_vmap(call: _Call) -> str | None:
 
 
 def _ragged(call: _Call) -> str | None:
-    assert call.operation.over is not None
     operands = [call.arguments[name] for name in call.operation.over.operands]
     if any(not hasattr(array, "shape") for array in operands):
         return f"{call.name} takes arrays"
@@ -243,7 +240,6 @@ def _as_its_output(call: _Call) -> str | None:
     """The reason why `output` of a ragged all-to-all must vary over all axes of the operands: JAX copies its type."""
     if call.varying is None:
         return None
-    assert call.operation.over is not None
     varying = [varying_axes(jax.typeof(call.arguments[name])) for name in call.operation.over.operands]
     needed = frozenset(call.axes).union(*varying)
     missing = [axis for axis in call.experiment.mesh.axes if axis in needed - varying[1]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.base.lazy import dataclass
+from runner.graph.language.operations import row_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def system(equation: Any) -> System | None:
     matrix, unknown = jaxpr.invars
     steps = [e for e in jaxpr.eqns if e.primitive.name != "reduce_sum" or tuple(e.params["axes"])]
     steps = [e for e in steps if e.primitive.name != "copy"]
-    if not steps or steps[0].primitive.name != "dot_general" or {*steps[0].invars} != {matrix, unknown}:
+    if not steps or row_of(steps[0].primitive.name).contraction is None or {*steps[0].invars} != {matrix, unknown}:
         return None
     (left, right), (left_batch, right_batch) = steps[0].params["dimension_numbers"]
     swapped = steps[0].invars[0] is unknown

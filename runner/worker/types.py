@@ -351,8 +351,7 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
 def _invarying(term: Term) -> Term:
     """An expression whose collectives return invarying values where they can."""
     term = mapped(term, _invarying)
-    row = called(term)
-    if not is_call(term) or row is None or row.over is None or "invarying" not in row.over.to:
+    if not is_call(term) or "invarying" not in called(term).over.to:
         return term
     others = (argument for argument in term.named if argument[0] != "to")
     return replace(term, named=(*others, ("to", Const("invarying"))))

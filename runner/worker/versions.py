@@ -366,7 +366,7 @@ def stated_spec(equation: Any) -> Any:
     A `reshard` that JAX makes around a function of its own has the layout of an operand.
     """
     name = equation.primitive.name
-    sharding = equation.params.get(_STATING[name]) if name in _STATING else None
+    sharding = equation.params.get(_STATING.get(name, "out_sharding"))
     if sharding is None or (name in _CALLED_FOR and not _is_called_for(equation.source_info, _CALLED_FOR[name])):
         return None
     if name == "reshard" and not any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types):
@@ -376,12 +376,11 @@ def stated_spec(equation: Any) -> Any:
 
 
 _STATING = {
-    "dot_general": "out_sharding",
     "reshape": "sharding",
     "reshard": "dst_sharding",
     "sharding_constraint": "sharding",
 }
-"""The parameters in which JAX keeps the layout that a call states, by primitive."""
+"""The parameters in which JAX keeps the layout that a call states, by primitive, if it is not `out_sharding`."""
 
 _CALLED_FOR = {"reshard": ("reshard", "_IndexUpdateRef.get"), "sharding_constraint": ("with_sharding_constraint",)}
 """The functions that users call for a primitive which JAX also adds; `x.at[…].get` adds it for its `out_sharding`."""

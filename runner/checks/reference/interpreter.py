@@ -36,7 +36,7 @@ from runner.graph.language.counterparts import indexing
 from runner.graph.language.counterparts.arithmetic import Resized
 from runner.graph.language.counterparts.collectives import Misplaced
 from runner.graph.language.counterparts.promotion import identity, strong, x64
-from runner.graph.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
+from runner.graph.language.operations import CONSTANTS, OPERATIONS, Decides, Operation, row_of
 from runner.graph.language.operators import BY_NAME
 from runner.graph.model import (
     CombiningFunction,
@@ -279,8 +279,8 @@ class Interpreter:
     def _check_waiting(self, body: Graph, goes: list[bool]) -> None:
         """Raise for a collective of a while that some devices of a group have left."""
         for equation in walk(body):
-            row = OPERATIONS.get(equation.operation)
-            if row is None or not row.communicates or any(name == "axis_index_groups" for name, _ in equation.named):
+            row = row_of(equation.operation)
+            if not row.communicates or any(name == "axis_index_groups" for name, _ in equation.named):
                 continue
             over = literal(equation.argument("axis_name", row.signature))
             axes = (over,) if isinstance(over, str) else tuple(over)
@@ -468,7 +468,7 @@ class Interpreter:
     def _call(
         self, operation: Operation, equation: Equation, positional: list[PerDevice], keywords: dict[str, PerDevice]
     ) -> PerDevice:
-        if operation.over is not None:
+        if operation.over.does:
             return self._collective(operation, equation, positional, keywords)
         count, names = len(positional), tuple(keywords)
         own: dict[str, str] = {}
@@ -531,7 +531,6 @@ class Interpreter:
         self, operation: Operation, equation: Equation, positional: list[PerDevice], keywords: dict[str, PerDevice]
     ) -> PerDevice:
         arguments = operation.signature.bind(*positional, **keywords).arguments
-        assert operation.over is not None
         operands = operation.over.operands
         arguments = {name: value if name in operands else value[0] for name, value in arguments.items()}
         try:

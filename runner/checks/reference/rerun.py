@@ -20,7 +20,7 @@ from runner.checks.reference.decisions import PerDevice, Script
 from runner.checks.reference.interpreter import WHOLE, Interpreter, sharded
 from runner.experiment.model import Array, Experiment, Section
 from runner.graph.language.counterparts.promotion import x64
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.model import Equation, Graph, Region, Repeat
 from runner.graph.source import Line, Source
 
@@ -194,8 +194,8 @@ class _Remembering(Interpreter):
 
 def _products(equation: Equation, operands: list[PerDevice], value: PerDevice) -> float:
     """The work of the multiplications of a contraction, in equations."""
-    row = OPERATIONS.get(equation.operation)
-    if row is None or not (row.contraction is not None or row.costly):
+    row = row_of(equation.operation)
+    if row.contraction is None and not row.costly:
         return 0.0
     first, second = (*sorted((getattr(operand[0], "size", 1) for operand in operands), reverse=True), 1, 1)[:2]
     # Of matrices of m×k, k×n and m×n the product of the sizes is (m·k·n)².

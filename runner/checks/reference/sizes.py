@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from runner.base.untyped import is_sequence
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.language.operators import BY_NAME
 from runner.graph.model import Equation
 
@@ -35,10 +35,8 @@ def asked(equation: Equation, operands: Sequence[Any], named: Mapping[str, Any])
         array, index = operands
         return _taken(np.shape(array), index if is_sequence(index) else (index,))
     operator = BY_NAME.get(equation.operation)
-    row = operator.operation if operator is not None else OPERATIONS.get(equation.operation)
+    row = operator.operation if operator is not None else row_of(equation.operation)
     shapes = [shape for value in (*operands, *named.values()) if (shape := getattr(value, "shape", None)) is not None]
-    if row is None:
-        return 0
     if row.contraction is not None:
         return _contracted(row.contraction([*_flat(operands)]), [*_flat(operands)])
     if row.elementwise:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from runner.base import dtypes
 from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.model import Equation, Graph, Ref
 from runner.graph.source import Section
 
@@ -49,8 +49,8 @@ def narrow(experiment: Experiment, section: Section, floats: Mapping[str, Floats
         by_number |= dict.fromkeys((value.number for value in equation.results), dtype)
         read = [by_number.get(operand.number, "") for operand in equation.flat if isinstance(operand, Ref)]
         every.setdefault(str(line), []).extend([*read, dtype])
-        row = OPERATIONS.get(equation.operation)
-        if row is not None and (row.contraction is not None or row.multiply_adds is not None or row.costly):
+        row = row_of(equation.operation)
+        if row.contraction is not None or row.multiply_adds is not None or row.costly:
             multiplied.setdefault(str(line), []).extend(read)
     lines: dict[str, NarrowFloats] = {}
     for line, names in every.items():

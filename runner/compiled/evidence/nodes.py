@@ -19,7 +19,7 @@ from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import Imported, inside
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import calls_in, line_of, lines, regions
-from runner.graph.language.operations import OPERATIONS, Operation
+from runner.graph.language.operations import OPERATIONS, Operation, row_of
 from runner.graph.model import Equation, Graph, Repeat
 from runner.graph.source import Line
 from runner.graph.spelling import Spelling
@@ -35,8 +35,7 @@ _FUNCTION = pattern(r"\bp?jit\([^()]*\)*$")
 """The name of a function in a name stack, which is not a line's, although a line may have the same name."""
 
 PRIMITIVES = frozenset(
-    {"pgather", "psend", "precv"}
-    | {primitive for row in OPERATIONS.values() if row.over is not None for primitive in row.over.primitives}
+    {"pgather", "psend", "precv"} | {primitive for row in OPERATIONS.values() for primitive in row.over.primitives}
 )
 """JAX's collective primitives: the last part of the name stack of a collective that the program itself asks for.
 
@@ -228,9 +227,6 @@ def _on_the_path(lines: Sequence[PlacedLine], path: Sequence[Location]) -> list[
     return [line for line in lines if shared(line) == longest]
 
 
-_PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
-
-
 def _rows(term: Term) -> tuple[Operation | None, ...]:
     """The rows of the operations that an expression calls, each once; None for indexing."""
     rows = {row.name: row for _, row in calls_in(term)}
@@ -239,13 +235,15 @@ def _rows(term: Term) -> tuple[Operation | None, ...]:
 
 def _fits(row: Operation | None, primitive: str) -> bool:
     """Whether an operation is that of a JAX primitive."""
+    of_primitive = row_of(primitive)
     if row is None:
-        return primitive in ("gather", "dynamic_slice", "slice", "squeeze")
-    if row.over is not None:
+        return primitive in ("gather", "squeeze") or of_primitive.moves == "part"
+    if row.over.does:
         return primitive.removesuffix("_start") in row.over.primitives
     if row.method is not None:
         return primitive.startswith("scatter")
-    return row.name == primitive.removeprefix("reduce_") or (row.contraction is not None and primitive in _PRODUCTS)
+    products = row.contraction is not None and of_primitive.contraction is not None
+    return products or row.name == primitive.removeprefix("reduce_")
 
 
 def unwrapped(part: str) -> str:

@@ -17,6 +17,7 @@ from runner.compiled.evidence.hlo import Location, Metadata, Module
 from runner.compiled.evidence.nodes import OperationOrigin, backward, stacks, unwrapped
 from runner.compiled.evidence.source_lines import IsUsers, SourceLine, is_users, source_line
 from runner.compiled.explanation.model import SourcePlace
+from runner.graph.language.operations import row_of
 
 _SOURCE_FILE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)"')
 
@@ -25,8 +26,8 @@ _WRAPPER = re.compile(
 )
 """The parts of a name stack that JAX adds."""
 
-_PASSING = frozenset({"dynamic_slice", "squeeze", "dynamic_update_slice", "broadcast_in_dim", "reshape"})
-"""Operations of a `scan` itself, which pass slices to its steps and stack their results."""
+_STACKING = "dynamic_update_slice"
+"""The operation with which a `scan` stacks the results of its steps."""
 
 _LAST = 3
 """The scopes that name an operation for which the module has no line."""
@@ -77,7 +78,9 @@ class Places:
             known = bool(stack) if self._arguments is None else stack in self._arguments
             return OperationOrigin(stack.replace("\\", ""), "", False) if known else None
         node = self._named(line) if line is not None else _scopes(stack)
-        passing = around[-2:] == ["while", "body"] and primitive in _PASSING
+        # A `scan` itself passes slices to its steps.
+        passes = primitive == _STACKING or row_of(primitive).moves in ("whole", "part")
+        passing = around[-2:] == ["while", "body"] and passes
         return OperationOrigin(node, None if passing else primitive, backward(stack))
 
     def _named(self, line: SourceLine) -> str:

@@ -13,6 +13,7 @@ from runner.compiled.evidence.model import REDUCING, Collective
 from runner.experiment.model import Array, Experiment, Section
 from runner.experiment.program import Program
 from runner.graph.language.lines import calls_in, expressions
+from runner.graph.language.operations import row_of
 from runner.graph.sharding.propagation import Planned, PlannedCollective, PlannedOperation, PlannedValue, parsed_rule
 from runner.graph.term import name_of
 
@@ -32,14 +33,11 @@ _REGION = "manual_computation"
 """The operation of a `shard_map`, whose `in_specs` say how its operands lie."""
 
 _WORDS = {
-    "dot_general": "product", "dot": "product", "convolution": "convolution", "gather": "lookup", "scatter": "update",
-    "dynamic_slice": "slice", "dynamic_update_slice": "update", "reduce_window": "window", "fft": "transform",
+    "gather": "lookup", "scatter": "update", "update_slice": "update", "reduce_window": "window", "fft": "transform",
     "concatenate": "concatenation", "broadcast_in_dim": "broadcast", "select_and_scatter": "window",
     "reshard": "derivative of the reshard", _REGION: "shard_map", "while": "loop", "case": "choice",
 }  # fmt: skip
 _REDUCTIONS = {"sum": "sum", "max": "maximum", "min": "minimum", "prod": "product"}
-
-_SUMMING = frozenset({"dot_general", "dot", "convolution"})
 
 _WINDOWED = frozenset({"convolution", "reduce_window", "select_and_scatter"})
 """The operations that reduce over a sliding window: they need the values next to a block's edges."""
@@ -55,7 +53,10 @@ def word(operation: str, reduction: str | None = None) -> str:
     """The name of a StableHLO operation for sentences: `the product`, `the sum`."""
     if operation == "reduce":
         return f"the {_REDUCTIONS.get(reduction or '', 'reduction')}"
-    return f"the {_WORDS.get(operation, operation)}"
+    if row_of(operation).contraction is not None:
+        return "the product"
+    stem = operation.removeprefix("dynamic_")
+    return f"the {_WORDS.get(stem, stem)}"
 
 
 def _computing(operation: PlannedOperation) -> str:
@@ -170,7 +171,8 @@ def of_operation(
         ([*operation.permuted, *slid], "does not go block by block along {dims}"),
         (operation.whole, "needs all of {dims}"),
     )
-    does = "sums" if operation.name in _SUMMING else "reduces"
+    sums = operation.name == "convolution" or row_of(operation.name).contraction is not None
+    does = "sums" if sums else "reduces"
     for factors, says in ((operation.reduced, f"{does} over {{dims}}"),) if reducing else moving:
         sharded = [factor for factor in factors if _over(operation, factor, axes)]
         if sharded:

@@ -251,7 +251,7 @@ class ProgramLines:
             expression for name, (_, expression) in self._lines.items() if name == line or name.startswith(f"{line}.")
         ]
         for call, row in (call for expression in every for call in calls_in(expression.term)):
-            if row.over is not None and row.over.collective == kind:
+            if row.over.collective == kind:
                 yield text(replace(call, operands=(Name("…"), *call.operands[1:])) if outlined else call)
 
 

@@ -93,7 +93,7 @@ def canonical_term(term: Term) -> Term:
     row = OPERATIONS[term.operation]
     if row.random and "dtype='" in row.arguments:
         return _with_dtype(term, row.signature)
-    if row.over is None:
+    if not row.over.does:
         return term
     first = 1 if row.arguments.startswith("x") else 0
     operands = (*term.operands[:first], *map(_tupled, term.operands[first:]))
@@ -184,7 +184,7 @@ def _check_call(expression: Expression, call: Apply, scope: VisibleNames) -> Non
         key = spellings.AS_KEYS.get(name)
         hint = f"; {key}" if key else nearest(name, (*scope.functions, *CALLING, *known))
         raise expression.fault(f"no {what} '{name}'{hint}", callee(expression, call))
-    if scope.section == "graph" and operation.over is not None:
+    if scope.section == "graph" and operation.over.does:
         message = f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device"
         raise expression.fault(message, callee(expression, call))
     for child in call.arguments:
@@ -199,7 +199,7 @@ def _check_call(expression: Expression, call: Apply, scope: VisibleNames) -> Non
         _check_axes(expression, bound.arguments["axis_name"], scope)
     if operation.function is not None:
         _check_function(expression, bound.arguments[operation.function], operation)
-    if "to" in bound.arguments and operation.over is not None and not _is_parameter(bound.arguments["to"], scope):
+    if "to" in bound.arguments and not _is_parameter(bound.arguments["to"], scope):
         _check_choice(expression, bound.arguments["to"], "argument 'to'", operation.over.to)
     if operation.method is not None and not _is_none(bound.arguments.get("mode")):
         _check_choice(expression, bound.arguments["mode"], "mode", OUTSIDE)
@@ -232,7 +232,7 @@ def _check_lambda(expression: Expression, node: Lambda, scope: VisibleNames) -> 
             raise expression.fault(f"'{name}' is a dim already; a name means one thing", node)
     for part in within(node.body):
         operation = OPERATIONS[part.operation] if calls(part, OPERATIONS) else None
-        if operation is not None and (operation.over is not None or operation.random or operation.function):
+        if operation is not None and (operation.over.does or operation.random or operation.function):
             raise expression.fault(f"'{operation.name}' cannot be used in a function that combines two values", part)
     inside = replace(scope, values={*own, *scope.parameters}, loops={}, later={})
     _check(expression, node.body, inside)

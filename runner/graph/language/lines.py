@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from runner.base.lazy import dataclass
-from runner.graph.language.operations import OPERATIONS, Operation
+from runner.graph.language.operations import NO_OPERATION, OPERATIONS, Operation
 from runner.graph.language.operators import BY_NAME
 from runner.graph.language.syntax import Expression
 from runner.graph.model import INDEX, Equation, Graph, LoopForm, Region, Repeat, dependencies
@@ -187,20 +187,20 @@ def parts(term: Term) -> Iterator[Term]:
             yield from parts(part)
 
 
-def called(term: Term) -> Operation | None:
-    """The row of the operation that a term calls, by name or by an operator; None where it calls none."""
+def called(term: Term) -> Operation:
+    """The row of the operation that a term calls, by name or by an operator; `NO_OPERATION` where it calls none."""
     match term:
         case Apply(operation=operation, spelled="call" | "operator"):
             return OPERATIONS[operation]
         case _:
-            return None
+            return NO_OPERATION
 
 
 def calls_in(term: Term) -> Iterator[tuple[Apply, Operation]]:
     """Yield each call of an operation in a term, by name or by an operator, with its row, parents first."""
     for part in within(term):
         row = called(part)
-        if isinstance(part, Apply) and row is not None:
+        if isinstance(part, Apply) and row is not NO_OPERATION:
             yield part, row
 
 
@@ -254,10 +254,9 @@ def value_of(term: Term, operators: Container[str] = BY_NAME) -> Any:
 
 def place_of(call: Apply, parameter: str) -> int | str | None:
     """The position or the name by which a call gives `parameter`; None where it does not."""
-    row = called(call)
     if parameter in dict(call.named):
         return parameter
-    names = [] if row is None else list(row.signature.parameters)[: len(call.operands)]
+    names = list(called(call).signature.parameters)[: len(call.operands)]
     return names.index(parameter) if parameter in names else None
 
 

@@ -369,10 +369,6 @@ def _backward_rules(file: str) -> Mapping[str, ast.FunctionDef]:
     return rules
 
 
-PRODUCTS = {"dot", "matmul", "einsum", "dot_general", "tensordot", "conv", "conv_general_dilated", "vdot", "inner"}
-"""The names of functions that are products, whatever module they are of."""
-
-
 def around_products(source: str, function: str, arguments: Mapping[int, Sequence[str]]) -> str:
     """The source with each product of some lines in a call of a function, with a second argument.
 
@@ -406,7 +402,11 @@ def _is_product(node: ast.AST) -> bool:
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.MatMult)
     if isinstance(node, ast.Call):
-        return getattr(node.func, "attr", getattr(node.func, "id", "")) in PRODUCTS
+        # Whatever module the function is of. The table takes long to import, and configurations need this module.
+        from runner.graph.language.operations import row_of
+
+        row = row_of(getattr(node.func, "attr", getattr(node.func, "id", "")))
+        return row.contraction is not None or (row.multiply_adds is not None and row.costly)
     return False
 
 

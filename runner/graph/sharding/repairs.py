@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.language.operations.row import AT
 from runner.graph.model import INDEX, Equation
 
@@ -33,8 +33,7 @@ def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised
     First those that name the result's sharding, where the call allows it: the `promised` one, then the one that follows
     from the operands. Then those that reshard operands, the fewest bytes per device first.
     """
-    operation = OPERATIONS.get(equation.operation)
-    if promised is not None and operation is not None and operation.out_sharding:
+    if promised is not None and row_of(equation.operation).out_sharding:
         yield Repair(out_sharding=promised)
     derived = of_result(equation, operands)
     if derived is not None:
@@ -200,8 +199,8 @@ def _reshaped(operands: Sequence[Any]) -> Spec | None:
 
 def _contracted(equation: Equation, operands: Sequence[Any]) -> Spec | None:
     """The spec of the result of a contraction; None where its dimensions are not known."""
-    operation = OPERATIONS.get(equation.operation)
-    if operation is None or operation.contraction is None or not operation.out_sharding:
+    operation = row_of(equation.operation)
+    if operation.contraction is None or not operation.out_sharding:
         return None
     labels = operation.contraction(operands)
     if labels is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.graph.language.notation import Labels
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import OPERATIONS, row_of
 from runner.graph.model import CombiningFunction, Equation, Operand, Ref, entries, inside, kind_of
 from runner.graph.term import NOTHING
 from runner.programs.derivation.calls import UNKNOWN, Argument, Call, DeviceValue, NotStatic
@@ -83,8 +83,8 @@ def _known(statics: Statics, operand: Operand, parts: tuple[Argument, ...] | Non
 
 def _labels(call: Call) -> Labels | None:
     """The labels of a contraction's dimensions, or None for any other operation and where an operand is unknown."""
-    row = OPERATIONS.get(call.name)
-    if row is None or row.contraction is None:
+    row = row_of(call.name)
+    if row.contraction is None:
         return None
     flat = [part for each in call.arguments.values() for part in ((each,) if each.parts is None else each.parts)]
     operands = [part.value if part.typed is None else part.typed for part in flat]

@@ -245,7 +245,7 @@ def together(layouts: Layouts, term: Term, typed: Typed, operands: Sequence[Devi
     operands have the type of the result: what is summed is neither broadcast nor of another dtype.
     """
     row, names = called(term), layouts.names
-    if row is None or not row.adds or any((x.shape, x.dtype) != (typed.shape, typed.dtype) for x in operands):
+    if not row.adds or any((x.shape, x.dtype) != (typed.shape, typed.dtype) for x in operands):
         return term
     stripping = Stripping(names.read_once, partial(is_scalar, numbers=names.experiment.dims))
     inner = stripping.strip(term)
@@ -282,7 +282,7 @@ def reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Deri
             return built(gathered, f=kind, x=term, over=axes), "all-gather"
 
 
-_SUMS = frozenset(name for name, row in OPERATIONS.items() if row.over is not None and row.over.linear)
+_SUMS = frozenset(name for name, row in OPERATIONS.items() if row.over.linear)
 """The collectives that add up the devices' values."""
 
 
@@ -313,7 +313,7 @@ class Stripping:
                 return None
             self.stripped[name] = stripped
             return term
-        if row is None or row.linear is None:
+        if row.linear is None:
             return None
         if row.linear == "together":
             kept = tuple(part for part in map(self.strip, parts) if part is not None)

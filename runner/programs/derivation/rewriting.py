@@ -16,7 +16,8 @@ from runner.base.layout import Spec, Typed
 from runner.base.lazy import dataclass
 from runner.experiment.changing import ChangingGraph
 from runner.graph.language.lines import line_of, lines, repeat
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import OPERATIONS, row_of
+from runner.graph.language.operations.linear import convolution
 from runner.graph.model import INDEX, Equation, Graph, Operand, Ref, Repeat, entries, kind_of, walk
 from runner.graph.source import Line
 from runner.graph.spelling import Spelling
@@ -172,8 +173,10 @@ def _places(rewriting: _Rewriting, entry: Operand, size: int) -> range:
 def _element(rewriting: _Rewriting, equation: Equation) -> Term | None:
     """Of one element of a scan: the reduction of what is before it. Of the ends of a sorted array: of sorted blocks."""
     producer = rewriting.producer(equation.operands[0])
-    row = None if producer is None else OPERATIONS.get(producer.operation)
-    if producer is None or row is None or not producer.operands or (row.scan is None and row.name != "sort"):
+    if producer is None or not producer.operands:
+        return None
+    row = row_of(producer.operation)
+    if row.scan is None and row.name != "sort":
         return None
     x, taken = producer.operands[0], [*entries(equation.operands[1])]
     typed, result = rewriting.names.type_of(x), rewriting.names.type_of(equation.operands[0])
@@ -287,7 +290,7 @@ def _of_ends(rewriting: _Rewriting, equation: Equation) -> Term | None:
     return built("roll({x}, {n}, axis={d})", x=rewriting.operand(x), n=len(last), d=d)
 
 
-_CONVOLUTIONS = "conv", "conv_general_dilated"
+_CONVOLUTIONS = tuple(row.name for row in OPERATIONS.values() if row.multiply_adds is convolution)
 
 
 @_replaces(*_CONVOLUTIONS)

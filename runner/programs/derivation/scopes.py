@@ -12,7 +12,7 @@ from runner.base.lazy import dataclass
 from runner.compiled.estimate.prices import Sending
 from runner.experiment.model import Experiment
 from runner.experiment.traced import TracedLine, TracedTerm
-from runner.graph.language.operations import CONSTANTS, OPERATIONS
+from runner.graph.language.operations import CONSTANTS, row_of
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat, Value, walk
 from runner.graph.spelling import Spelling
 from runner.graph.term import Name, Term
@@ -324,5 +324,4 @@ def _with_inner(equation: Equation) -> Iterator[Equation]:
 
 
 def _stops(equation: Equation) -> bool:
-    row = OPERATIONS.get(equation.operation)
-    return row is not None and row.constant
+    return row_of(equation.operation).constant

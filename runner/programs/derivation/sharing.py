@@ -63,8 +63,7 @@ def _of_one(
 
 def is_collective(term: Term) -> bool:
     """Whether a term is a collective that communicates."""
-    row = called(term)
-    return row is not None and row.communicates
+    return called(term).communicates
 
 
 def collectives(term: Term) -> Iterator[Term]:

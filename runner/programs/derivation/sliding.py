@@ -347,7 +347,7 @@ def _by_element(fn: str | Lambda, *, several: bool) -> bool:
             return not several or name not in fn.parameters
         if element is not None:
             return several and element[0] in fn.parameters
-        return literal(term) is not None or (row is not None and row.elementwise and all(map(check, children(term))))
+        return literal(term) is not None or (row.elementwise and all(map(check, children(term))))
 
     if several:
         combined = elements(fn.body)

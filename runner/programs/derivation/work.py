@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 
 from runner.base.layout import Typed
 from runner.compiled.estimate.prices import Work
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.programs.derivation.calls import Call, NotStatic, itemsize
 from runner.programs.derivation.rules import Rule, Traffic
 
 
 def work_of(call: Call) -> Work:
-    """The flops of products, two per multiply-add; none for other operations."""
-    row = OPERATIONS.get(call.name)
-    if row is not None and row.multiply_adds is not None:
+    """The flops of products, two per multiply-add; none for other operations and where they are not known."""
+    row = row_of(call.name)
+    if row.multiply_adds is not None:
         shapes = {name: argument.typed.shape for name, argument in call.arguments.items() if argument.typed is not None}
-        many = row.multiply_adds(shapes)
-        return Work() if many is None or call.typed is None else Work(2.0 * many, call.typed.dtype)
-    if call.name in _COUNTED:
         try:
-            return Work(2.0 * _COUNTED[call.name](call), call.result.dtype)
+            many = None if call.typed is None else row.multiply_adds(shapes, call.static, call.typed.shape)
         except NotStatic:
-            return Work()
+            many = None
+        return Work() if many is None or call.typed is None else Work(2.0 * many, call.typed.dtype)
     if call.labels is None:
         return Work()
     labels, result = call.labels
@@ -37,34 +35,8 @@ def work_of(call: Call) -> Work:
     return Work(2.0 * math.prod(sizes.values()), arrays[0].dtype)
 
 
-def _convolution(call: Call) -> float:
-    """The multiply-adds of a convolution: each element of the result sums a window of the features of its group."""
-    letters = call.static("dimension_numbers")
-    kernel = call.type_of("rhs").shape
-    features = kernel[0 if letters is None else letters[1].index("O")]
-    holes = math.prod(call.static("lhs_dilation") or (1,))
-    return math.prod(call.result.shape) * math.prod(kernel) / features / holes
-
-
-def _transposed(call: Call) -> float:
-    """The multiply-adds of a transposed convolution: each element of the operand is multiplied with a window."""
-    letters = call.static("dimension_numbers")
-    kernel = call.type_of("rhs").shape
-    features = kernel[-2 if letters is None else letters[1].index("I")]
-    return math.prod(call.type_of("lhs").shape) * math.prod(kernel) / features
-
-
-def _ragged(call: Call) -> float:
-    return math.prod(call.type_of("lhs").shape) * call.type_of("rhs").shape[-1]
-
-
-_COUNTED: Mapping[str, Callable[[Call], float]] = {
-    "conv_general_dilated": _convolution,
-    "conv": _convolution,
-    "conv_transpose": _transposed,
-    "ragged_dot": _ragged,
-}
-"""The multiply-adds of products that have no labels."""
+_FLOAT32 = 4
+"""The bytes of an element."""
 
 
 def between(call: Call) -> float:
@@ -73,11 +45,9 @@ def between(call: Call) -> float:
     Both products have as many multiply-adds; each element of the value takes part in one for each of the result's last
     dimension.
     """
-    row = OPERATIONS.get(call.name)
-    if row is None or row.multiply_adds is None or call.typed is None:
+    if not row_of(call.name).in_float32 or call.typed is None:
         return 0.0
-    width = 4 if row.in_float32 else itemsize(call.typed.dtype)
-    return work_of(call).flops / 4 / call.typed.shape[-1] * width
+    return work_of(call).flops / 4 / call.typed.shape[-1] * _FLOAT32
 
 
 def traffic_of(call: Call, rule: Rule, in_memory: Collection[str]) -> Traffic:

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from runner.base import dtypes
 from runner.base.lazy import dataclass
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import OPERATIONS, row_of
 from runner.programs.derivation.rules import Dimensions
 from runner.programs.planning.dimensions import Groups
 from runner.programs.planning.model import Layable, RuledOperation
@@ -27,8 +27,7 @@ _SCANS = ("associative_scan", *(row.name for row in OPERATIONS.values() if row.s
 _SELECTIONS = ("argmax", "argmin", "argsort", "top_k", "categorical")
 """Operations whose results are choices among the elements of floats."""
 
-_CONVOLUTIONS = ("conv", "conv_general_dilated", "conv_transpose", "reduce_window")
-"""Operations over windows."""
+_WINDOWED = tuple(row.name for row in OPERATIONS.values() if row.windowed)
 
 _ATTENTION = "dot_product_attention"
 """The operation that says itself what its factors mean: batch, queries, heads of the keys, query heads of each."""
@@ -397,7 +396,7 @@ class Meanings:
             for each in self._contractions
             if each.carried
             and (each.first in self.roots) != (each.second in self.roots)
-            and each.operation.called not in _CONVOLUTIONS
+            and each.operation.called not in _WINDOWED
         ]
         for first, second in itertools.permutations(layers, 2):
             if not first.carried & second.carried:
@@ -495,7 +494,7 @@ class Meanings:
     def _windows(self, least: int) -> Iterator[int]:
         """Yield the groups along which windows move, of convolutions in at least so many dimensions."""
         for number, operation in enumerate(self._layable.operations):
-            if operation.called in _CONVOLUTIONS and len(operation.rule.halo) >= least:
+            if operation.called in _WINDOWED and len(operation.rule.halo) >= least:
                 groups = (self.groups.of_factor(number, factor) for factor in operation.rule.halo)
                 yield from (group for group in groups if group is not None)
 
@@ -533,5 +532,5 @@ def _factors(dimensions: Dimensions) -> frozenset[int]:
 
 def _is_curved(called: str) -> bool:
     """Whether an operation is a nonlinear function of each element."""
-    row = OPERATIONS.get(called)
-    return row is not None and row.elementwise and row.linear is None
+    row = row_of(called)
+    return row.elementwise and row.linear is None

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.base.lazy import dataclass
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.programs.planning.model import Layable, Transfer
 from runner.programs.planning.network import Choice, Costs, Numbers, Table
 from runner.programs.planning.rematerialising import is_linear
@@ -119,12 +119,11 @@ class Memory:
                 yield _Buffer((at,), self._of_tensor(at, 1), first, max(first, steps.until_turn.get(at, first)))
                 yield _Buffer((at,), self._of_tensor(at, 1), again, max(again, steps.until[at]))
         for number, operation in enumerate(self._layable.operations):
-            row = OPERATIONS.get(operation.called)
             forward, back = steps.forward(number), steps.backward(number)
             kept, many = forward + 1, operation.steps
             if operation.recomputed is not None:
                 kept, many = steps.backward(operation.recomputed), 1
-            if operation.differentiated and row is not None and row.exponential and not self._fuses:
+            if operation.differentiated and row_of(operation.called).exponential and not self._fuses:
                 for at in (operand.tensor for operand in operation.operands if tensors[operand.tensor].differentiated):
                     yield _Buffer((at,), self._of_tensor(at, 1), forward, forward)
                     yield _Buffer((at,), self._of_tensor(at, many), kept, back)

@@ -12,7 +12,7 @@ from runner.base import dtypes
 from runner.base.layout import Parts, Spec, Typed
 from runner.base.lazy import dataclass
 from runner.experiment.model import Experiment
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.sharding import moves
 from runner.graph.term import Name, elements
@@ -376,8 +376,7 @@ def _differentiate(experiment: Experiment, layable: Layable) -> None:
 
 def _is_constant(operation: RuledOperation) -> bool:
     """Whether differentiation treats an operation's result as a constant."""
-    row = OPERATIONS.get(operation.called)
-    return row is not None and row.constant
+    return row_of(operation.called).constant
 
 
 def _is_gradient(layable: Layable, transfer: Transfer) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.model import Branches, CalledFunction, Graph, Repeat
 from runner.graph.source import Checkpoint
 from runner.programs.planning.model import Layable, RuledOperation
@@ -72,29 +72,18 @@ def _read_backwards(layable: Layable, numbers: Sequence[int]) -> Iterator[int]:
     """Yield the tensors that the backward pass of some operations reads."""
     for number in numbers:
         operation = layable.operations[number]
-        row = OPERATIONS.get(operation.called)
         if not operation.differentiated:
             continue
         if not is_linear(operation):
             yield from (operand.tensor for operand in operation.operands)
-        if row is not None and row.exponential:
+        if row_of(operation.called).exponential:
             yield from operation.results
 
 
 def is_linear(operation: RuledOperation) -> bool:
     """Whether the backward pass of an operation reads none of its operands."""
-    row = OPERATIONS.get(operation.called)
-    if row is None:
-        return False
-    return row.key in _LINEAR or row.linear == "together" or (row.over is not None and row.over.linear)
-
-
-_LINEAR = frozenset({
-    "astype", "broadcast_to", "checkpoint_name", "concatenate", "cumsum", "expand_dims", "flip", "mean", "moveaxis",
-    "permute_dims", "ravel", "real", "repeat", "reshape", "roll", "split", "squeeze", "stack", "sum", "swapaxes",
-    "tile", "transpose",
-})  # fmt: skip
-"""Operations that move or add up elements, whose derivative is the same at any elements."""
+    row = row_of(operation.called)
+    return row.moves in ("whole", "added") or row.linear == "together" or row.over.linear
 
 
 def _is_product(operation: RuledOperation) -> bool:

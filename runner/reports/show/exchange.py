@@ -11,7 +11,7 @@ from runner.base import dtypes
 from runner.base.lazy import dataclass
 from runner.base.printable import escape
 from runner.base.words import bytes_text, devices_text
-from runner.graph.language.operations import OPERATIONS
+from runner.graph.language.operations import row_of
 from runner.graph.sharding import ring
 from runner.reports.record.model import PLACED, TracedBlock, TracedDevice, TracedNode, TracedValue
 from runner.reports.show.colours import colours, ink
@@ -112,8 +112,7 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
         result = _piece(node.origins.blocks[k], node.shape, got, before.shape)
         rows.append(DeviceExchange(device.id, mesh_place(axes, device.coordinates), operand, result))
     sent = _sent(node, before, collective.operation)
-    over = OPERATIONS[collective.operation].over if collective.operation in OPERATIONS else None
-    kept = "output" if over is not None and over.does == "ragged" else "zeros"
+    kept = "output" if row_of(collective.operation).over.does == "ragged" else "zeros"
     title, expression = titled(node)
     return Exchange(title, expression, tuple(collective.axes), node.origins.combined, tuple(rows), sent, kept)
 
@@ -126,8 +125,7 @@ def titled(node: TracedNode) -> tuple[str, str]:
 
 def _sent(node: TracedNode, before: TracedValue, operation: str) -> int | None:
     """Return the bytes that a device sends; the group size is the number of devices whose values the first one gets."""
-    over = OPERATIONS[operation].over if operation in OPERATIONS else None
-    kind = over.collective if over is not None else None
+    kind = row_of(operation).over.collective
     if kind in (None, ring.RAGGED) or node.origins is None or before.dtype not in dtypes.NAMES:
         return None
     met = [{device for block in blocks for device in block.source} for blocks in node.origins.blocks]

@@ -99,11 +99,16 @@ READERS: dict[str, Read] = {}
 """The readers, by primitive."""
 
 
-def reads(*names: str) -> Callable[[Read], Read]:
-    """Register a function for primitives of these names."""
+PLACING: set[str] = set()
+"""The primitives that place elements by all of their dimensions."""
+
+
+def reads(*names: str, places: bool = False) -> Callable[[Read], Read]:
+    """Register a function for primitives of these names; `places`: by all of their dimensions."""
 
     def register(read: Read) -> Read:
         READERS.update(dict.fromkeys(names, read))
+        PLACING.update(names if places else ())
         return read
 
     return register

@@ -50,7 +50,6 @@ _REDUCING = {"psum": "psum", "psum_invariant": "psum", "pmax": "pmax", "pmin": "
 def _over_devices(application: Application) -> Term:
     """A reduction over mesh axes, and over the dimensions that `vmap` makes of its own axis."""
     over = OPERATIONS[_REDUCING[application.name]].over
-    assert over is not None
     axes = application.params["axes"]
     places = tuple(int(axis) for axis in axes if not isinstance(axis, str))
     results: list[Term] = []

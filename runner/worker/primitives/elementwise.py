@@ -200,7 +200,7 @@ def _shifted(application: Application) -> Term:
     return application.made(template, u=unsigned, t=application.result)
 
 
-@reads("select_n")
+@reads("select_n", places=True)
 def _selected(application: Application) -> Term:
     which, *cases = _together(application)
     if len(cases) == 1:

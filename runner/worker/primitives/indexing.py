@@ -14,13 +14,13 @@ from runner.programs.derivation.terms import ALL, constant, indexed
 from runner.worker.primitives.application import Application, Unread, filled, literal, numpy_dtype, reads
 
 
-@reads("dynamic_slice")
+@reads("dynamic_slice", places=True)
 def _dynamic(application: Application) -> Term:
     x, *starts = application.operands
     return filled("dynamic_slice({x}, {s}, {n})", x=x, s=tuple(starts), n=tuple(application.params["slice_sizes"]))
 
 
-@reads("dynamic_update_slice")
+@reads("dynamic_update_slice", places=True)
 def _updated(application: Application) -> Term:
     x, update, *starts = application.operands
     return filled("dynamic_update_slice({x}, {u}, {s})", x=x, u=update, s=tuple(starts))
@@ -76,7 +76,7 @@ class _Indexing:
         return index
 
 
-@reads("gather")
+@reads("gather", places=True)
 def _gathered(application: Application) -> Term:
     """`take` if that expresses the gather, else an index for each dimension."""
     numbers, sizes = application.params["dimension_numbers"], tuple(map(int, application.params["slice_sizes"]))
@@ -128,7 +128,8 @@ def counting(size: int, dimension: int, rank: int) -> Term:
     return filled("reshape({c}, {s})", c=count, s=tuple(size if d == dimension else 1 for d in range(rank)))
 
 
-@reads(*(f"scatter{sign}{kind}" for sign in "-_" for kind in ("add", "sub", "mul", "min", "max")), "scatter")
+@reads("scatter", places=True)
+@reads(*(f"scatter{sign}{kind}" for sign in "-_" for kind in ("add", "sub", "mul", "min", "max")))
 def _scattered(application: Application) -> Term:
     """`x.at[i].add(values)`, with an index for each dimension."""
     method = {"": "set", "sub": "subtract"}.get(method := application.name[len("scatter") + 1 :], method)

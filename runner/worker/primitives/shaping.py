@@ -14,7 +14,7 @@ from runner.programs.derivation.terms import ALL, indexed
 from runner.worker.primitives.application import Application, axes_part, filled, of_its_dtype, reads
 
 
-@reads("broadcast_in_dim")
+@reads("broadcast_in_dim", places=True)
 def _broadcast(application: Application) -> Term:
     shape, dimensions = tuple(application.params["shape"]), tuple(application.params["broadcast_dimensions"])
     if not application.inputs[0].shape:
@@ -34,7 +34,7 @@ def _empty(application: Application) -> Term:
     return filled("zeros({s}, {t})", s=tuple(application.outputs[0].shape), t=application.result)
 
 
-@reads("reshape")
+@reads("reshape", places=True)
 def _reshaped(application: Application) -> Term:
     order, sizes = application.params.get("dimensions"), tuple(application.params["new_sizes"])
     if order is None:
@@ -52,7 +52,7 @@ def _expanded(application: Application) -> Term:
     return application.made("expand_dims({x}, {a})", a=axes_part(application.params["dimensions"]))
 
 
-@reads("transpose")
+@reads("transpose", places=True)
 def _transposed(application: Application) -> Term:
     return transposed(application.x, tuple(int(axis) for axis in application.params["permutation"]))
 
@@ -90,7 +90,7 @@ def _stacked(application: Application) -> Term:
     return filled("stack({x}, axis={a})", x=list(application.operands), a=application.params["axis"])
 
 
-@reads("tile")
+@reads("tile", places=True)
 def _tiled(application: Application) -> Term:
     return application.made("tile({x}, {r})", r=tuple(application.params["reps"]))
 

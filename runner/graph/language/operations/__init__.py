@@ -45,6 +45,7 @@ __all__ = [
     "DTYPES",
     "FROM_ZERO",
     "METHODS",
+    "NO_OPERATION",
     "OPERATIONS",
     "OUTSIDE",
     "PADDINGS",
@@ -54,6 +55,7 @@ __all__ = [
     "Operation",
     "OverAxes",
     "combination",
+    "row_of",
 ]
 
 _FILES = (elementwise, reductions, linear, arrays, updates, prelude, collectives, keys)
@@ -63,12 +65,16 @@ for _row in (named for file in _FILES for row in file.ROWS for named in row.name
     assert _row.name not in OPERATIONS, _row.name
     OPERATIONS[_row.name] = _row
 
-COMMUNICATING = {
-    primitive: row.name
-    for row in reversed(OPERATIONS.values())
-    if row.over is not None
-    for primitive in row.over.primitives
-}
+NO_OPERATION = Operation("", "", "", tuple)
+"""The row of what is no operation, which has no properties."""
+
+
+def row_of(name: str) -> Operation:
+    """The row of an operation; `NO_OPERATION` for any other name, as of a subscript."""
+    return OPERATIONS.get(name, NO_OPERATION)
+
+
+COMMUNICATING = {primitive: row.name for row in reversed(OPERATIONS.values()) for primitive in row.over.primitives}
 """The functions of `jax.lax` over mesh axes by their primitives, of several the first: `psum` for `psum_invariant`."""
 
 CONSTANTS = {"inf": math.inf}
@@ -83,7 +89,7 @@ _Part = TypeVar("_Part")
 
 def combination(name: str, operands: Iterable[_Part], named: Iterable[tuple[str, _Part]]) -> _Part | None:
     """The operand of a call that is a function of two values, as in a reduction; None where there is none."""
-    row = OPERATIONS.get(name)
-    if row is None or row.function is None or not row.combines:
+    row = row_of(name)
+    if row.function is None or not row.combines:
         return None
     return (dict(zip(row.signature.parameters, operands, strict=False)) | dict(named)).get(row.function)

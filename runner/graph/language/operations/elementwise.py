@@ -42,7 +42,7 @@ _ELEMENTWISE = (
     array("nan_to_num", "x, *, nan=0.0, posinf=None, neginf=None", arithmetic.nan_to_num),
     array("stop_gradient", "x", identity, jax="jax.lax.stop_gradient", constant=True),
     array("optimization_barrier", "operand, /", identity, jax="jax.lax.optimization_barrier"),
-    array("checkpoint_name", "x, name", identity, jax="jax.ad_checkpoint.checkpoint_name"),
+    array("checkpoint_name", "x, name", identity, jax="jax.ad_checkpoint.checkpoint_name", moves="added"),
     # Rounding.
     array("floor", "x, /", promoted(np.floor), decides="threshold"),
     array("ceil", "x, /", promoted(np.ceil), decides="threshold"),
@@ -114,7 +114,7 @@ _ELEMENTWISE = (
         )
     ),
     # Complex numbers.
-    array("real", "val, /", arithmetic.real, on_arrays="attribute"),
+    array("real", "val, /", arithmetic.real, on_arrays="attribute", moves="added"),
     array("imag", "val, /", arithmetic.imag, on_arrays="attribute"),
     array("conj", "x, /", arithmetic.conj, also=("conjugate",), on_arrays="method"),
     # Comparison, logic and bits.

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 from runner.graph.language import notation
 from runner.graph.language.operations.deferred import algebra, np, shaping, windows
-from runner.graph.language.operations.row import array
+from runner.graph.language.operations.row import Shapes, array
 
 _product = "a, b, *, preferred_element_type=None"
 _transform = "a, n=None, axis=-1, norm=None"
 _plane = "a, s=None, axes=(-2, -1), norm=None"
 _transforms = "a, s=None, axes=None, norm=None"
+
+
+def convolution(shapes: Shapes, static: Callable[[str], Any], result: tuple[int, ...]) -> float | None:
+    """The multiply-adds of a convolution: each element of the result sums a window of the features of its group."""
+    if "rhs" not in shapes:
+        return None
+    letters, kernel = static("dimension_numbers"), shapes["rhs"]
+    features = kernel[0 if letters is None else letters[1].index("O")]
+    return math.prod((*result, *kernel)) / features / math.prod(static("lhs_dilation") or (1,))
+
+
+def _transposed(shapes: Shapes, static: Callable[[str], Any], _: tuple[int, ...]) -> float | None:
+    """The multiply-adds of a transposed convolution: each element of the operand is multiplied with a window."""
+    if not {"lhs", "rhs"} <= set(shapes):
+        return None
+    letters, kernel = static("dimension_numbers"), shapes["rhs"]
+    return math.prod((*shapes["lhs"], *kernel)) / kernel[-2 if letters is None else letters[1].index("I")]
+
+
+def _ragged(shapes: Shapes, _static: Callable[[str], Any], _: tuple[int, ...]) -> float | None:
+    return math.prod(shapes["lhs"]) * shapes["rhs"][-1] if {"lhs", "rhs"} <= set(shapes) else None
 
 
 ROWS = (
@@ -26,7 +51,7 @@ ROWS = (
         algebra.product(notation.dot_general), jax="jax.lax.dot_general", contraction=notation.dot_general,
         out_sharding=True),
     array("ragged_dot", "lhs, rhs, group_sizes, *, preferred_element_type=None", algebra.ragged_dot,
-        jax="jax.lax.ragged_dot", costly=True),
+        jax="jax.lax.ragged_dot", costly=True, multiply_adds=_ragged),
     array("kron", "a, b", algebra.kron),
     array("cross", "a, b, axisa=-1, axisb=-1, axisc=-1, axis=None", algebra.cross),
     array("convolve", "a, v, mode='full'", algebra.convolve),
@@ -79,6 +104,7 @@ ROWS = (
         wide=1,
         out_sharding=True,
         costly=True,
+        multiply_adds=convolution,
     ),
     array(
         "conv_transpose",
@@ -88,6 +114,7 @@ ROWS = (
         jax="jax.lax.conv_transpose",
         wide=1,
         costly=True,
+        multiply_adds=_transposed,
     ),
     array(
         "reduce_window",

@@ -7,12 +7,13 @@ its rule on shards follow from those of the operations that it names. JAX's own 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Unpack
+from collections.abc import Callable
+from typing import Any, Unpack
 
 from runner.graph.language import notation
 from runner.graph.language.operations.deferred import algebra, defined, reductions
-from runner.graph.language.operations.row import Known, Operation, array
+from runner.graph.language.operations.linear import convolution
+from runner.graph.language.operations.row import Known, Operation, Shapes, array
 
 
 def definition(name: str, arguments: str, lines: str, jax: str | None = None, **known: Unpack[Known]) -> Operation:
@@ -27,7 +28,7 @@ def _activation(name: str, lines: str, arguments: str = "x", **known: Unpack[Kno
     return definition(name, arguments, lines, f"jax.nn.{name}", **known)
 
 
-def _attention(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+def _attention(shapes: Shapes, _static: Callable[[str], Any], _result: tuple[int, ...]) -> float | None:
     """Two products: of each query with every key, and of their weights with the values."""
     if not {"query", "key"} <= set(shapes) or len(shapes["key"]) < 3:
         return None
@@ -148,7 +149,7 @@ ROWS = (
     definition("eigvalsh", "a", "eigh(a)[0]", "jnp.linalg.eigvalsh", costly=True),
     definition("conv", "lhs, rhs, window_strides, padding, *, preferred_element_type=None",
         "conv_general_dilated(lhs, rhs, window_strides, padding, preferred_element_type=preferred_element_type)",
-        "jax.lax.conv", wide=1, costly=True),
+        "jax.lax.conv", wide=1, costly=True, multiply_adds=convolution),
     definition("trace", "a, offset=0, axis1=0, axis2=1, dtype=None",
         "sum(diagonal(a, offset, axis1, axis2), -1, dtype)", on_arrays="method"),
     # A query that may attend to nothing averages over everything: its scores are large and negative, not infinite.
@@ -174,9 +175,11 @@ ROWS = (
         decides="membership"),
     definition("append", "arr, values, axis=None",
         "given(axis, concatenate((arr, values), axis), concatenate((ravel(arr), ravel(values))))"),
-    definition("index_in_dim", _dim, "dynamic_index_in_dim(operand, index, axis, keepdims)", "jax.lax.index_in_dim"),
+    definition("index_in_dim", _dim, "dynamic_index_in_dim(operand, index, axis, keepdims)", "jax.lax.index_in_dim",
+        moves="part"),
     definition("dynamic_index_in_dim", _dim,
-        f"squeeze(dynamic_slice_in_dim(operand, index, 1, axis), {_squeezed})", "jax.lax.dynamic_index_in_dim"),
+        f"squeeze(dynamic_slice_in_dim(operand, index, 1, axis), {_squeezed})", "jax.lax.dynamic_index_in_dim",
+        moves="part"),
     # Draws.
     definition("exponential", "key, shape=(), dtype='float32'", "-log1p(-uniform(key, shape, dtype))",
         "jax.random.exponential"),

@@ -16,10 +16,10 @@ _SUM = Scan("sum", 0, "{mine} + {before}")
 
 ROWS = (
     # Reductions.
-    array("sum", _sum, reductions.sum_, wide=2, reduction="sum", on_arrays="method"),
+    array("sum", _sum, reductions.sum_, wide=2, reduction="sum", on_arrays="method", moves="added"),
     array("prod", _sum, reductions.prod, wide=2, reduction="prod", on_arrays="method"),
     array("mean", "a, axis=None, dtype=None, *, keepdims=False, where=None", reductions.mean, wide=2, reduction="mean",
-        on_arrays="method"),
+        on_arrays="method", moves="added"),
     array("average", "a, axis=None, weights=None, *, keepdims=False", reductions.average, wide=2, reduction="mean"),
     array("nanmax", "a, axis=None, *, keepdims=False", reductions.nanmax, reduction="max"),
     array("nanmin", "a, axis=None, *, keepdims=False", reductions.nanmin, reduction="min"),
@@ -37,7 +37,7 @@ ROWS = (
     array("segment_max", _segments, reductions.segment_max, jax="jax.ops.segment_max"),
     array("segment_min", _segments, reductions.segment_min, jax="jax.ops.segment_min"),
     # Scans.
-    array("cumsum", "a, axis=None, dtype=None", reductions.cumsum, on_arrays="method", scan=_SUM),
+    array("cumsum", "a, axis=None, dtype=None", reductions.cumsum, on_arrays="method", scan=_SUM, moves="added"),
     array("cumulative_sum", "x, /, *, axis=None, dtype=None, include_initial=False", reductions.cumulative_sum,
         scan=_SUM),
     array("cumprod", "a, axis=None, dtype=None", reductions.cumprod, on_arrays="method",

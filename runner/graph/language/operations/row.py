@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from runner.base.lazy import dataclass
 from runner.graph.language.notation import Labels
@@ -45,6 +45,17 @@ Linear = Literal["together", "each", "first"]
 """In which operands an operation is linear: all of them together, as `+`; each alone, as `*`; the first, as `/`."""
 
 
+Moves = Literal["whole", "part", "added"]
+"""What an operation gives that only moves elements: its `whole` operand in another shape, a `part` of it, or other.
+
+`added`: moved otherwise, repeated, joined, or added up.
+"""
+
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+MultiplyAdds: TypeAlias = Callable[[Shapes, Callable[[str], Any], tuple[int, ...]], float | None]
+
+
 OnArrays = Literal["method", "method of a tuple", "attribute"]
 """How arrays spell an operation: `x.sum(axis)`; `x.reshape(m, n)`, also of separate numbers; `x.shape`."""
 
@@ -71,7 +82,7 @@ class Scan:
 class OverAxes:
     """The properties that only operations over mesh axes have.
 
-    - `does`: what it does with the devices' values.
+    - `does`: what it does with the devices' values; None for an operation that works within a device.
     - `reduction`: for one that reduces the devices' values to one, the operation that reduces dimensions of an array in
       the same way.
     - `primitives`: its primitives in JAX, by which `runner/compiled/evidence/nodes.py` finds it in a compiled module.
@@ -83,7 +94,7 @@ class OverAxes:
     - `not_on`: the platforms on which XLA does not support it.
     """
 
-    does: Does
+    does: Does | None = None
     primitives: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
     calls: tuple[str, ...] = ()
@@ -100,7 +111,7 @@ class OverAxes:
     @property
     def collective(self) -> str | None:
         """Its name in XLA; None where it communicates nothing."""
-        return _COLLECTIVES.get(self.does)
+        return _COLLECTIVES.get(self.does or "")
 
 
 _COLLECTIVES = {
@@ -129,7 +140,8 @@ class Known(TypedDict, total=False):
     counts: str
     indices: str
     contraction: Callable[[Sequence[Any]], Labels | None]
-    multiply_adds: Callable[[Mapping[str, tuple[int, ...]]], int | None]
+    multiply_adds: MultiplyAdds
+    moves: Moves
     reduction: Reduction
     scan: Scan
     out_sharding: bool
@@ -173,8 +185,11 @@ class Operation:
     - `indices`: the argument with indices that JAX requires to have one dtype, though each may be traced or a number.
     - `contraction`: for a product that sums over dimensions, a function from its operands to the labels of these and of
       the result: see `runner/graph/language/notation.py`.
-    - `multiply_adds`: for an operation of several such products, a function from the shapes of its arguments, by name,
-      to the number of multiply-adds in them; None where an argument that it needs is missing.
+    - `multiply_adds`: for a product without labels, or an operation of several, a function from the shapes of its
+      arguments, by name, the static value of an argument and the result's shape to the number of multiply-adds; None
+      where an argument that it needs is missing.
+    - `moves`: for one that only moves elements, or adds them up, what it gives; its derivative is the same at any
+      elements.
     - `reduction`: for one that reduces dimensions of an array, how results for parts of these are reduced to that for
       the whole.
     - `scan`: for a scan along a dimension, how.
@@ -211,7 +226,8 @@ class Operation:
     counts: str | None = None
     indices: str | None = None
     contraction: Callable[[Sequence[Any]], Labels | None] | None = None
-    multiply_adds: Callable[[Mapping[str, tuple[int, ...]]], int | None] | None = None
+    multiply_adds: MultiplyAdds | None = None
+    moves: Moves | None = None
     reduction: Reduction | None = None
     scan: Scan | None = None
     out_sharding: bool = False
@@ -220,7 +236,7 @@ class Operation:
     method: str | None = None
     function: str | None = None
     definition: str = ""
-    over: OverAxes | None = None
+    over: OverAxes = OverAxes(operands=())
     also: Mapping[str, str] | tuple[str, ...] = field(default=(), hash=False)
     of: str = ""
 
@@ -238,7 +254,7 @@ class Operation:
     def numpy(self) -> Callable[..., Any]:
         """The counterpart, whose module is imported now; it is called as the JAX function is."""
         function = evaluated(self.counterpart)
-        if self.over is not None:
+        if self.over.does:
             return function
 
         def called(*values: Any, own: Mapping[str, str] | None = None, **named: Any) -> Any:
@@ -269,7 +285,7 @@ class Operation:
     @property
     def casts_axes(self) -> bool:
         """Whether it gives its operand as it is, and changes over which axes its type varies."""
-        return self.over is not None and self.over.does == "cast"
+        return self.over.does == "cast"
 
     @property
     def makes_key(self) -> bool:
@@ -289,7 +305,12 @@ class Operation:
     @property
     def communicates(self) -> bool:
         """Whether it moves values between devices."""
-        return self.over is not None and self.over.does not in ("cast", "index", "size")
+        return self.over.does not in (None, "cast", "index", "size")
+
+    @property
+    def windowed(self) -> bool:
+        """Whether it slides a window along dimensions, which it may pad."""
+        return "padding" in self.arguments
 
     @property
     def combines(self) -> bool:
@@ -304,7 +325,7 @@ class Operation:
     @property
     def reduces(self) -> bool:
         """Whether it reduces the devices' values to one, which all of them get."""
-        return self.over is not None and self.over.does in ("sum", "mean", "extreme")
+        return self.over.does in ("sum", "mean", "extreme")
 
 
 def array(

@@ -331,13 +331,9 @@ def _given(graph: Graph) -> set[int]:
         equation = equations.get(number)
         if equation is None:
             return operands.get(number, ())
-        return equation.reads[:1] if _passes(equation) or equation.operation in _SHAPING else ()
+        return equation.reads[:1] if _passes(equation) or row_of(equation.operation).moves in ("shape", "order") else ()
 
     return _reached(graph.outputs, inside)
-
-
-_SHAPING = ("reshape", "transpose", "swapaxes", "moveaxis")
-"""What gives the elements that it reads in another order."""
 
 
 def _passes(equation: Equation) -> bool:

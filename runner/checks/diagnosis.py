@@ -309,12 +309,9 @@ def _bounds_itself(part: Apply) -> bool:
 
 def _reduced(term: Term) -> Term:
     """What a part is the largest or smallest elements of, in whatever shape; the part itself if it is not."""
-    while calls(term, (*_SHAPING, "max", "min")) and term.operands:
-        term = term.operands[0]
+    while (calls(term, ("max", "min")) or called(term).moves == "shape") and children(term):
+        term = children(term)[0]
     return term
-
-
-_SHAPING = ("reshape", "expand_dims", "squeeze", "broadcast_to")
 
 
 def _takes_off_again(part: Apply) -> bool:

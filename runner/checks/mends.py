@@ -26,7 +26,7 @@ from runner.graph.language.lines import (
     place_of,
     with_argument,
 )
-from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes
+from runner.graph.language.operations import OPERATIONS, Does, Operation, OverAxes, row_of
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.printing import text
 from runner.graph.language.python_source import given_as_it_is
@@ -339,11 +339,8 @@ def _adds(term: Term) -> bool:
 
 def _reshaped(term: Term) -> tuple[Term, ...]:
     """The value of which a part is the same values in another shape: `top` of `top[:, None]`."""
-    match term:
-        case Apply(operation="reshape" | "expand_dims" | "squeeze" | "broadcast_to", operands=(Name() as value, *_)):
-            return (value,)
-        case _:
-            return ()
+    inner = children(term)[:1] if called(term).moves == "shape" else ()
+    return tuple(value for value in inner if isinstance(value, Name))
 
 
 def _addends_scaled(edits: Edits, site: EditSite, added: Sequence[_Added], visible: set[str]) -> Iterator[Edit]:
@@ -589,16 +586,13 @@ def _of_several(site: EditSite, part: Term, frame: Frame, element: Term) -> str:
 def _exchanged_instead(edits: Edits, site: EditSite) -> Iterator[Edit]:
     """An exchange of blocks between devices in the place of a rearrangement on each: `all_to_all` for `x.T`."""
     for part in parts(site.term):
-        if not isinstance(part, Apply) or not (part.spelled == ".T" or part.operation in _REARRANGING):
+        if not isinstance(part, Apply) or (row_of(part.operation).moves != "order" and part.operation != "reshape"):
             continue
         for axes, (operation, over, call) in itertools.product(edits.combinations, _collectives()):
             if over.does != "exchange":
                 continue
             new = Apply(operation.name, (part.operands[0], axes_of(axes), *call.operands[2:]), call.named)
             yield edits.edit(site, part, new, "collective", partial(_mistaken, site, part, new), 4.0)
-
-
-_REARRANGING = ("transpose", "reshape", "swapaxes")
 
 
 _FORGOTTEN = 2.0

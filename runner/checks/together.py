@@ -99,8 +99,8 @@ def _as_mean(part: Term, axis: int) -> Term:
     if not operates(part, ("divide",)) or not isinstance(literal(part.operands[1]), int | float):
         return part
     inner = total = part.operands[0]
-    while calls(inner, ("reshape", "broadcast_to", "expand_dims")):
-        inner = inner.operands[0]
+    while called(inner).moves == "shape":
+        inner = children(inner)[0]
     if not calls(inner, ("sum",)) or _reduced(inner) != axis:
         return part
     return swapped(total, inner, Apply("mean", inner.operands, inner.named))

@@ -313,7 +313,7 @@ class _PlanReader(Places):
         if is_split(operation, self._split):
             self._split.update(operation.results)
         where = self._place_of(operation, metadata.op_name)
-        passes = name == "convert" or row_of(name).moves in ("whole", "part")
+        passes = name == "convert" or row_of(name).moves in ("shape", "order", "part")
         of = line or (known_operands[0].of if known_operands and passes else name)
         for at, result in enumerate(operation.results):
             known = _KnownValue(of, dims[at] if at < len(dims) else ())

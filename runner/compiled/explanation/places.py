@@ -79,7 +79,7 @@ class Places:
             return OperationOrigin(stack.replace("\\", ""), "", False) if known else None
         node = self._named(line) if line is not None else _scopes(stack)
         # A `scan` itself passes slices to its steps.
-        passes = primitive == _STACKING or row_of(primitive).moves in ("whole", "part")
+        passes = primitive == _STACKING or row_of(primitive).moves in ("shape", "order", "part")
         passing = around[-2:] == ["while", "body"] and passes
         return OperationOrigin(node, None if passing else primitive, backward(stack))
 

@@ -83,7 +83,7 @@ def _read_backwards(layable: Layable, numbers: Sequence[int]) -> Iterator[int]:
 def is_linear(operation: RuledOperation) -> bool:
     """Whether the backward pass of an operation reads none of its operands."""
     row = row_of(operation.called)
-    return row.moves in ("whole", "added") or row.linear == "together" or row.over.linear
+    return row.moves in ("shape", "order", "added") or row.linear == "together" or row.over.linear
 
 
 def _is_product(operation: RuledOperation) -> bool:

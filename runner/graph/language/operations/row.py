@@ -45,10 +45,11 @@ Linear = Literal["together", "each", "first"]
 """In which operands an operation is linear: all of them together, as `+`; each alone, as `*`; the first, as `/`."""
 
 
-Moves = Literal["whole", "part", "added"]
-"""What an operation gives that only moves elements: its `whole` operand in another shape, a `part` of it, or other.
+Moves = Literal["shape", "order", "part", "added"]
+"""What an operation does that only moves elements.
 
-`added`: moved otherwise, repeated, joined, or added up.
+- `shape`: it gives its operand in another shape; `order`: with its dimensions in another order; `part`: a part of it.
+- `added`: elements that are moved otherwise, repeated, joined, or added up.
 """
 
 

@@ -19,7 +19,8 @@ from runner.base import dtypes
 from runner.base.layout import Mesh
 from runner.compiled.evidence import nodes
 from runner.graph.language.counterparts import windows
-from runner.graph.language.operations import COMPUTATIONS, OPERATIONS, Limit, Operation
+from runner.graph.language.operations import COMPUTATIONS, OPERATIONS, Decides, Limit, Operation
+from runner.graph.language.operations.row import Kind, Linear, Moves, OnArrays, Reduction
 from runner.graph.language.operators import BY_NAME
 from runner.graph.language.printing import text
 from runner.graph.language.syntax import parse
@@ -341,6 +342,16 @@ def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operat
     primitives = {each.primitive.name for each in equations(traced.jaxpr)} & nodes.PRIMITIVES
     assert primitives
     assert primitives <= set(row.over.primitives)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [("kind", Kind), ("decides", Decides), ("linear", Linear), ("moves", Moves), ("on_arrays", OnArrays),
+     ("reduction", Reduction)],
+    ids=str,
+)  # fmt: skip
+def test_rows_have_the_values_that_a_field_may_have(field: str, values: Any) -> None:
+    assert {getattr(row, field) for row in OPERATIONS.values()} - {None} == set(get_args(values))
 
 
 def test_every_limit_is_checked_and_used_by_some_row() -> None:

@@ -136,7 +136,7 @@ def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
             if not whole and is_line:
                 # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`. In Python,
                 # a partial product is not a reason for a separate line.
-                rank += -0.25 if _is_product(line) and site.frame is None else 0.5
+                rank += -0.25 if called(line).contraction is not None and site.frame is None else 0.5
             again = (
                 is_reduced(site, part)
                 or is_collective(part)
@@ -535,7 +535,7 @@ def _other_names(edits: Edits, site: EditSite, unread: _Unread) -> Iterator[Edit
     forgotten = unread.at(site)
     before = [*(name for name in site.before if name in forgotten), *[*site.before][-_NEAR:]]
     for part in within(site.term):
-        if part is not site.term and _is_product(part):
+        if part is not site.term and called(part).contraction is not None:
             # A softmax of logits is read, or the logits themselves.
             for near, name in enumerate(before[::-1]):
                 new = Name(name)
@@ -623,10 +623,6 @@ def _mistaken(site: EditSite, part: Term, new: Term) -> str:
     giving = None if site.frame is None else given_as_it_is(site.frame, site.text(part))
     more = "" if giving is None else f"; or {giving} gives it the wrong value"
     return f"{site.named}: {site.text(part)} is used where {meant} is meant: with {replaced} it equals the graph{more}"
-
-
-def _is_product(term: Term) -> bool:
-    return called(term).contraction is not None
 
 
 _COMPLETING = {row.over.reduction: row.name for row in OPERATIONS.values() if row.over.reduction}

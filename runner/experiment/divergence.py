@@ -112,7 +112,7 @@ class _Differing:
         over = quoted([axis for axis in self.experiment.mesh.axes if axis in on])
         for equation in walk(body):
             row, axes = _collective(equation)
-            if row.communicates and (axes & on or _waits_for_all(row)):
+            if row.communicates and (axes & on or row.over.does == "permute"):
                 message = (
                     f"whether the while '{repeat.line}' goes on depends on a value that may differ along {over}, and "
                     f"devices that have left it never reach this {row.name}; make all decide alike, for example by "
@@ -147,7 +147,7 @@ class _Differing:
         for equation in walk(body):
             row, axes = _collective(equation)
             message = None
-            if row.communicates and (axes & on or _waits_for_all(row)):
+            if row.communicates and (axes & on or row.over.does == "permute"):
                 message = f"{why} never reach this {row.name}; move it before the choice"
             elif row.casts_axes and axes & on and summed:
                 message = f"{why} never reach the sum in its gradient; cast before the choice"
@@ -202,10 +202,6 @@ def _collective(equation: Equation) -> tuple[Operation, frozenset[str]]:
 def _refs(equation: Equation) -> Iterator[Ref]:
     """The values that an equation reads, by number."""
     yield from (operand for operand in equation.flat if isinstance(operand, Ref))
-
-
-def _waits_for_all(row: Operation) -> bool:
-    return row.over.does == "permute"
 
 
 def _moving(equation: Equation) -> Iterable[int]:

@@ -200,7 +200,7 @@ class Names:
             return False
         if result.number not in self._leading_to_gradient:
             return True
-        return bool(readers) and all(_stops(reader) for reader in readers)
+        return bool(readers) and all(row_of(reader.operation).constant for reader in readers)
 
     @cached_property
     def _leading_to_gradient(self) -> frozenset[int]:
@@ -321,7 +321,3 @@ def _with_inner(equation: Equation) -> Iterator[Equation]:
     yield equation
     for body in equation.bodies:
         yield from walk(body)
-
-
-def _stops(equation: Equation) -> bool:
-    return row_of(equation.operation).constant

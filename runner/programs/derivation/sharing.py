@@ -46,7 +46,7 @@ def _of_one(
     made: list[TracedTerm] = []
 
     def visit(term: Term) -> Term:
-        collective = is_collective(term)
+        collective = called(term).communicates
         if collective and term in by_term:
             return Name(by_term[term][0])
         if collective and again[term] > 1 and term is not line.term:
@@ -61,14 +61,9 @@ def _of_one(
     yield replace(line, term=term)
 
 
-def is_collective(term: Term) -> bool:
-    """Whether a term is a collective that communicates."""
-    return called(term).communicates
-
-
 def collectives(term: Term) -> Iterator[Term]:
     """Yield the collectives in a term."""
-    return filter(is_collective, parts(term))
+    return (part for part in parts(term) if called(part).communicates)
 
 
 _LONGEST = 96
@@ -183,7 +178,7 @@ def _separated(loop: TracedLoop, fresh: Callable[[str], str]) -> tuple[list[Trac
 
 def _apart(term: Term, changing: Collection[str], named: Callable[[Term], Name]) -> Term:
     """Replace each invariant collective in a term by a name."""
-    if is_collective(term) and not any(name in changing for name in names(term)):
+    if called(term).communicates and not any(name in changing for name in names(term)):
         return named(term)
     return mapped_outside(term, lambda part: _apart(part, changing, named))
 

@@ -357,7 +357,7 @@ def _differentiate(experiment: Experiment, layable: Layable) -> None:
     edges: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         (tuple(operand.tensor for operand in operation.operands), operation.results)
         for operation in layable.operations
-        if not _is_constant(operation)
+        if not row_of(operation.called).constant
     ]
     passing = (transfer for transfer in layable.transfers if not _is_gradient(layable, transfer))
     edges += [((transfer.before,), (transfer.after,)) for transfer in passing]
@@ -372,11 +372,6 @@ def _differentiate(experiment: Experiment, layable: Layable) -> None:
     if any(operation.differentiated for operation in layable.operations):
         kept = "what checkpoints save" if layable.checkpoints else "all that it reads"
         layable.note(f"the backward pass is assumed to be sharded like the forward pass, and to keep {kept}")
-
-
-def _is_constant(operation: RuledOperation) -> bool:
-    """Whether differentiation treats an operation's result as a constant."""
-    return row_of(operation.called).constant
 
 
 def _is_gradient(layable: Layable, transfer: Transfer) -> bool:

@@ -108,10 +108,7 @@ def _place(application: Application) -> Term:
     return Apply("axis_index", (axes_of(_axis_names(application.params)),))
 
 
-_OVER_AXES = {
-    *_REDUCING, "all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all", "ragged_all_to_all", "ppermute",
-    "pbroadcast", "pcollectivebroadcast", "axis_index", "pvary",
-}  # fmt: skip
+_OVER_AXES = {*COMMUNICATING, "axis_index", "pvary"}
 
 
 def fault(name: str, params: Mapping[str, Any], sizes: Mapping[str, int]) -> str | None:

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any
 
 from runner.graph.language import notation
 from runner.graph.language.operations.deferred import algebra, defined, reductions
 from runner.graph.language.operations.linear import convolution
-from runner.graph.language.operations.row import Known, Operation, Shapes, array
+from runner.graph.language.operations.row import Operation, Shapes, array
 
 
-def definition(name: str, arguments: str, lines: str, jax: str | None = None, **known: Unpack[Known]) -> Operation:
+def definition(name: str, arguments: str, lines: str, jax: str | None = None, **more: Any) -> Operation:
     """A row for an operation that others define."""
-    known["definition"] = lines
-    return array(name, arguments, defined(lines, arguments), jax, **known)
+    return array(name, arguments, defined(lines, arguments), jax, definition=lines, **more)
 
 
-def _activation(name: str, lines: str, arguments: str = "x", **known: Unpack[Known]) -> Operation:
+def _activation(name: str, lines: str, arguments: str = "x", **more: Any) -> Operation:
     """A row for an elementwise function of `jax.nn`."""
-    known["elementwise"] = True
-    return definition(name, arguments, lines, f"jax.nn.{name}", **known)
+    return definition(name, arguments, lines, f"jax.nn.{name}", elementwise=True, **more)
 
 
 def _attention(shapes: Shapes, _static: Callable[[str], Any], _result: tuple[int, ...]) -> float | None:

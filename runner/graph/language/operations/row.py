@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias
 
 from runner.base.lazy import dataclass
 from runner.graph.language.notation import Labels
@@ -120,38 +120,6 @@ _COLLECTIVES = {
     "gather": "all-gather", "exchange": "all-to-all", "ragged": "ragged-all-to-all",
     "permute": "collective-permute", "broadcast": "collective-broadcast",
 }  # fmt: skip
-
-
-class Known(TypedDict, total=False):
-    """The fields of `Operation` that a row of kind `array` may set."""
-
-    decides: Decides
-    wide: int
-    dtype_of: tuple[str, ...]
-    constant: bool
-    elementwise: bool
-    costly: bool
-    in_float32: bool
-    numberless: bool
-    exponential: bool
-    neutral: tuple[float | None, float]
-    inverse: str
-    linear: Linear
-    confused_with: tuple[str, ...]
-    counts: str
-    indices: str
-    contraction: Callable[[Sequence[Any]], Labels | None]
-    multiply_adds: MultiplyAdds
-    moves: Moves
-    reduction: Reduction
-    scan: Scan
-    out_sharding: bool
-    pair: tuple[str, str]
-    on_arrays: OnArrays
-    method: str
-    function: str
-    definition: str
-    also: Mapping[str, str] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -329,11 +297,9 @@ class Operation:
         return self.over.does in ("sum", "mean", "extreme")
 
 
-def array(
-    name: str, arguments: str, counterpart: Callable[..., Any], jax: str | None = None, **known: Unpack[Known]
-) -> Operation:
+def array(name: str, arguments: str, counterpart: Callable[..., Any], jax: str | None = None, **more: Any) -> Operation:
     """Build a row of kind `array`; its JAX function is that of `jax.numpy` unless `jax` is given."""
-    return Operation(name, arguments, jax or f"jnp.{name}", counterpart, **known)
+    return Operation(name, arguments, jax or f"jnp.{name}", counterpart, **more)
 
 
 def elementary(name: str, counterpart: Callable[..., Any], *also: str, exponential: bool = False) -> Operation:

@@ -355,7 +355,7 @@ def _communicates(term: Term) -> TypeGuard[Apply]:
 def _moved(term: Term) -> str | None:
     """The argument that is moved or cast, if an expression is a single collective."""
     over = called(term).over
-    return over.operands[0] if over.does else None
+    return over.operands[0] if over.operands else None
 
 
 def _bound(call: Apply) -> dict[str, Term]:

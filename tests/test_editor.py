@@ -101,11 +101,11 @@ def test_the_schema_refuses_a_wrong_file(mistake: str) -> None:
     assert faults(GOOD.replace(old, new))
 
 
-def forms(kind: shape.Kind) -> Iterator[tuple[str, str]]:
+def forms(form: Any) -> Iterator[tuple[str, str]]:
     """Return the forms that keys name, each with its key's type."""
-    if kind.form is not None:
-        yield kind.form, kind.name
-    for inner in (*(kind.keys or {}).values(), *([kind.items] if kind.items else [])):
+    if form.named:
+        yield form.named, form.kind
+    for inner in (*form.keys.values(), *([form.of] if form.of else [])):
         yield from forms(inner)
 
 
@@ -129,7 +129,7 @@ def test_every_default_has_the_form_of_its_key() -> None:
             kind = shape.at(below)
             if dataclasses.is_dataclass(value):
                 walk(value, below)
-            elif kind is not None and kind.form and value is not None and value != schema.MISSING:
+            elif kind is not None and kind.named and value is not None and value != schema.MISSING:
                 check(value, below)
 
     walk(schema.ExperimentConfig(), ())
@@ -138,7 +138,7 @@ def test_every_default_has_the_form_of_its_key() -> None:
 
 
 def test_every_key_of_an_experiment_is_in_the_schema() -> None:
-    assert set(editor.json_schema()["properties"]) == {*(shape.root().keys or ()), "defaults", "hydra"}
+    assert set(editor.json_schema()["properties"]) == {*shape.root().keys, "defaults", "hydra"}
 
 
 def test_a_users_folder_gets_the_schema_and_still_runs(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import fields, replace
+from typing import Any
 
 from runner.base import dtypes
 from runner.base.chosen import EVERYTHING
 from runner.base.faults import Fault, InvalidExperiment, Key, nearest
-from runner.base.lazy import dataclass
 from runner.base.untyped import is_list, is_mapping
 from runner.experiment.config import shape
+from runner.experiment.config.shape import Form, Inner
 from runner.experiment.config.specs import WRITTEN
 from runner.experiment.program import Program
 from runner.graph.source import SECTIONS
@@ -59,54 +59,6 @@ RULES = "logical_axis_rules"
 AXES = "mesh_axes"
 ALLOWED = "allow_dropped"
 """The keys of rules that are written as a mapping. The first two are MaxText's."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """The values that are valid at a key.
-
-    - `kind`: `name` is a text that is an identifier; `any` accepts a value that fits one of `forms`.
-    - `refusal`: the message for an invalid `value`, a format string; `{hint}` is replaced by what YAML makes of yes and
-      no. If it is empty, the reader raises its own message, since it knows what is valid there.
-    - `choices`: the only valid texts; a message lists them, or shows the `example`.
-    - `least`, `above`: the inclusive and the exclusive lower bound of a number, which must then be finite.
-    - `written`: the pattern of texts that `experiment/config/specs.py` converts to a list before the value is
-      validated.
-    - `of`: the form of each item of a list or mapping; `parts`: one form for each item of a list of that length.
-    - `fewest`, `most`: the bounds on the length of a list or mapping; of a text, stripped, only `fewest`.
-    - `keys`: the forms of a mapping's keys; other keys are only valid if there is `of`, which is their form, or if it
-      is `open`. `unknown`: the message for another `key`; `there` begins its list of the valid ones.
-    - `required`: the keys that must be present, and one of `either`; `missing`: the message for an absent `key` of the
-      mapping called `name`.
-    - `by_program`: the JSON Schema also allows a mapping from programs and platforms to values of this form.
-
-    A form inside another may be given by its name in `FORMS`; its reader then validates the value.
-    """
-
-    kind: Literal["text", "name", "integer", "number", "flag", "list", "mapping", "any"]
-    refusal: str = ""
-    choices: tuple[str, ...] = ()
-    example: str | None = None
-    least: float | None = None
-    above: float | None = None
-    written: str = ""
-    of: Inner | None = None
-    parts: tuple[Form, ...] = ()
-    fewest: int | None = None
-    most: int | None = None
-    keys: Mapping[str, Inner] = field(default_factory=dict[str, "Inner"])
-    open: bool = False
-    unknown: str = ""
-    there: str | None = "; there are "
-    required: tuple[str, ...] = ()
-    either: tuple[str, ...] = ()
-    missing: str = ""
-    forms: tuple[Inner, ...] = ()
-    optional: bool = False
-    by_program: bool = False
-
-
-Inner: TypeAlias = Form | str
 
 
 def _any(refusal: str, *forms: Inner, optional: bool = False, by_program: bool = False) -> Form:
@@ -381,9 +333,9 @@ FORMS: Mapping[str, Form] = {
 def at(key: Key) -> Form:
     """Return the form of the value at a key of an experiment. Raises `KeyError` if there is none."""
     for length in range(1, len(key) + 1):
-        kind = shape.at(key[:length])
-        if kind is not None and kind.form is not None:
-            form = FORMS[kind.form]
+        declared = shape.at(key[:length])
+        if declared is not None and declared.named:
+            form = FORMS[declared.named]
             for part in key[length:]:
                 inner = form.keys.get(str(part), form.of)
                 assert inner is not None, key
@@ -420,7 +372,7 @@ def as_written(kind: type[Any], config: Mapping[str, Any], key: Key = ()) -> dic
         if "as written" in each.metadata:
             values[each.name] = config[each.name]
             declared = shape.at((*key, each.name))
-            if declared is not None and declared.form is not None:
+            if declared is not None and declared.named:
                 check(config[each.name], (*key, each.name))
     return values
 

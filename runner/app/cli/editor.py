@@ -20,8 +20,8 @@ from runner.base.faults import BadInput
 from runner.experiment.config import files, schema, shape
 from runner.experiment.config.files import PACKAGE
 from runner.experiment.config.folders import conf_folder, experiments, options_of
-from runner.experiment.config.shape import Kind
-from runner.experiment.forms import FORMS, PLATFORMS, Form, Inner
+from runner.experiment.config.shape import Form, Inner
+from runner.experiment.forms import FORMS, PLATFORMS
 from runner.experiment.program import Program
 from runner.graph.language import python_source
 
@@ -48,7 +48,7 @@ _INTERPOLATION: Schema = {"$ref": "#/$defs/interpolation"}
 
 def json_schema(folder: Path | None = None) -> Schema:
     """Return the JSON Schema of an experiment's file, in the config folder `folder` or the runner's own."""
-    own = _of_kind(shape.root())
+    own = _of_form(shape.root())
     folders = (conf_folder(), *([] if folder is None else [folder]))
     own["properties"] |= {group: _or_option(own["properties"][group], group, folders) for group in shape.GROUPS}
     own["properties"] |= {
@@ -91,23 +91,6 @@ _REFERRED = {name for form in FORMS.values() for name in _inner_names(form)} | {
 """The forms that are shared or recursive, which the schema defines once each."""
 
 
-def _of_kind(kind: Kind) -> Schema:
-    """Return the schema of a key of `schema.py`: that of its form, or if it has none, of its type."""
-    if kind.form is not None:
-        schema = _inside(kind.form)
-    elif kind.name != "mapping":
-        schema = dict(_TYPES[kind.name])
-    elif kind.keys is None:
-        assert kind.items is not None
-        schema = {"type": "object", "additionalProperties": _or_interpolation(_of_kind(kind.items))}
-    else:
-        assert kind.declared is not None
-        documented = _documented()[kind.declared.__name__]
-        properties = {key: documented[key] | _or_interpolation(_of_kind(inner)) for key, inner in kind.keys.items()}
-        schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    return _or_null(schema) if kind.optional else schema
-
-
 def _inside(form: Inner) -> Schema:
     """Return the schema of a form inside another form or a key; shared and recursive forms are references."""
     if not isinstance(form, str):
@@ -116,7 +99,10 @@ def _inside(form: Inner) -> Schema:
 
 
 def _of_form(form: Form, name: str = "") -> Schema:
-    schema = _merged([_inside(each) for each in form.forms]) if form.forms else _plain(form)
+    if form.named:
+        schema = _inside(form.named)
+    else:
+        schema = _merged([_inside(each) for each in form.forms]) if form.forms else _plain(form)
     if form.by_program:
         schema = _by_program(schema, {"$ref": f"#/$defs/{name}"})
     return _or_null(schema) if form.optional else schema
@@ -138,7 +124,10 @@ def _plain(form: Form) -> Schema:
     if form.kind != "mapping":
         return schema
     if form.keys:
-        schema["properties"] = {key: _or_interpolation(_inside(each)) for key, each in form.keys.items()}
+        documented = {} if form.declared is None else _documented()[form.declared.__name__]
+        schema["properties"] = {
+            key: documented.get(key, {}) | _or_interpolation(_inside(each)) for key, each in form.keys.items()
+        }
     if inner is not None or (form.keys and not form.open):
         schema["additionalProperties"] = inner or False
     schema |= {"required": list(form.required)} if form.required else {}

@@ -172,7 +172,7 @@ def _no_name(word: str) -> str | None:
     kind = shape.at((word.partition(".")[0],)) if "=" not in word else None
     if kind is None:
         return None
-    value = "true" if kind.name == "flag" or kind.form == "boolean" else "…"
+    value = "true" if kind.kind == "flag" else "…"
     return f"'{word}' is a key without its value: write {word}={value}"
 
 

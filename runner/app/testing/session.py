@@ -191,5 +191,5 @@ def _is_ours(file: Path) -> bool:
     if file.suffix != ".yaml":
         return False
     keys = set(_KEY.findall(file.read_text(encoding="utf-8", errors="replace"))) - {"defaults"}
-    own = keys & (shape.root().keys or {}).keys()
+    own = keys & shape.root().keys.keys()
     return not own.isdisjoint({"arrays", "graph", "per_device"}) and 2 * len(own) > len(keys)

@@ -21,7 +21,7 @@ from runner.experiment.config import files, shape
 from runner.experiment.config.configuration import Configuration, checked, named
 from runner.experiment.config.folders import conf_folder, dated, file_of, folder_name, is_there
 from runner.experiment.config.schema import MISSING
-from runner.experiment.config.shape import GROUPS, Kind
+from runner.experiment.config.shape import GROUPS, Form, Inner
 from runner.experiment.config.sources import Sources
 
 _CHOICES: Mapping[str, Any] = {"target": "cpu", "rules": None, "hardware": None, "mesh": None}
@@ -242,19 +242,18 @@ def completed(content: Any) -> dict[str, Any] | None:
     return _completed(content, shape.root())
 
 
-def _is_typed(value: Any, kind: Kind) -> bool:
+def _is_typed(value: Any, form: Inner | None) -> bool:
     """Whether OmegaConf leaves a value unchanged: all of it has the kind's type, and there are no interpolations."""
+    assert isinstance(form, Form)
     if value is None:
-        return kind.optional or kind.name == "anything"
-    match kind.name:
+        return form.optional or form.kind == "anything"
+    match form.kind:
         case "mapping":
             if not is_dict(value):
                 return False
-            kinds = kind.keys
-            if kinds is None:
-                assert kind.items is not None
-                return all(_is_text(name) and _is_typed(each, kind.items) for name, each in value.items())
-            return all(name in kinds and _is_typed(each, kinds[name]) for name, each in value.items())
+            if any(name not in form.keys if form.keys else not _is_text(name) for name in value):
+                return False
+            return all(_is_typed(inner, form.keys.get(name, form.of)) for name, inner in value.items())
         case "list":
             return is_list(value) and _is_plain(value)
         case "text":
@@ -282,20 +281,16 @@ def _is_text(value: object) -> bool:
     return type(value) is str and "${" not in value and value != MISSING
 
 
-def _completed(value: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
-    """The values of all keys that a class declares, in its order: those given, and the defaults of the others."""
-    assert kind.declared is not None
-    assert kind.keys is not None
+def _completed(value: Any, form: Inner | None) -> Any:
+    """A value with all keys that classes declare, in their order: those given, and the defaults of the others."""
+    if not isinstance(form, Form) or value is None:
+        return value
+    if form.declared is None:
+        classes = isinstance(form.of, Form) and form.of.declared is not None
+        return {name: _completed(part, form.of) for name, part in value.items()} if classes else value
     whole: dict[str, Any] = {}
-    for key in dataclasses.fields(kind.declared):
-        inner, given = kind.keys[key.name], value.get(key.name)
-        if key.name not in value:
-            given = key.default if key.default_factory is dataclasses.MISSING else key.default_factory()
-            whole[key.name] = given if inner.declared is None or given is None else _completed({}, inner)
-        elif given is not None and inner.declared is not None:
-            whole[key.name] = _completed(given, inner)
-        elif given is not None and inner.items is not None and inner.items.declared is not None:
-            whole[key.name] = {name: part and _completed(part, inner.items) for name, part in given.items()}
-        else:
-            whole[key.name] = given
+    for key in dataclasses.fields(form.declared):
+        default = key.default if key.default_factory is dataclasses.MISSING else key.default_factory()
+        given = value.get(key.name, {} if dataclasses.is_dataclass(default) else default)
+        whole[key.name] = _completed(given, form.keys[key.name])
     return whole

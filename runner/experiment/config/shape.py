@@ -9,7 +9,8 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import field
+from typing import Annotated, Any, Literal, TypeAlias
 
 from runner.base import words
 from runner.base.faults import Fault, Key, key_text, nearest
@@ -21,25 +22,58 @@ from runner.experiment.config.schema import ExperimentConfig, Explanation, Flag,
 
 
 @dataclass(frozen=True)
-class Kind:
-    """The kind of value that a key takes: `text`, `integer`, `number`, `flag`, `list`, `mapping` or `anything`.
+class Form:
+    """The values that are valid at a key.
 
-    - `keys`: the keys of a mapping; `items`: the kind of each value, where the user chooses the keys.
-    - `words`: strings that are allowed as well.
-    - `form`: the name of a form in `experiment/forms.py` that restricts the value further.
+    - `kind`: `name` is a text that is an identifier; `any` accepts a value that fits one of `forms`; `anything` any.
+    - `refusal`: the message for an invalid `value`, a format string; `{hint}` is replaced by what YAML makes of yes and
+      no. If it is empty, the reader raises its own message, since it knows what is valid there.
+    - `choices`: the only valid texts; a message lists them, or shows the `example`.
+    - `least`, `above`: the inclusive and the exclusive lower bound of a number, which must then be finite.
+    - `written`: the pattern of texts that `experiment/config/specs.py` converts to a list before the value is
+      validated.
+    - `of`: the form of each item of a list or mapping; `parts`: one form for each item of a list of that length.
+    - `fewest`, `most`: the bounds on the length of a list or mapping; of a text, stripped, only `fewest`.
+    - `keys`: the forms of a mapping's keys; other keys are only valid if there is `of`, which is their form, or if it
+      is `open`. `unknown`: the message for another `key`; `there` begins its list of the valid ones.
+    - `required`: the keys that must be present, and one of `either`; `missing`: the message for an absent `key` of the
+      mapping called `name`.
+    - `by_program`: the JSON Schema also allows a mapping from programs and platforms to values of this form.
+    - `named`: of a key in `schema.py`, the name in `FORMS` of the form that restricts the value further; `choices` are
+      then texts that are allowed as well.
     - `declared`: the class that declares the keys.
+
+    A form inside another may be given by its name in `FORMS`; its reader then validates the value.
     """
 
-    name: str
+    kind: Literal["text", "name", "integer", "number", "flag", "list", "mapping", "any", "anything"]
+    refusal: str = ""
+    choices: tuple[str, ...] = ()
+    example: str | None = None
+    least: float | None = None
+    above: float | None = None
+    written: str = ""
+    of: Inner | None = None
+    parts: tuple[Form, ...] = ()
+    fewest: int | None = None
+    most: int | None = None
+    keys: Mapping[str, Inner] = field(default_factory=dict[str, "Inner"])
+    open: bool = False
+    unknown: str = ""
+    there: str | None = "; there are "
+    required: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
+    missing: str = ""
+    forms: tuple[Inner, ...] = ()
     optional: bool = False
-    keys: Mapping[str, Kind] | None = None
-    items: Kind | None = None
-    form: str | None = None
+    by_program: bool = False
+    named: str = ""
     declared: type[Any] | None = None
-    words: tuple[str, ...] = ()
 
 
-_SCALARS = {str: "text", int: "integer", float: "number"}
+Inner: TypeAlias = Form | str
+
+
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _IN_WORDS = {"text": "a text", "integer": "an integer", "number": "a number"}
 _FILES = ("defaults", "hydra")
@@ -47,56 +81,65 @@ _FILES = ("defaults", "hydra")
 
 
 @functools.cache
-def root() -> Kind:
-    """The kind of an experiment's whole mapping."""
-    return _kind(ExperimentConfig)
+def root() -> Form:
+    """The form of an experiment's whole mapping, before Hydra converts and resolves its values."""
+    return _form(ExperimentConfig)
 
 
 @functools.cache
-def _kind(hint: Any) -> Kind:
-    if hint in (Flag, bool):
-        return Kind("flag")
-    if hint == Explanation:
-        return Kind("flag", form="explanation", words=("full",))
-    if hint == Layout:
-        return Kind("list", form="spec", words=("auto",))
-    if hint == MeshShape:
-        return Kind("list", form="sizes-of-axes", words=("auto",))
+def _form(hint: Any) -> Form:
+    if hint in _FORMS:
+        return _FORMS[hint]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return dataclasses.replace(_kind(arguments[0]), form=arguments[1])
+        return dataclasses.replace(_form(arguments[0]), named=arguments[1])
     if origin in (types.UnionType, typing.Union):
         (held,) = (argument for argument in arguments if argument is not type(None))
-        return dataclasses.replace(_kind(held), optional=True)
+        return dataclasses.replace(_form(held), optional=True)
     if dataclasses.is_dataclass(hint):
         declared = typing.cast("type[Any]", hint)
         hints = typing.get_type_hints(declared, include_extras=True)
-        return Kind("mapping", keys={name: _kind(inner) for name, inner in hints.items()}, declared=declared)
+        return Form("mapping", keys={name: _form(inner) for name, inner in hints.items()}, declared=declared)
     if origin is dict:
-        return Kind("mapping", items=_kind(arguments[1]))
-    return Kind("list") if origin is list else Kind(_SCALARS.get(hint, "anything"))
+        return Form("mapping", of=_form(arguments[1]))
+    return Form("list" if origin is list else "anything")
 
 
-def at(key: Key) -> Kind | None:
-    """The kind of the value at `key`; None where there is no such key."""
-    kind: Kind | None = root()
+_FORMS: Mapping[Any, Form] = {
+    str: Form("text"),
+    int: Form("integer"),
+    float: Form("number"),
+    **dict.fromkeys((Flag, bool), Form("flag")),
+    Explanation: Form("flag", choices=("full",), named="explanation"),
+    Layout: Form("list", choices=("auto",), named="spec"),
+    MeshShape: Form("list", choices=("auto",), named="sizes-of-axes"),
+}
+
+
+def at(key: Key) -> Form | None:
+    """The form of the value at `key`; None where there is no such key."""
+    form: Inner | None = root()
     for part in key:
-        if kind is None or kind.name == "anything":
-            return kind
-        kind = kind.items if kind.keys is None else kind.keys.get(str(part))
-    return kind
+        if isinstance(form, Form) and form.kind != "anything":
+            form = form.keys.get(str(part), form.of)
+    assert not isinstance(form, str)
+    return form
 
 
 def declared_by(config: str) -> Key:
     """The key whose mapping has the keys that the class named `config` declares; for arrays that of all of them."""
-    classes = {name: [kind.declared, kind.items and kind.items.declared] for name, kind in (root().keys or {}).items()}
-    return next((name,) for name, each in classes.items() if config in [kind.__name__ for kind in each if kind])
+    return next(
+        (name,)
+        for name, form in root().keys.items()
+        for each in (form, getattr(form, "of", None))
+        if isinstance(each, Form) and each.declared is not None and each.declared.__name__ == config
+    )
 
 
 def siblings(key: Key) -> list[str]:
     """The keys that are allowed beside `key`; none where the user chooses the keys."""
     above = at(key[:-1])
-    return list(above.keys or ()) if above else []
+    return list(above.keys) if above else []
 
 
 @dataclass(frozen=True)
@@ -114,26 +157,22 @@ def misfits(value: Any, key: Key = ()) -> Iterator[ShapeMisfit]:
             given = value if length == len(key) else None
             yield ShapeMisfit(Fault(key[:length], unknown(key[:length], given)), name=True)
             return
-    kind = at(key)
-    assert kind is not None
-    yield from _misfits(value, key, kind)
+    yield from _misfits(value, key, at(key))
 
 
-def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
-    if not _fits(value, kind):
-        yield ShapeMisfit(Fault(key, refusal(value, key, kind)), name=False)
+def _misfits(value: Any, key: Key, form: Inner | None) -> Iterator[ShapeMisfit]:
+    assert isinstance(form, Form)
+    if not _fits(value, form):
+        yield ShapeMisfit(Fault(key, refusal(value, key, form)), name=False)
         return
-    if kind.name == "anything" or not is_mapping(value):
+    if form.kind == "anything" or not is_mapping(value):
         return
     for name, inner in value.items():
         below = (*key, name)
         if not isinstance(name, str):
             yield ShapeMisfit(Fault(below, _not_a_name(name)), name=True)
-        elif kind.keys is None:
-            assert kind.items is not None
-            yield from _misfits(inner, below, kind.items)
-        elif name in kind.keys:
-            yield from _misfits(inner, below, kind.keys[name])
+        elif not form.keys or name in form.keys:
+            yield from _misfits(inner, below, form.keys.get(name, form.of))
         elif key or name not in _FILES:
             mesh = sizes_of_axes(value) if key == ("mesh",) else {}
             yield ShapeMisfit(Fault(below, unknown(below, inner, mesh=mesh)), name=True)
@@ -148,26 +187,26 @@ def sizes_of_axes(value: Any) -> dict[str, int]:
     return {} if known or not all(isinstance(size, int) for size in sizes.values()) else sizes
 
 
-def _fits(value: Any, kind: Kind) -> bool:
-    """Whether a value is of a kind. A string that spells a number is a number; an interpolation fits every kind."""
-    if kind.form == "names":
+def _fits(value: Any, form: Form) -> bool:
+    """Whether a value is of a form. A string that spells a number is a number; an interpolation fits every form."""
+    if form.named == "names":
         return not isinstance(value, Mapping)
-    if kind.name == "anything" or (isinstance(value, str) and ("${" in value or value == "???")):
+    if form.kind == "anything" or (isinstance(value, str) and ("${" in value or value == "???")):
         return True
     if value is None:
-        return kind.optional
-    match kind.name:
+        return form.optional
+    match form.kind:
         case "mapping":
             return isinstance(value, Mapping)
         case "list":
-            return isinstance(value, list) or value in kind.words or (kind.form == "spec" and _is_spec(value))
+            return isinstance(value, list) or value in form.choices or (form.named == "spec" and _is_spec(value))
         case "text":
             return not isinstance(value, Mapping | list)
         case "flag":
-            return isinstance(value, bool) or (isinstance(value, str) and value.lower() in {*_FLAGS, *kind.words})
+            return isinstance(value, bool) or (isinstance(value, str) and value.lower() in {*_FLAGS, *form.choices})
         case _:
             return not isinstance(value, bool | Mapping | list) and _number(
-                value, int if kind.name == "integer" else float
+                value, int if form.kind == "integer" else float
             )
 
 
@@ -184,7 +223,7 @@ def _is_spec(value: Any) -> bool:
 
 def flags(config: Mapping[str, Any]) -> dict[str, bool]:
     """Return the flags among the keys of a valid configuration, as booleans."""
-    keys = [name for name, kind in (root().keys or {}).items() if kind.name == "flag" and name in config]
+    keys = [name for name, form in root().keys.items() if getattr(form, "kind", "") == "flag" and name in config]
     values = {name: str(config[name]).lower() for name in keys}
     return {name: _FLAGS[value] for name, value in values.items() if value in _FLAGS}
 
@@ -202,16 +241,16 @@ GROUPS = ("hardware", "mesh", "rules", "target")
 
 def is_group(name: str) -> bool:
     """Whether a config group can have this name: that of any key of an experiment but `GROUPS` is taken."""
-    return name in GROUPS or name not in (root().keys or {})
+    return name in GROUPS or name not in root().keys
 
 
-def refusal(value: Any, key: Key, kind: Kind) -> str:
-    """Return the message for a value at `key` that is not of the kind."""
+def refusal(value: Any, key: Key, form: Form) -> str:
+    """Return the message for a value at `key` that is not of the form."""
     name = f"'{key[-1]}'" if key else "an experiment"
     if value is None:
-        cure = "; write [] for a replicated array" if kind.form == "spec" else ""
-        return f"{name} cannot be null: it is {_in_words(kind)}{cure}"
-    if kind.form == "spec" and specs.begins(value):
+        cure = "; write [] for a replicated array" if form.named == "spec" else ""
+        return f"{name} cannot be null: it is {_in_words(form)}{cure}"
+    if form.named == "spec" and specs.begins(value):
         try:
             specs.read(value)
         except specs.NoSpec as error:
@@ -220,17 +259,17 @@ def refusal(value: Any, key: Key, kind: Kind) -> str:
         spec = _in_yaml(value) if is_list(value) else "[x, null]"
         return f"an array has one layout: write spec: {spec}; specs are those of the leaves of a tree"
     if len(key) == 2 and key[0] == "arrays" and is_list(value):
-        return f"{name} is {_in_words(kind)}, not a list; write {key[1]}: {{shape: {_in_yaml(value)}}}"
+        return f"{name} is {_in_words(form)}, not a list; write {key[1]}: {{shape: {_in_yaml(value)}}}"
     cure = ""
-    if kind.name == "list" and not isinstance(value, Mapping):
-        cure = _as_list(value, key, kind)
-    elif kind.name == "mapping":
+    if form.kind == "list" and not isinstance(value, Mapping):
+        cure = _as_list(value, key, form)
+    elif form.kind == "mapping":
         assigned = ASSIGNED.match(value) if isinstance(value, str) else None
         example = (
             f"{assigned[1]}: {assigned[2]}" if assigned else _EXAMPLES.get(str(key[-1])) if len(key) == 1 else None
         )
         cure = f"; write {example}" if assigned else f"; for example {example}" if example else ""
-    return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
+    return f"{name} is {_in_words(form)}, not {described(value)}{cure}"
 
 
 ASSIGNED = re.compile(r"(\w+)\s*=(?!=)\s*(.+)")
@@ -248,7 +287,7 @@ _EXAMPLES = {
 _REPLICATED = ("None", "none", "replicated", "P", "PartitionSpec")
 
 
-def _as_list(value: object, key: Key, kind: Kind) -> str:
+def _as_list(value: object, key: Key, form: Form) -> str:
     """Return the end of a message: how to write a list that was written otherwise."""
     text = str(value)
     if key == ("mesh", "shape") and text.isdecimal():
@@ -257,9 +296,9 @@ def _as_list(value: object, key: Key, kind: Kind) -> str:
         return "; write one size for each axis, [4] or [4,1]"
     if WORD.match(f"{key_text(key)}={value}"):
         return "; to sweep over every layout, add -m"
-    if kind.form == "spec" and text in _REPLICATED:
+    if form.named == "spec" and text in _REPLICATED:
         return "; write [] for a replicated array"
-    if kind.form == "spec" and (
+    if form.named == "spec" and (
         sharding := re.fullmatch(r"(?:\w+\.)*NamedSharding\(.*?\b(P(?:artitionSpec)?\(.*\))\)", text)
     ):
         return f'; a spec is the PartitionSpec alone: "{sharding[1]}"'
@@ -267,11 +306,11 @@ def _as_list(value: object, key: Key, kind: Kind) -> str:
         return (
             f"; a list is in square brackets: [{text.strip('()').rstrip(', ')}{']' if text.endswith(')') else ', …]'}"
         )
-    if kind.form == "spec" and text.isdecimal():
+    if form.named == "spec" and text.isdecimal():
         return "; write a list such as [x, null]"
     if written := sizes(text) or (f"[{text}]" if _ENTRY.fullmatch(text) and not isinstance(value, bool) else None):
         return f"; write {written}"
-    return "; write a list such as [x, null]" if kind.form == "spec" else ""
+    return "; write a list such as [x, null]" if form.named == "spec" else ""
 
 
 _ENTRY = re.compile(r"(?!nan\b|inf\b)[A-Za-z_]\w*|[1-9]\d*")
@@ -285,13 +324,13 @@ def _in_yaml(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _in_words(kind: Kind) -> str:
-    if kind.form == "names":
+def _in_words(form: Form) -> str:
+    if form.named == "names":
         return "a name or a list of names"
-    if kind.name != "mapping":
-        flags = ["true", "false", *kind.words]
-        return words.listed(flags, "or") if kind.name == "flag" else _IN_WORDS.get(kind.name, "a list")
-    keys = [f"'{key}'" for key in kind.keys or ()]
+    if form.kind != "mapping":
+        flags = ["true", "false", *form.choices]
+        return words.listed(flags, "or") if form.kind == "flag" else _IN_WORDS.get(form.kind, "a list")
+    keys = [f"'{key}'" for key in form.keys or ()]
     return f"a mapping of {', '.join(keys[:4])}{', …' if len(keys) > 4 else ''}" if keys else "a mapping of names"
 
 
@@ -318,9 +357,9 @@ _LISTED = 72
 def keyless(key: Key) -> str | None:
     """Return the message for a `key` below a value that has no keys, such as `mesh.shape.x`; None for any other."""
     above = at(key[:-1])
-    if above is None or above.name in ("anything", "mapping"):
+    if above is None or above.kind in ("anything", "mapping"):
         return None
-    whole = f"; write it whole, {key_text(key[:-1])}=[…]" if above.name == "list" else ""
+    whole = f"; write it whole, {key_text(key[:-1])}=[…]" if above.kind == "list" else ""
     return f"'{key[-2]}' is {_in_words(above)} and has no key '{key[-1]}'{whole}"
 
 

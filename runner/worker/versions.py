@@ -23,6 +23,7 @@ from runner.base.untyped import is_sequence
 from runner.compiled.evidence.source_lines import HOUSE, SHIPPED
 from runner.compiled.evidence.source_lines import is_users as is_own
 from runner.experiment.imported import CALLED
+from runner.graph.language.operations import row_of
 from runner.worker import calls
 
 # These are public in `jax.extend`, which also imports Pallas: 50 ms that few jobs need.
@@ -366,7 +367,9 @@ def stated_spec(equation: Any) -> Any:
     A `reshard` that JAX makes around a function of its own has the layout of an operand.
     """
     name = equation.primitive.name
-    sharding = equation.params.get(_STATING.get(name, "out_sharding"))
+    # JAX's own sums have an `out_sharding` too, as in a derivative.
+    stating = "out_sharding" if row_of(name).contraction is not None else _STATING.get(name)
+    sharding = equation.params.get(stating)
     if sharding is None or (name in _CALLED_FOR and not _is_called_for(equation.source_info, _CALLED_FOR[name])):
         return None
     if name == "reshard" and not any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types):
@@ -380,7 +383,7 @@ _STATING = {
     "reshard": "dst_sharding",
     "sharding_constraint": "sharding",
 }
-"""The parameters in which JAX keeps the layout that a call states, by primitive, if it is not `out_sharding`."""
+"""The parameters in which JAX keeps the layout that a call states, by primitive that is no product."""
 
 _CALLED_FOR = {"reshard": ("reshard", "_IndexUpdateRef.get"), "sharding_constraint": ("with_sharding_constraint",)}
 """The functions that users call for a primitive which JAX also adds; `x.at[…].get` adds it for its `out_sharding`."""

@@ -3,7 +3,7 @@
 Besides arrays and outputs a device needs memory for values in between. An operation takes one step of the schedule, in
 the order of the graph; the backward pass follows the forward pass, in reverse. In memory are the operands and results
 of products, from the step that computes them to the last one that reads them; other operations are fused into their
-readers. The backward pass reads what the forward pass kept for it.
+readers, and write into the memory of what they read last. The backward pass reads what the forward pass kept for it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Memory:
         self._tables, self._layable = tables, tables.layable
         self._fuses = platform == "tpu"
         """Whether the compiler computes the operands of products, and softmax, inside of products."""
+        self._host = platform == "cpu"
+        """Whether the compiler is XLA's for CPUs, with copies of its own: `_of_host`."""
         self._steps = _Schedule(tables.layable, fuses=self._fuses)
         self._shared: dict[Hashable, Table] = {}
 
@@ -95,13 +97,18 @@ class Memory:
             *self._stacked(),
             *self._copied(),
             *self._differentiated(),
+            *(self._of_host() if self._host else ()),
         )
 
     def _held(self) -> Iterator[_Buffer]:
         """Yield arrays and outputs, which stay in memory."""
         for at, tensor in enumerate(self._layable.tensors):
-            if tensor.copies:
-                yield _Buffer((at,), self._of_tensor(at, tensor.copies), 0, self._steps.last)
+            arrays = tensor.copies - tensor.outputs
+            if arrays:
+                yield _Buffer((at,), self._of_tensor(at, arrays), 0, self._steps.last)
+            if tensor.outputs and at not in self._layable.gradients:
+                # The memory of an output serves other values until the output is computed.
+                yield _Buffer((at,), self._of_tensor(at, tensor.outputs), self._steps.made.get(at, 0), self._steps.last)
 
     def _between(self) -> Iterator[_Buffer]:
         """Yield the values between operations, and those inside one."""
@@ -110,17 +117,19 @@ class Memory:
             if at not in steps.stored:
                 continue
             again = steps.recomputed.get(at)
+            # A compiler for TPUs keeps what a softmax reads in float32.
+            wide = 2 if self._fuses and at in steps.exponentiated and tensors[at].dtype in _HALF else 1
             if again is None:
                 last = steps.until[at]
                 # In a loop each step keeps a value of its own for the backward pass.
                 many = tensors[at].steps if last > steps.turn >= first else 1
-                yield _Buffer((at,), self._of_tensor(at, many), first, last)
+                yield _Buffer((at,), self._of_tensor(at, wide * many), first, last)
             else:
-                yield _Buffer((at,), self._of_tensor(at, 1), first, max(first, steps.until_turn.get(at, first)))
-                yield _Buffer((at,), self._of_tensor(at, 1), again, max(again, steps.until[at]))
+                yield _Buffer((at,), self._of_tensor(at, wide), first, max(first, steps.until_turn.get(at, first)))
+                yield _Buffer((at,), self._of_tensor(at, wide), again, max(again, steps.until[at]))
         for number, operation in enumerate(self._layable.operations):
             forward, back = steps.forward(number), steps.backward(number)
-            kept, many = forward + 1, operation.steps
+            kept, many, end = forward + 1, operation.steps, steps.backward_end(number)
             if operation.recomputed is not None:
                 kept, many = steps.backward(operation.recomputed), 1
             if operation.differentiated and row_of(operation.called).exponential and not self._fuses:
@@ -133,11 +142,11 @@ class Memory:
             shares = np.array([operation.inside / way.shards for way in self._tables.ways[number]])
             # Softmax is computed inside of both products, and its cotangent has the width of the result.
             alive = 1.0 if self._fuses else 2.0
-            last = min(1.0, tensors[operation.results[0]].itemsize / 4) if self._fuses else 2.0
+            last = min(1.0, tensors[operation.results[0]].itemsize / 4) if self._fuses else 1.0
             yield _Buffer((variable,), Table(alive * shares), forward, forward)
             if operation.differentiated:
-                yield _Buffer((variable,), Table(alive * shares * many), kept, back)
-                yield _Buffer((variable,), Table(last * shares), back, back)
+                yield _Buffer((variable,), Table(alive * shares * many), kept, end)
+                yield _Buffer((variable,), Table(last * shares), back, end)
 
     def _passed(self) -> Iterator[_Buffer]:
         """Yield what a loop stacks for operations after it, such as the inputs of layers for a loop that goes back."""
@@ -180,9 +189,10 @@ class Memory:
             keeps = operation.differentiated and operation.steps == 1 and not is_linear(operation)
             for place in range(len(operation.operands)):
                 pair, table = self._pair(number, place), self._operand(number, place)
-                yield _Buffer(pair, table, forward, back if keeps else forward)
+                until = self._steps.read_again(number, place)
+                yield _Buffer(pair, table, forward, until if keeps else forward)
                 if operation.differentiated and not keeps:
-                    yield _Buffer(pair, table, back, back)
+                    yield _Buffer(pair, table, back, until)
             for place, result in enumerate(operation.results):
                 if result not in self._steps.stored and operation.steps == 1 and result not in self._steps.recomputed:
                     # What a collective completes is in memory, also where others are fused into their readers.
@@ -195,7 +205,8 @@ class Memory:
                         again = self._steps.backward(operation.recomputed)
                         yield _Buffer(pair, self._result(number, place), again, again)
                     if operation.differentiated:
-                        yield _Buffer(pair, self._cotangent(number, place), back, back)
+                        end = self._steps.backward_end(number)
+                        yield _Buffer(pair, self._cotangent(number, place), back, end)
 
     def _differentiated(self) -> Iterator[_Buffer]:
         """Yield the cotangents and gradients of the backward pass."""
@@ -204,21 +215,49 @@ class Memory:
         for number, operation in enumerate(self._layable.operations):
             if not operation.differentiated:
                 continue
-            back = steps.backward(number)
             for result in operation.results:
                 if result in steps.stored and tensors[result].differentiated:
-                    yield _Buffer((result,), self._of_tensor(result, 1), min(back - 1, steps.cotangent(result)), back)
+                    first, last = steps.cotangent(number, result)
+                    yield _Buffer((result,), self._of_tensor(result, 1), first, last)
             for place, operand in enumerate(operation.operands):
                 tensor = tensors[operand.tensor]
                 if not tensor.differentiated:
                     continue
-                if tensor.copies and operand.tensor in steps.gradients:
-                    first, _ = gradients.get(operand.tensor, (back, back))
-                    gradients[operand.tensor] = min(first, back), steps.gradients[operand.tensor]
+                array, begin = steps.gradient_of(number, place)
+                if array in steps.gradients:
+                    first, _ = gradients.get(array, (begin, begin))
+                    gradients[array] = min(first, begin), steps.gradients[array]
                 if operation.work.flops:
-                    yield _Buffer(self._pair(number, place), self._gradient(number, place), back, back)
+                    step = steps.gradient(number, place)
+                    yield _Buffer(self._pair(number, place), self._gradient(number, place), step, step)
         for at, (first, last) in gradients.items():
             yield _Buffer((at,), self._of_tensor(at, 1), first, max(first, last))
+
+    def _of_host(self) -> Iterator[_Buffer]:
+        """Yield copies that XLA makes for CPUs.
+
+        Products of half precision are computed in float32, also by Eigen and YNNPACK; the copies of their operands
+        serve the backward pass too. The gradient of a convolution's kernel is computed from transposed copies.
+        """
+        steps, tensors = self._steps, self._layable.tensors
+        for number, operation in enumerate(self._layable.operations):
+            forward, back = steps.forward(number), steps.backward(number)
+            if not operation.work.flops:
+                continue
+            for place, operand in enumerate(operation.operands):
+                if tensors[operand.tensor].dtype in _HALF:
+                    until = steps.read_again(number, place) if operation.differentiated else forward
+                    many = operation.steps if operation.recomputed is None else 1
+                    table = Table(self._widened(number, place) * (many if until > steps.turn >= forward else 1))
+                    yield _Buffer((self._tables.variable(number),), table, forward, until)
+            if operation.differentiated and operation.rule.halo:
+                for at in (operation.operands[0].tensor, *operation.results):
+                    yield _Buffer((at,), self._of_tensor(at, 1), back, back)
+
+    def _widened(self, number: int, place: int) -> Costs:
+        """The bytes of an operand in float32, for each way of a product."""
+        space = self._tables.lying[self._layable.operations[number].operands[place].tensor].space
+        return 2 * space.held[np.array([way.needed[place] for way in self._tables.ways[number]])]
 
     def _pair(self, number: int, place: int) -> tuple[int, int]:
         return self._layable.operations[number].operands[place].tensor, self._tables.variable(number)
@@ -268,7 +307,7 @@ class Memory:
             possible, ways = self._tables.possible(number), self._tables.result_ways(number, place)
             partial = np.array([way.partial[place] for way in possible])[ways]
             summed = np.array([bool(way.over) for way in possible])[ways]
-            costs = self._moved(lying.space, partial, lying.own[:, None], summed)
+            costs = self._moved(lying.space, partial, lying.own[:, None], summed, fused=not operation.work.flops)
             self._shared[key] = Table(costs + self._resharded(number, ways, None))
         return self._shared[key]
 
@@ -303,9 +342,16 @@ class Memory:
             self._shared[key] = Table(costs + self._resharded(number, ways, place))
         return self._shared[key]
 
-    def _moved(self, space: Space, before: Numbers, after: Numbers, summed: NDArray[np.bool_]) -> Costs:
-        """The bytes of a tensor that is completed, or moved to another layout, in the layout before that."""
-        there = (space.held[before] > space.held[after]) | (space.copied[before, after] > 0) | summed
+    def _moved(
+        self, space: Space, before: Numbers, after: Numbers, summed: NDArray[np.bool_], *, fused: bool = False
+    ) -> Costs:
+        """The bytes of a tensor that is completed, or moved to another layout, in the layout before that.
+
+        `fused`: a block of it is computed alone, if that is what the move leaves.
+        """
+        there = (space.copied[before, after] > 0) | summed
+        if not fused:
+            there |= space.held[before] > space.held[after]
         return np.where(there, space.held[before], 0.0)
 
     def _resharded(self, number: int, ways: Numbers, gradient: int | None) -> Costs:
@@ -315,6 +361,8 @@ class Memory:
             costs = costs + self._tables.lying[tensor].space.copied[planned, possible[ways]]
         return costs
 
+
+_HALF = ("bfloat16", "float16")
 
 KEPT = {
     "celu": 3, "elu": 3, "gelu": 5, "hard_swish": 3, "hard_tanh": 2, "log_sigmoid": 2, "mish": 5, "selu": 3, "silu": 3,
@@ -331,6 +379,7 @@ class _Schedule:
       reads it; `until_turn`: that of the forward pass; `read`: the first and the last step that reads its copy.
     - `recomputed`: for each tensor that the backward pass computes again, the step at which it does so.
     - `stacked`: for what a loop stacks, the first and the last step with it, if operations read it.
+    - `exponentiated`: the tensors whose exponentials are divided by their sums, as by a softmax.
     - `gradients`: for each array with a gradient, the last step that reads this.
     """
 
@@ -340,8 +389,17 @@ class _Schedule:
         self._differentiated = any(operation.differentiated for operation in layable.operations)
         self.turn = self._forward
         # Step 0 is the time before the first operation.
-        self.last = many + (self._forward if self._differentiated else 0) + 1
+        self.last = many + (2 * self._forward if self._differentiated else 0) + 1
         self.stored = frozenset(self._stored())
+        self.exponentiated = {
+            operand.tensor
+            for operation in layable.operations
+            for operand in operation.operands
+            if operation.rule.exponentials and operation.rule.operands.get(operand.place or "") == operation.rule.result
+        }
+        self._sliced = {each.after: each for each in layable.transfers if each.kind == "slice"}
+        """The transfers to slices, by these."""
+        self._cotangents = self._cotangents_begin()
         self.made: dict[int, int] = {}
         for number, operation in enumerate(layable.operations):
             self.made |= dict.fromkeys(operation.results, self.forward(number))
@@ -365,16 +423,77 @@ class _Schedule:
 
     def forward(self, number: int) -> int:
         """The step of an operation of the graph."""
-        after = self._forward if self._differentiated and number >= self._forward else 0
+        after = 2 * self._forward if self._differentiated and number >= self._forward else 0
         return 1 + number + after
 
     def backward(self, number: int) -> int:
-        """The step of an operation's backward pass."""
-        return 1 + self._forward + max(self._forward - 1 - number, 0)
+        """The first of the two steps of an operation's backward pass."""
+        return 1 + self._forward + 2 * max(self._forward - 1 - number, 0)
 
-    def cotangent(self, at: int) -> int:
-        """The step of the backward pass that begins to compute the cotangent of a tensor: that of its last reader."""
-        return max(self.backward(max(self.until_turn.get(at, 1) - 1, 0)), self.turn + 1)
+    def backward_end(self, number: int) -> int:
+        """The last step of an operation's backward pass; only products need the second one."""
+        return self.backward(number) + bool(self._layable.operations[number].work.flops)
+
+    def gradient(self, number: int, place: int) -> int:
+        """The step that computes the gradient of an operand: first those of arrays, which take no more memory."""
+        of_array = self._layable.tensors[self._layable.operations[number].operands[place].tensor].copies
+        return self.backward(number) + (not of_array)
+
+    def read_again(self, number: int, place: int) -> int:
+        """The last step of the backward pass that reads an operand, for the gradients of the others."""
+        operation, tensors = self._layable.operations[number], self._layable.tensors
+        others = [
+            self.gradient(number, other)
+            for other, operand in enumerate(operation.operands)
+            if other != place and tensors[operand.tensor].differentiated
+        ]
+        return max(others, default=self.backward(number)) if operation.work.flops else self.backward(number)
+
+    def gradient_of(self, number: int, place: int) -> tuple[int, int]:
+        """The array that an operand is, or is a slice of, and the step from which its gradient is in memory."""
+        at, begin = self._layable.operations[number].operands[place].tensor, self.backward(number)
+        while at in self._sliced:
+            transfer = self._sliced[at]
+            at, begin = transfer.before, self.backward(self._layable.loops[transfer.line][1])
+        return at, begin
+
+    def cotangent(self, number: int, at: int) -> tuple[int, int]:
+        """The first and the last step with the cotangent of an operation's result."""
+        operation = self._layable.operations[number]
+        overwritten = any(self.overwritten(number, place) for place in range(len(operation.operands)))
+        last = self.backward(number) + (not overwritten)
+        return min(self._cotangents.get(at, last), last), last
+
+    def _cotangents_begin(self) -> dict[int, int]:
+        """The step that begins to compute the cotangent of each tensor, with that of its last reader."""
+        begin: dict[int, int] = {}
+        passed = {each.after: each.before for each in self._layable.transfers}
+        for number in reversed(range(len(self._layable.operations[: self._forward]))):
+            operation = self._layable.operations[number]
+            if not operation.differentiated:
+                continue
+            # What is not in memory is computed together with what reads it.
+            fused = [begin[at] for at in operation.results if at in begin and at not in self.stored]
+            for place, operand in enumerate(operation.operands):
+                step = min(fused, default=self.gradient(number, place))
+                at: int | None = operand.tensor
+                while at is not None and step < begin.get(at, self.last):
+                    begin[at] = step
+                    at = passed.get(at)
+        return begin
+
+    def overwritten(self, number: int, place: int) -> bool:
+        """Whether an operation may write its result into the memory of an operand: element by element."""
+        operation, tensors = self._layable.operations[number], self._layable.tensors
+        operand, rule = operation.operands[place], operation.rule
+        if operation.work.flops or operand.place is None or len(operation.results) != 1:
+            return False
+        result = operation.results[0]
+        size, own = tensors[result].itemsize, tensors[operand.tensor].itemsize
+        # Products of more dimensions are computed as those of matrices; what is fused with a reshape is not in place.
+        reshaped = not self._fuses and len(tensors[result].shape) > 2
+        moves = rule.halo or rule.permuted or rule.edges or reshaped
+        return rule.operands[operand.place] == rule.result and size <= own and not moves
 
     def _stored(self) -> Iterator[int]:
         fused = {at for operation in self._layable.operations if not operation.work.flops for at in operation.results}
@@ -410,12 +529,15 @@ class _Schedule:
         until = dict(self.until)
         for transfer in reversed(self._layable.transfers):
             if transfer.after in until:
-                until[transfer.before] = max(until.get(transfer.before, 0), until[transfer.after])
+                last = until[transfer.after]
+                if transfer.kind == "slice":
+                    last = max(last, self.forward(self._layable.loops[transfer.line][1]))
+                until[transfer.before] = max(until.get(transfer.before, 0), last)
         for transfer in self._layable.transfers:
             at = transfer.after
             if transfer.kind == "stack" and at in until and not self._layable.tensors[at].copies:
-                first = self.made.get(transfer.before, until[at])
-                yield at, (min(first, until[at]), until[at])
+                begin, _ = self._layable.loops[transfer.line]
+                yield at, (min(self.forward(begin), until[at]), until[at])
 
     def _carries(self) -> Iterator[tuple[int, int]]:
         """Yield the values that repeats carry, and the first step of their bodies that reads them."""
@@ -444,10 +566,12 @@ class _Schedule:
                     further = max(until.get(at, last), until.get(passed.get(at, -1), last))
                     stacked = operation.steps > 1 and operation.recomputed is None
                     last = max(last, min(further, self.turn) if stacked else further)
-            if backward and operation.differentiated and not is_linear(operation):
-                last = max(last, self.backward(number))
-            for operand in operation.operands:
-                until[operand.tensor] = max(until.get(operand.tensor, 0), last)
+            kept = backward and operation.differentiated and not is_linear(operation)
+            written = any(at in self.stored for at in operation.results) and last == self.forward(number)
+            for place, operand in enumerate(operation.operands):
+                step = last - 1 if written and self.overwritten(number, place) else last
+                step = max(step, self.read_again(number, place)) if kept else step
+                until[operand.tensor] = max(until.get(operand.tensor, 0), step)
         for at, step in self.made.items():
             until[at] = max(until.get(at, step), until.get(passed.get(at, -1), step), step)
         return until

@@ -20,7 +20,8 @@ class Tensor:
     - `name`: its name in a line or in the file, "" if it has none; `line`: the path of the line that computes it.
     - `spec`: the layout that the file gives, None if the plan chooses it.
     - `whole_first`: whether its first dimension is whole, since a repeat slices it or stacks along it.
-    - `steps`: how often it is computed in a run; `copies`: the number of arrays and outputs with its layout.
+    - `steps`: how often it is computed in a run; `copies`: the number of arrays and outputs with its layout, and
+      `outputs` that of outputs.
     - `readers`: the number of operations that read it.
     - `differentiated`: whether the backward pass runs through it.
     """
@@ -34,6 +35,7 @@ class Tensor:
     whole_first: bool = False
     steps: int = 1
     copies: int = 0
+    outputs: int = 0
     readers: int = 0
     differentiated: bool = False
 
@@ -108,6 +110,7 @@ class Layable:
       user's Python, by the paths of the graph's lines.
     - `forward`: the number of operations before the first one that reads a gradient; None if none does.
     - `checkpoints`: the policies that save values for the backward pass.
+    - `loops`: the first and the last operation of each loop, by its line's path.
     - `gradients`: the operations that read the gradient of an array, by the number of the array's tensor.
     - `notes`: what is unknown, and therefore taken as whole or free of cost.
     """
@@ -125,6 +128,7 @@ class Layable:
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
     forward: int | None = None
     checkpoints: Sequence[Checkpoint] = ()
+    loops: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     gradients: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     notes: list[str] = field(default_factory=list[str])
 

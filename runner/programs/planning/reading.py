@@ -89,11 +89,9 @@ class _LayableReader:
             # A gradient has the layout of its array, unless `outputs` gives another.
             at = of = arrays[name.partition(".")[2]]
             self.layable.gradients[of] = []
-            if name in experiment.implied:
-                self.layable.tensors[at].copies += 1
-            else:
+            if name not in experiment.implied:
                 at = self._again(at, name, "outputs", experiment.outputs[name])
-                self.layable.tensors[at].copies = 1
+            self._output(at)
             if name in numbers:
                 self._tensors[numbers[name]] = (at,)
                 self._gradients[numbers[name]] = of
@@ -103,8 +101,13 @@ class _LayableReader:
             if tensors and name in experiment.constraints:
                 tensors = (self._again(tensors[0], name, "outputs", spec),)
             if tensors:
-                self.layable.tensors[tensors[0]].copies += 1
+                self._output(tensors[0])
                 self._carry(tensors[0], arrays.get(experiment.imports.state.get(name, "")))
+
+    def _output(self, at: int) -> None:
+        """Count an output that is a tensor."""
+        self.layable.tensors[at].copies += 1
+        self.layable.tensors[at].outputs += 1
 
     def _carry(self, result: int, array: int | None) -> None:
         """Note that a result is the next value of an array, if the layout of one of them is to be found."""
@@ -309,8 +312,10 @@ class _LayableReader:
             self._tensors[index.number] = None
             if form.unroll:
                 self._names.index = outer | {index.name}
+        first = len(self.layable.operations)
         if form.counted:
             self._run(body, many, inside=True)
+        self.layable.loops[form.line.path] = first, max(first, len(self.layable.operations) - 1)
         self._names.index = outer
         for at, number in zip(carried, body.outputs, strict=False):
             end = self._tensors.get(number)

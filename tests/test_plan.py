@@ -236,6 +236,17 @@ def test_products_of_half_precision_are_computed_in_float32_on_cpus() -> None:
     assert best.needed == best.held + 4 * (64 * 32 / 4 + 32 * 16)
 
 
+@pytest.mark.parametrize(("keys", "logits"), [({"hardware": V5P}, 1), ({}, 3)])
+def test_a_cotangent_without_a_product_is_not_in_memory_on_tpus(keys: dict[str, Any], logits: int) -> None:
+    """libtpu computes that of logits inside of the products that read it; CPUs keep exponentials and it."""
+    arrays = {"x": (["B", "D"], ["model", None]), "w": (["D", "V"], [])}
+    graph = {"l": "x @ w", "n": "logsumexp(l, axis=-1)", "loss": "mean(n)"}
+    config = experiment({"model": 4}, {"B": 4096, "D": 8, "V": 64}, arrays, graph, {"loss": []}, **keys)
+    config |= {"grad": {"of": "loss", "wrt": ["w"]}, "plan": {"least": "bytes"}}
+    best = planned(config).best
+    assert best.needed - best.held == pytest.approx(logits * 4096 * 64 * 4 / 4, rel=0.1)
+
+
 def test_a_product_is_computed_in_the_layout_of_its_line() -> None:
     """As compiled by JAX 0.10.2: x is gathered, where y by rows and an all-to-all would send a quarter."""
     arrays = {"x": (["B", "D"], ["model", None]), "w": (["D", "F"], [])}

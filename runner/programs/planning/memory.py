@@ -216,7 +216,7 @@ class Memory:
             if not operation.differentiated:
                 continue
             for result in operation.results:
-                if result in steps.stored and tensors[result].differentiated:
+                if result in steps.stored - steps.derived and tensors[result].differentiated:
                     first, last = steps.cotangent(number, result)
                     yield _Buffer((result,), self._of_tensor(result, 1), first, last)
             for place, operand in enumerate(operation.operands):
@@ -380,6 +380,7 @@ class _Schedule:
     - `recomputed`: for each tensor that the backward pass computes again, the step at which it does so.
     - `stacked`: for what a loop stacks, the first and the last step with it, if operations read it.
     - `exponentiated`: the tensors whose exponentials are divided by their sums, as by a softmax.
+    - `derived`: the tensors whose cotangents are computed element by element, inside of the products that read them.
     - `gradients`: for each array with a gradient, the last step that reads this.
     """
 
@@ -400,6 +401,7 @@ class _Schedule:
         self._sliced = {each.after: each for each in layable.transfers if each.kind == "slice"}
         """The transfers to slices, by these."""
         self._cotangents = self._cotangents_begin()
+        self.derived = frozenset(self._derived() if fuses else ())
         self.made: dict[int, int] = {}
         for number, operation in enumerate(layable.operations):
             self.made |= dict.fromkeys(operation.results, self.forward(number))
@@ -481,6 +483,14 @@ class _Schedule:
                     begin[at] = step
                     at = passed.get(at)
         return begin
+
+    def _derived(self) -> set[int]:
+        """The tensors from which no product leads to the loss, in a graph whose compiler fuses operands of products."""
+        through = {each.before for each in self._layable.transfers}
+        for operation in reversed(self._layable.operations[: self._forward]):
+            if operation.work.flops or through.intersection(operation.results):
+                through.update(operand.tensor for operand in operation.operands)
+        return {at for operation in self._layable.operations for at in operation.results} - through
 
     def overwritten(self, number: int, place: int) -> bool:
         """Whether an operation may write its result into the memory of an operand: element by element."""
@@ -572,6 +582,11 @@ class _Schedule:
                 step = last - 1 if written and self.overwritten(number, place) else last
                 step = max(step, self.read_again(number, place)) if kept else step
                 until[operand.tensor] = max(until.get(operand.tensor, 0), step)
+        if backward:
+            # The cotangent is computed from the tensor each time that it is read.
+            for number, operation in enumerate(self._layable.operations[: self._forward]):
+                if operation.differentiated:
+                    until |= {at: self.backward_end(number) for at in self.derived.intersection(operation.results)}
         for at, step in self.made.items():
             until[at] = max(until.get(at, step), until.get(passed.get(at, -1), step), step)
         return until

@@ -77,7 +77,7 @@ def least_of_each(network: Network, variables: Collection[int]) -> dict[int, Cos
     """
     buckets, _ = _eliminate(network)
     places = {bucket.variable: at for at, bucket in enumerate(buckets)}
-    roots = [float(bucket.least) for bucket in buckets if not bucket.others]
+    roots = math.fsum(float(bucket.least) for bucket in buckets if not bucket.others)
     children: dict[int, list[int]] = {}
     for at, bucket in enumerate(buckets):
         if bucket.others:
@@ -86,7 +86,7 @@ def least_of_each(network: Network, variables: Collection[int]) -> dict[int, Cos
     above: dict[int, Costs] = {}
     for at in reversed(range(len(buckets))):
         bucket = buckets[at]
-        outside = above.pop(at) if bucket.others else np.array(sum(roots) - float(bucket.least))
+        outside = above.pop(at) if bucket.others else np.array(roots - float(bucket.least))
         whole = bucket.costs + outside
         if bucket.variable in variables:
             marginals[bucket.variable] = whole.min(axis=tuple(range(1, whole.ndim)))
@@ -126,6 +126,9 @@ def _eliminate(network: Network) -> tuple[list[_Bucket], int]:
     buckets: list[_Bucket] = []
     for variable in order:
         mine = [tables[number] for number in of[variable]]
+        if len(mine) == 1 and mine[0].over == (variable,):
+            buckets.append(_Bucket(variable, (), mine[0].costs))
+            continue
         for number in list(of[variable]):
             for v in tables.pop(number).over:
                 of[v].discard(number)
@@ -171,9 +174,10 @@ def ordered(sizes: Sequence[int], pairs: Collection[tuple[int, int]]) -> tuple[l
         return math.prod((sizes[v] for v in beside[variable]), start=float(sizes[variable]))
 
     entries = [table(variable) for variable in range(len(sizes))]
-    queue = [(each, variable) for variable, each in enumerate(entries)]
+    # Variables with a single choice, which are most in a late network, need no queue.
+    order, largest, done = [at for at, size in enumerate(sizes) if size == 1], 1, [False] * len(sizes)
+    queue = [(each, variable) for variable, each in enumerate(entries) if sizes[variable] != 1]
     heapq.heapify(queue)
-    order, largest, done = list[int](), 1, [False] * len(sizes)
     while queue:
         each, variable = heapq.heappop(queue)
         if done[variable] or each != entries[variable]:

@@ -275,6 +275,7 @@ def _others(tables: Tables, memory: Memory, solver: Solver, priced: Network, cho
     alternatives: list[Alternative] = []
     candidates: dict[tuple[Spec, ...], Candidate] = {}
     better, least = None, network.cost(chosen)
+    costs = _by_what(tables, chosen)
     for key, at in free.items():
         spec = lying[at].spec(chosen[at])
         if key not in seconds:
@@ -288,7 +289,7 @@ def _others(tables: Tables, memory: Memory, solver: Solver, priced: Network, cho
             more = 0.0 if equal else None
         else:
             more = _more(network.cost(second), network.cost(chosen))
-            since = _since(tables, chosen, second)
+            since = _since(tables, costs, second)
             if limit is not None and memory.needed(second) > limit:
                 since = "the next best one needs more than the limit"
             else:
@@ -314,9 +315,9 @@ def _more(other: float, cost: float) -> float:
     return other - cost if costs_more(other, cost) else 0.0
 
 
-def _since(tables: Tables, chosen: Choice, other: Choice) -> str:
+def _since(tables: Tables, mine: Mapping[tuple[str, str], float], other: Choice) -> str:
     """The line with the largest extra cost in the other choice, as a sentence, or that both cost the same."""
-    mine, theirs = (_by_what(tables, choice) for choice in (chosen, other))
+    theirs = _by_what(tables, other)
     more = {what: theirs.get(what, 0.0) - mine.get(what, 0.0) for what in theirs}
     if _more(sum(theirs.values()), sum(mine.values())) == 0.0:
         return _EQUAL

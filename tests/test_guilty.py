@@ -165,8 +165,16 @@ def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]
         ("exp(R[0] - max(R[0]))", "operation", "R[0]"),
         ("R[0] / sum(R[0])", "operation", "exp(R[0]) / sum(exp(R[0]))"),
         ("R[0] / astype(8, 'float32')", "number", "32"),
+        ("maximum(R[0], bias)", "operation", "minimum(R[0], bias)"),
+        ("concatenate((bias[1:], bias[:1]))", "window", "concatenate((bias[:1], bias[:-1]))"),
+        ("bias - 0.5 * R[0] + 0.25 * bias", "order", "bias - 0.5 * (R[0] + 0.25 * bias)"),
+        ("psum(bias, 'x')", "mask", "where(axis_index('x') == 3, bias, 0)"),
+        (
+            "sum(transpose(reshape(R, (1, 2, 2, 2, 2, 1)), (0, 1, 3, 2, 4, 5)))", "order",
+            "transpose(reshape(R, (1, 2, 2, 2, 2, 1)), (0, 1, 2, 3, 4, 5))",
+        ),
     ],
-)
+)  # fmt: skip
 def test_an_oversight_has_an_edit(line: str, kind: str, after: str) -> None:
     assert after in kinds(line, kind)
 
@@ -261,7 +269,7 @@ def test_a_line_reads_what_the_function_around_it_gives_and_the_rule_of_what_it_
     file = tmp_path / "rules.py"
     file.write_text(RULES, "utf-8")
     line = Frame(str(file), 7, 'return ppermute(copied(x), "d", ring) + same')
-    given = {each.name: (each.frame.line, each.passes) for each in reading(line).given}
+    given = {each.name: (each.frame.line, bool(each.passed)) for each in reading(line).given}
     assert given == {"ring": (3, False), "same": (4, True)}
     assert [frame.text for frame in passed_by_rules(line)] == ["return (g,)"]
     assert [*passed_by_rules(Frame(str(file), 8, "return step(x)"))] == []
@@ -321,6 +329,32 @@ def mixed(x, w):
 def right(x, w):
     scores = jnp.exp(jnp.where(jnp.arange(6)[:, None] >= jnp.arange(6), x @ x.T, -jnp.inf))
     return scores / scores.sum(1, keepdims=True) @ (w[::2] - 2.0 * w[1::2])
+
+
+RING = [(0, 1), (1, 2), (2, 0)]
+
+
+def unread(a, b):
+    me, block, total = lax.axis_index("d"), b, 0.0
+    for step in range(3):
+        part = lax.dynamic_slice_in_dim(a, (me - step) % 3 * b.shape[0], b.shape[0], 1)
+        total = total + part @ b
+        block = lax.ppermute(block, "d", RING)
+    return total
+
+
+def unmoved(q, k, v):
+    total = norm = 0.0
+    for _ in range(3):
+        e = jnp.exp(q @ k.T)
+        total, norm = total + e @ v, norm + e.sum(1, keepdims=True)
+        k = lax.ppermute(k, "d", RING)
+    return total / norm
+
+
+def doubled(x, y):
+    loss = jnp.tanh(x * y).mean() + jnp.square(x).mean()
+    return loss + jnp.tanh(y).mean(), 0.5 * (x + y) * 4.0
 """
 
 
@@ -541,6 +575,38 @@ def test_a_search_ends_within_an_edit_whose_values_are_large_or_whose_loops_are_
     with pytest.raises(Exhausted):
         rerun.changed(graph, ["C"])
     assert work.done <= work.most + 4, "no more than an equation on each device"
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "reference", "line"),
+    [
+        (
+            "unread", (normal(0, 6, 6), normal(1, 6, 2)), jnp.matmul,
+            "total = total + part @ b reads b as it is before the loop",
+        ),
+        (
+            "unmoved", (normal(0, 6, 3), normal(1, 6, 3), normal(2, 6, 2)),
+            lambda q, k, v: jax.nn.softmax(q @ k.T) @ v,
+            'k = lax.ppermute(k, "d", RING): v is not permuted from step to step, as k is',
+        ),
+    ],
+)  # fmt: skip
+def test_a_ring_of_python_reads_the_block_of_its_step(
+    module: Any, name: str, operands: tuple[Any, ...], reference: Callable[..., Any], line: str
+) -> None:
+    mesh = jax.sharding.AbstractMesh((3,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    specs = (jax.sharding.PartitionSpec("d"),) * len(operands)
+    function = jax.shard_map(getattr(module, name), mesh=mesh, in_specs=specs, out_specs=specs[0])
+    assert line in named(function, operands, reference, mesh={"d": 3}, in_specs=specs)
+
+
+def test_the_factor_by_which_a_result_is_off_is_tried_as_a_scale(module: Any) -> None:
+    diagnosed = named(
+        module.doubled, (normal(0, 8, 2), normal(1, 8, 2)),
+        lambda x, y: ((jnp.tanh(x * y) + x**2 + jnp.tanh(y)).mean(), (x + y) * jnp.full(2, 0.37)), mesh={"d": 2},
+        in_specs=(jax.sharding.PartitionSpec("d"),) * 2,
+    )  # fmt: skip
+    assert "0.5 * (x + y) * 4.0" in diagnosed
 
 
 @pytest.mark.in_turn

@@ -38,8 +38,6 @@ ELSEWHERE = {
 NAMELESS = {
     # JAX does not trace the value that should have been read, since nothing reads it.
     "stale_value", "momentum_stale",
-    # The line only gives an array another name, which JAX does not see.
-    "embedding_unshifted",
     # No single edit mends these: a mask of several lines, a sum of what other devices have, two values not gathered.
     "embedding_unmasked", "cumulative", "keys_not_gathered",
 }  # fmt: skip

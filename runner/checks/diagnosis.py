@@ -148,7 +148,7 @@ def _of_trial(trial: Trial, refused: Refused | None) -> _Sentences:
     # What mends a function elsewhere than where it parts from its reference may make up for a mistake.
     of_edits = {frame for mend in search.mends for frame in (mend.frame, *trial.frames(mend))}
     vague = search.recognised and parting is not None and len(parting.places) > _NAMED
-    if mends and (parting is None or vague or not of_edits.isdisjoint(parting.frames)):
+    if mends and (parting is None or vague or search.clear or not of_edits.isdisjoint(parting.frames)):
         return _Sentences([mends[0], *(f"or {other}" for other in mends[1:])], named=True)
     none = search.nothing("the function", "it equal its reference")
     if parting is None or len(mends) + len(parting.places) > _NAMED or search.lines > len(mends):
@@ -184,7 +184,7 @@ def diagnose(context: Context, refused: Refused | None = None) -> list[str]:
         return []
     trial = Trial(context, seconds=context.experiment.diagnose)
     search = _mends(trial, refused)
-    factors = [text for name in results if (text := _factor(context, name))]
+    factors = [text for name, factor in trial.factors.items() if (text := _factor(context, name, factor))]
     if search.mends:
         return [search.mends[0].mend, *(f"or {other.mend}" for other in search.mends[1:]), *factors]
     return [search.nothing("per_device", "it equal the graph"), *([] if factors else trial.differences()), *factors]
@@ -208,13 +208,15 @@ class _Search:
 
     - `mends`: the likeliest edits that mend the program, each of another line; none where those of too many lines do.
     - `lines`: the number of lines of which an edit mends it; `within`: what it says of its end, if not all were tried.
-    - `recognised`: whether each of them gives the function values that the reference has, besides the results.
+    - `recognised`: whether each of them gives the function values that the reference has, besides the results; `clear`:
+      whether one that puts in no number gives it several.
     """
 
     mends: Sequence[Edit]
     lines: int
     within: str = ""
     recognised: bool = False
+    clear: bool = False
 
     def nothing(self, program: str, result: str) -> str:
         """The sentence for a search that names no line."""
@@ -240,7 +242,7 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
     refused_mends: list[_Mend] = []
     lowest, ended, anywhere = math.inf, "", ""
     try:
-        for edit in _proposed(suspect, experiment):
+        for edit in _proposed(suspect, experiment, [*trial.factors.values()] if own else ()):
             likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
             if not likely and not anywhere:
                 break
@@ -280,7 +282,8 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
     also_likely = (mend for mend in doubtful if mend.score < lowest + beside and mend.edit.place not in places)
     likeliest += [*{mend.edit.place: mend for mend in also_likely}.values()] if likeliest else []
     named = [mend.edit for mend in likeliest] if len(likeliest) <= _NAMED else []
-    return _Search(named, len(likeliest), ended, all(mend.unlike < 0.0 for mend in likeliest))
+    clear = any(mend.unlike <= -_CLEAR and mend.edit.kind not in _NUMBERS for mend in likeliest)
+    return _Search(named, len(likeliest), ended, all(mend.unlike < 0.0 for mend in likeliest), clear)
 
 
 _ANYWHERE = ("put back", "constant", "number")
@@ -352,9 +355,9 @@ _NAMED_OF_NUMBERS = 2
 """The same for edits that put in a number, which may stand in most lines."""
 
 
-def _proposed(suspect: Suspect, reference: Experiment) -> list[Edit]:
-    """All edits of a section, the likeliest first."""
-    edits = Edits(suspect.experiment, suspect.section, alike=True, reference=reference)
+def _proposed(suspect: Suspect, reference: Experiment, factors: Sequence[float]) -> list[Edit]:
+    """All edits of a section, the likeliest first; `factors` as in `Edits`."""
+    edits = Edits(suspect.experiment, suspect.section, alike=True, reference=reference, factors=factors)
     # A mistake in a line of indices is less likely, and a collective around one may mend the result by accident.
     counting = indices(suspect.experiment, suspect.section)
     put_back = (edit for edit in inserting(edits) if not _around_index(edit, counting))
@@ -430,6 +433,9 @@ _SPECULATIVE = 3.75
 _RECOGNISED = 0.5
 """The bonus in rank of an edit of a function for each value of its reference that the function has by it."""
 
+_CLEAR = 3 * _RECOGNISED
+"""The bonus from which on such values say more than where a function parts from its reference."""
+
 _AT_MOST = 4
 """The largest number of values that count."""
 
@@ -493,8 +499,8 @@ class Trial:
         read = self._changed.arrays(experiment.results)
         if "graph" in experiment.sections:
             read &= ChangedGraphs(experiment, "graph").arrays(experiment.results)
-        arrays = moved(experiment, context.arrays, 1, read)
-        self._cases = [self._case(context.arrays, uncast), self._case(arrays, uncast, moved=True)]
+        self._moved = [moved(experiment, context.arrays, seed, read) for seed in (1, *_SEEDS)]
+        self._cases = [self._case(context.arrays, uncast), self._case(self._moved[0], uncast, moved=True)]
         if context.uncast:
             self._cases.insert(0, self._case(context.arrays, exact))
         # What was done so far is done once, and an edit is tried in a part of that.
@@ -551,6 +557,20 @@ class Trial:
         literals = max(_LITERALS * eps, constants) if own else 0.0
         return sections.agree(self._context, name, wanted[name], actual[name], literals=literals)
 
+    @property
+    def factors(self) -> dict[str, float]:
+        """The factors by which results are off on all arrays alike, by their names."""
+        factors: dict[str, float] = {}
+        for name in self._context.experiment.results:
+            layout = self._context.blocks(name)
+            first, *others = (
+                output_differences.factor(layout, case.values["graph"][name], case.suspect.values[name])
+                for case in self._cases
+            )
+            if first and all(other is not None and math.isclose(first, other, rel_tol=_SAME) for other in others):
+                factors[name] = first
+        return factors
+
     @cached_property
     def _is_far(self) -> bool:
         """Whether a function is so far from its reference that a mend differs from what makes it a bit better."""
@@ -563,12 +583,20 @@ class Trial:
     def mends(self, edit: Edit) -> bool:
         """Whether the edited suspect computes the graph. Raises `Exhausted` if that would take too much work."""
         self._work.add(_OF_A_TRIAL)
-        # Lines written by hand would have to give the gradients of other arrays too, and these are not known.
-        apart = self._context.experiment.apart
-        return all(
-            self._computes(case, case.values["graph"], edit, but=apart if case.moved else frozenset())
-            for case in self._cases
+        return all(self._mends(case, edit) for case in self._cases) and all(
+            self._mends(case, edit) for case in self._others
         )
+
+    def _mends(self, case: _Case, edit: Edit) -> bool:
+        # Lines written by hand would have to give the gradients of other arrays too, and these are not known.
+        apart = self._context.experiment.apart if case.moved else frozenset[str]()
+        return self._computes(case, case.values["graph"], edit, but=apart)
+
+    @cached_property
+    def _others(self) -> list[_Case]:
+        """Other arrays, for the few edits that mend the program on the first: a maximum may come to stand elsewhere."""
+        uncast = _arithmetic(self._context, casts=False)
+        return [self._case(arrays, uncast, moved=True) for arrays in self._moved[1:]]
 
     def pointless(self, edit: Edit) -> float:
         """The penalty in rank of an edit for what it makes pointless: nobody writes lines without an effect.
@@ -589,7 +617,7 @@ class Trial:
             gone.collectives or moving or self._stays_idle(edit) or self._needs_no_other(edit)
         ):
             return math.inf
-        lines = {self._removals[number].place for number in idle}
+        lines = {self._removals[number].place for number in idle} - {edit.place}
         scales = any(self._is_one(edit, self._removals[number]) for number in idle)
         unlikely = edit.rank >= _SPECULATIVE and (scales or len(lines) > _MOST_IDLE)
         return math.inf if unlikely else gone.penalty
@@ -787,7 +815,7 @@ class Trial:
         if edit.kind not in ("direction", "constant") or edit.frame is None:
             return ""
         traced = {(frame.file, frame.line) for frame in self._places.values()}
-        given = [each for each in reading(edit.frame).given if not each.passes and not computes(each, traced)]
+        given = [each for each in reading(edit.frame).given if not each.passed and not computes(each, traced)]
         return "".join(f"; or {each.name} is wrong, {each.frame}" for each in given)
 
     def _with_values(
@@ -887,7 +915,7 @@ def _alike(value: np.ndarray, scaled: np.ndarray) -> np.ndarray:
     if value.ndim > 1 and value.shape[-1] == value.shape[-2] and np.array_equal(value, value.swapaxes(-1, -2)):
         scaled = (scaled + scaled.swapaxes(-1, -2)) / 2
     if value.ndim and value.shape[-1] > 1 and value.dtype.kind == "f":
-        if (np.diff(value, axis=-1) >= 0).all():
+        if (value[..., 1:] >= value[..., :-1]).all():
             scaled = np.sort(scaled, axis=-1)
         for axis in (-1, None):
             if np.allclose(value.sum(axis=axis), 1.0, rtol=0.0, atol=_SUMS) and (value >= 0).all():
@@ -895,38 +923,20 @@ def _alike(value: np.ndarray, scaled: np.ndarray) -> np.ndarray:
     return scaled
 
 
+_SEEDS = (2, 3)
+"""The seeds of the arrays on which an edit that mends a program is tried again."""
+
 _SUMS = 1e-5
 """How far from 1 the sums of shares may be."""
 
 
-_MANY = 4
-"""The fewest elements whose common factor is reported; fewer may share one by chance."""
+_SAME = 1e-6
+"""The largest relative difference of two factors that are the same."""
 
 
-def _factor(context: Context, name: str) -> str | None:
-    """Return the constant factor by which every element of an output is off on every device; None if there is none."""
-    assert context.per_device is not None
-    layout = context.blocks(name)
-    if dtypes.dtype(context.outputs[name][1]).kind == "complex":
-        return None
-    ratios: list[np.ndarray] = []
-    for position in range(context.experiment.mesh.size):
-        expected = np.asarray(context.expected("graph", name, position, layout.ranges(position)), np.float64)
-        value = np.asarray(context.per_device.values[name][position], np.float64)
-        if not (np.isfinite(expected).all() and np.isfinite(value).all()):
-            return None
-        if value.shape != expected.shape:
-            return None
-        there = np.abs(expected) > 0
-        if not there.any() or np.abs(value[~there]).any():
-            return None
-        ratios.append(value[there] / expected[there])
-    if math.prod(context.outputs[name][0]) < _MANY:
-        # A single number always has a factor.
-        return None
-    ratio = np.concatenate([r.ravel() for r in ratios])
-    factor = float(np.median(ratio))
-    if not math.isfinite(factor) or abs(factor - 1) < 1e-3 or np.abs(ratio - factor).max() > 1e-3 * abs(factor):
+def _factor(context: Context, name: str, factor: float) -> str | None:
+    """A sentence on the constant factor by which every element of an output is off on every device."""
+    if math.prod(context.outputs[name][0]) < output_differences.FEWEST:
         return None
     mesh = context.experiment.manual
     over = [axis for axis, size in mesh.sizes.items() if size > 1 and math.isclose(size, factor, rel_tol=1e-3)]

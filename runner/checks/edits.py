@@ -291,18 +291,21 @@ class EditSite:
 class Edits:
     """The edits of one section of an experiment.
 
-    - `sites`: its expressions; `loops`: its repeats.
+    - `every`: its expressions in their order; `sites`: the same, those that are edited together as one; `loops`: its
+      repeats.
     - `combinations`: the mesh axes of more than one device, singly and all together; `blocks`: the shapes of the arrays
       on a device; `counts`: the numbers of devices along them.
-    - `reference`: the experiment whose graph the section should compute.
+    - `reference`: the experiment whose graph the section should compute; `factors`: by which its results are off.
 
     With `alike` there are also edits of all lines of a file that have one form, as of a ring that is unrolled by hand.
     """
 
     def __init__(
-        self, experiment: Experiment, section: Section, *, alike: bool = False, reference: Experiment | None = None
-    ) -> None:
+        self, experiment: Experiment, section: Section, *, alike: bool = False, reference: Experiment | None = None,
+        factors: Sequence[float] = (),
+    ) -> None:  # fmt: skip
         self.experiment = experiment
+        self.factors = factors
         self.section: Section = section
         self.blocks = {array.name: experiment.block(array.layout).shard_shape for array in experiment.given}
         axes = [axis for axis, size in experiment.manual.sizes.items() if size > 1]
@@ -316,7 +319,8 @@ class Edits:
         arrays = tuple(array.name for array in experiment.given)
         integers = frozenset(a.name for a in experiment.given if dtypes.dtype(a.dtype).kind == "int")
         around = _Around(arrays, integers=integers)
-        self._copies = Copies(_by_line(reading.sites(self._graph, terms, {}, around)))
+        self.every = _by_line(reading.sites(self._graph, terms, {}, around))
+        self._copies = Copies(self.every)
         self.sites = [*self._copies.together(alike=alike)]
         self.loops = [loop for equation in walk(self._graph) if (loop := repeat(equation)) is not None]
 
@@ -419,8 +423,8 @@ class Edits:
 
     @property
     def unrolled(self) -> Iterator[Sequence[EditSite]]:
-        """The sites of each line of Python in the order in which it ran again and again."""
-        return (group for group in self._copies.groups if group[0].frame is not None)
+        """The sites of each line of Python that ran again and again, in that order."""
+        return (group for group in self._copies.groups if len(group) > 1 and group[0].frame is not None)
 
     def frame(self, loop: RepeatLines) -> Frame | None:
         """The line of the user's Python that runs a repeat."""
@@ -586,18 +590,21 @@ class Copies:
 
     def _counterpart(self, name: str, site: EditSite, copy: EditSite) -> str | None:
         """The value that stands to a copy as the value of this name stands to the site."""
-        known = self._index.get((site.path[:-1], name))
+        path = site.path[:-1]
         mine, theirs = (self._index[each.path[:-1], each.label] for each in (site, copy))
-        if known is None:
-            return name
-        group, number = known
+        group, number = self._index.get((path, name), ([], 0))
         values, by = [each.label for each in group], theirs[1] - mine[1]
         # A value that comes before the first step, or of the last, is read by a step as those of the others are.
-        role, place = self._roles.get((site.path[:-1], name), ((name,), 0))
-        for series, at in ((values, number + by), (role, place + by)):
+        role, place = self._roles.get((path, name), ((name,), 0))
+        if not group and any((path, other) in self._index for other in role):
+            # It comes before the first step, and is no leaf of a tree that is computed leaf by leaf.
+            return name
+        every = len(self._index[path, site.label][0])
+        # The copies of a line that runs as often are its counterparts, those of one that runs more often are not.
+        for series, at in sorted(((values, number + by), (role, place + by)), key=lambda each: len(each[0]) != every):
             if len(series) > 1 and 0 <= at < len(series):
                 return series[at]
-        return name if len(group) == 1 else None
+        return name if len(group) <= 1 else None
 
 
 @dataclass(frozen=True, eq=False)

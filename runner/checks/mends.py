@@ -7,7 +7,9 @@ should have read.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import cache, cached_property, partial
 from typing import TypeGuard
 
@@ -32,7 +34,20 @@ from runner.graph.language.printing import text
 from runner.graph.language.python_source import given_as_it_is
 from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
-from runner.graph.term import Apply, Const, Group, Name, Term, children, heads, names, substituted, swapped, within
+from runner.graph.term import (
+    Apply,
+    Const,
+    Group,
+    Name,
+    Term,
+    calls,
+    children,
+    heads,
+    names,
+    substituted,
+    swapped,
+    within,
+)
 
 
 def inserting(edits: Edits) -> Iterator[Edit]:
@@ -72,8 +87,7 @@ class _Unread:
 
     @classmethod
     def of(cls, edits: Edits) -> _Unread:
-        every = [each for site in edits.sites for each in (site, *site.copies)]
-        read = edits.read
+        every, read = edits.every, edits.read
         lines: dict[tuple[str, ...], set[str]] = {}
         for site in every:
             if site.label not in read:
@@ -243,7 +257,31 @@ def _added(edits: Edits) -> list[_Added]:
                         collectives.setdefault(text(undone), _Added(left, inverse, right, own, undone=True))
                 case _:
                     pass
-    return list(collectives.values())
+    return [*collectives.values(), *itertools.chain.from_iterable(map(_of_factor, edits.factors))]
+
+
+def _of_factor(by: float) -> Iterator[_Added]:
+    """What a result that is off by a factor lacks: a quotient by that, or a product with its inverse. A factor that
+    people would not write, as a fraction or a root, is one by chance.
+    """
+    operation, number = ("divide", by) if abs(by) > 1 else ("multiply", 1 / by)
+    near = Fraction(number).limit_denominator(_DENOMINATOR)
+    root = Fraction(number**2).limit_denominator(1)
+    if math.isclose(number, near, rel_tol=_SAME):
+        yield _Added(_RESULT, operation, Const(float(near)), own=False)
+    elif math.isclose(number**2, root, rel_tol=_SAME):
+        yield _Added(_RESULT, operation, Const(math.copysign(math.sqrt(root), number)), own=False)
+
+
+_RESULT = Name("the result")
+_OF_RESULT = 2.0
+"""The penalty in rank of the factor of a result: one that the reference has, or a length, is likelier."""
+
+_DENOMINATOR = 64
+"""The largest denominator of a factor that a person would write."""
+
+_SAME = 1e-6
+"""The largest relative difference of two factors that are the same."""
 
 
 def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread: _Unread) -> Iterator[Edit]:
@@ -287,6 +325,7 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
             if not names(operand):
                 # A number may stand at any line between two; it is likeliest where the graph has it.
                 rank += 1.5 if form(part) == collective.form else 3.0
+                rank += _OF_RESULT * (collective.left == _RESULT)
             yield _put_back(
                 edits, site, part, operator(collective.operation, part, operand), collective.what, operand, rank
             )
@@ -345,7 +384,7 @@ def _reshaped(term: Term) -> tuple[Term, ...]:
 
 def _addends_scaled(edits: Edits, site: EditSite, added: Sequence[_Added], visible: set[str]) -> Iterator[Edit]:
     """A factor that other lines have, put back at one of the terms of a sum: `total * fix + new`."""
-    sums = [part for part in parts(site.term) if _adds(part)]
+    sums = [part for part in parts(site.term) if _adds(part) or calls(part, ("sum", "mean"))]
     if not sums:
         return
     products = [scaled for scaled in added if scaled.operation == "multiply"]
@@ -357,13 +396,19 @@ def _addends_scaled(edits: Edits, site: EditSite, added: Sequence[_Added], visib
     )
     names = {factor.name: factor for factor in factors if isinstance(factor, Name) and factor.name in visible}
     numbers = {text(scaled.left): scaled.left for scaled in products if isinstance(scaled.left, Const)}
-    for addend in dict.fromkeys(term for total in sums for part in children(total) for term in _factors(part)):
+    written = {part for total in sums if _adds(total) for part in children(total)}
+    for addend in dict.fromkeys(term for total in sums for part in _summed(total) for term in _factors(part)):
         for factor in names.values():
             if factor != addend:
                 new = operator("multiply", addend, factor)
                 yield _put_back(edits, site, addend, new, "scale", factor, 2.5)
-        for number in numbers.values() if isinstance(addend, Name) else ():
+        for number in numbers.values() if isinstance(addend, Name) and addend in written else ():
             yield _put_back(edits, site, addend, operator("multiply", number, addend), "scale", number, 3.0)
+
+
+def _summed(total: Term) -> tuple[Term, ...]:
+    """What a sum adds up: its terms, or an array."""
+    return children(total)[: None if _adds(total) else 1]
 
 
 def _factors(addend: Term) -> Iterator[Term]:

@@ -1,6 +1,7 @@
-"""Takes the edits of a section; returns those of a number that Python computes in one line and other lines read.
+"""Takes the edits of a section; returns those of what Python gives in a line without an equation, and other lines read.
 
-`width = x.shape[-1]` leaves no equation, only literals in the lines that divide by it; it is edited in all of them.
+`width = x.shape[-1]` leaves only literals in the lines that divide by it, `local = labels` another name of a value;
+they are edited in all lines that read them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite
 from runner.checks.oversights import OF_BLOCK
-from runner.graph.language.lines import parts
+from runner.graph.language.lines import axes_of, operator, parts
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.python_source import Given, reading
 from runner.graph.model import literal
-from runner.graph.term import Const, Term, children, mapped, operates
+from runner.graph.source import Frame
+from runner.graph.term import Apply, Const, Name, Term, children, mapped, names, operates, remade, substituted
 
 _OF_ALL = 2.0
 """The rank of a number of all devices in the place of that of one."""
@@ -25,10 +27,9 @@ _OTHER = 3.25
 
 def computed(edits: Edits) -> Iterator[Edit]:
     """The edits of the numbers that lines of Python without an equation give."""
-    sites = [*{site.places[0].line: site for each in edits.sites for site in (each, *each.copies)}.values()]
-    traced = {(site.frame.file, site.frame.line) for site in sites if site.frame is not None}
+    traced = {(site.frame.file, site.frame.line) for site in edits.every if site.frame is not None}
     readers: dict[tuple[Given, float], list[EditSite]] = {}
-    for site in sites:
+    for site in edits.every:
         for given, number in _read(site, traced):
             readers.setdefault((given, number), []).append(site)
     lengths = frozenset(length for shape in edits.blocks.values() for length in shape)
@@ -36,6 +37,44 @@ def computed(edits: Edits) -> Iterator[Edit]:
         for meant, rank in _meant(number, lengths, edits.counts).items():
             changed = [(site, _renumbered(site.term, number, meant)) for site in reading_sites]
             yield edits.of_terms(changed, given.frame, "number", partial(_message, given, number, meant), rank)
+    yield from _passed_on(edits)
+
+
+def _passed_on(edits: Edits) -> Iterator[Edit]:
+    """The edits of a value that a statement gives another name, as it is: `local = labels`, `g = g`."""
+    readers, of_lines = dict[Given, list[EditSite]](), dict[Frame, list[Given]]()
+    for site in edits.every:
+        if site.frame is not None and site.frame not in of_lines:
+            of_lines[site.frame] = [given for given in reading(site.frame).given if given.passed]
+        for given in of_lines[site.frame] if site.frame is not None else ():
+            readers.setdefault(given, []).append(site)
+    for given, sites in readers.items():
+        read = dict.fromkeys(Name(name) for site in sites for name in names(site.term))
+        values = [part for part in read if sites[0].text(part) in {given.name, *given.passed}]
+        for value in values if len(values) == 1 and len(sites) > 1 else ():
+            for meant, what, rank in _completed(edits, value, exact=value.name in sites[0].integers):
+                changed = [(site, substituted(site.term, {value.name: meant}.get)) for site in sites]
+                changed = [(site, term) for site, term in changed if term != site.term]
+                message = partial(_message_on_value, given, sites[0], value, meant)
+                yield edits.of_terms(changed, given.frame, what, message, rank)
+
+
+def _completed(edits: Edits, value: Name, *, exact: bool) -> Iterator[tuple[Term, str, float]]:
+    """What may be meant by a value: its sum or mean over devices, or an index in a device's block."""
+    for axes in edits.combinations:
+        for name in () if exact else ("psum", "pmean"):
+            yield Apply(name, (value, axes_of(axes))), "collective", 1.0
+        index = Apply("axis_index", (axes_of(axes),))
+        for length in sorted({n for shape in edits.blocks.values() for n in shape if n > 1}) if exact else ():
+            start = operator("multiply", index, Const(length))
+            yield operator("subtract", value, start), "offset", 2.0
+            yield operator("add", value, start), "offset", 2.0
+    for count in edits.counts if not exact else ():
+        yield operator("divide", value, Const(float(count))), "put back", 1.5
+
+
+def _message_on_value(given: Given, site: EditSite, value: Name, meant: Term) -> str:
+    return f"{given.frame} gives {site.text(value)} where {site.text(meant)} is meant: with that it equals the graph"
 
 
 def _read(site: EditSite, traced: set[tuple[str, int]]) -> Iterator[tuple[Given, float]]:
@@ -46,12 +85,15 @@ def _read(site: EditSite, traced: set[tuple[str, int]]) -> Iterator[tuple[Given,
     if not numbers:
         return
     read = reading(site.frame)
+    # An exponent is written where it stands.
+    exponents = {_number(part.operands[1]) for part in parts(site.term) if operates(part, ("power",))}
+    spelled = read.spelled - exponents
     bounds = {number for part in parts(site.term) if _compares(part) for number in _operands(part)}
     for given in read.given:
-        if given.passes or computes(given, traced):
+        if given.passed or computes(given, traced):
             continue
         for number in numbers if given.spelled is None else [given.spelled] if given.spelled in numbers else []:
-            if number not in (0.0, 1.0, *read.spelled) or (number == 1.0 and number in bounds - {*read.spelled}):
+            if number not in (0.0, 1.0, *spelled) or (number == 1.0 and number in bounds - spelled):
                 yield given, number
 
 
@@ -66,8 +108,13 @@ def computes(given: Given, traced: set[tuple[str, int]]) -> bool:
 
 def _operands(part: Term) -> list[float]:
     """The numbers that a part computes with; those of shapes and dimensions are left out."""
-    numbers = [_number(operand) for operand in part.operands] if operates(part) else []
+    numbers = map(_number, _scaling(part)) if operates(part) else ()
     return [number for number in numbers if number is not None]
+
+
+def _scaling(part: Apply) -> tuple[Term, ...]:
+    """The operands of an operator without an exponent."""
+    return part.operands[: 1 if part.operation == "power" else None]
 
 
 def _number(term: Term) -> float | None:
@@ -90,7 +137,9 @@ def _renumbered(term: Term, number: float, meant: float) -> Term:
     def renumbered(part: Term) -> Term:
         if not operates(part):
             return mapped(part, renumbered)
-        return mapped(part, lambda operand: _other(operand, number, meant) or renumbered(operand))
+        scaling = _scaling(part)
+        others = [_other(operand, number, meant) or renumbered(operand) for operand in scaling]
+        return remade(part, (*others, *children(part)[len(scaling) :]))
 
     return renumbered(term)
 

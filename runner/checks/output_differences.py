@@ -21,7 +21,7 @@ from runner.experiment.patterns import folded
 _ALIKE = 1e-6
 """The largest difference of two equal values, relative to the largest element."""
 
-_FEWEST = 4
+FEWEST = 4
 """The fewest elements whose common factor is reported; of fewer only one that a number of devices may be."""
 
 _SENTENCES = 6
@@ -43,27 +43,21 @@ def differences(layout: Layout, graph: PerDevice, actual: PerDevice) -> str | No
 
     `graph` has one whole value; `actual` has each device's part, or one whole value, of which each device has its part.
     """
-    whole = np.asarray(graph[0])
-    positions = range(layout.mesh.size)
-    held = [np.asarray(actual[0]) if len(actual) == 1 else np.asarray(actual[position]) for position in positions]
-    if len(actual) == 1 and held[0].shape == whole.shape:
-        held = [held[0][layout.index(position)] for position in positions]
+    whole, parts = np.asarray(graph[0]), _parts(layout, graph, actual)
     wrong = np.zeros(whole.shape, bool)
     devices: list[int] = []
-    for position in positions:
-        at = layout.index(position)
-        wanted = whole[at]
-        if held[position].shape != wanted.shape:
-            return f"has shape {list(held[position].shape)} on device {position}, not {list(wanted.shape)}"
-        off = ~np.isclose(held[position], wanted, rtol=0.0, atol=_ALIKE * magnitude([whole]), equal_nan=True)
+    for position, (held, wanted) in enumerate(parts):
+        if held.shape != wanted.shape:
+            return f"has shape {list(held.shape)} on device {position}, not {list(wanted.shape)}"
+        off = ~np.isclose(held, wanted, rtol=0.0, atol=_ALIKE * magnitude([whole]), equal_nan=True)
         if off.any():
             devices.append(position)
-            wrong[at] |= off
+            wrong[layout.index(position)] |= off
     if not devices:
         return None
-    factor = _factor([held[position] for position in positions], [whole[layout.index(p)] for p in positions])
-    if factor is not None and (whole.size >= _FEWEST or _counts(factor, layout.mesh.size)):
-        return f"is {factor:.4g}× the reference on every element of every device"
+    by = _factor(parts)
+    if by is not None and (whole.size >= FEWEST or _counts(by, layout.mesh.size)):
+        return f"is {by:.4g}× the reference on every element of every device"
     others = "" if len(devices) == layout.mesh.size else "; the other devices agree with it"
     return f"begins to differ from the reference on {on_devices(devices)}{_there(wrong)}{others}"
 
@@ -71,6 +65,25 @@ def differences(layout: Layout, graph: PerDevice, actual: PerDevice) -> str | No
 def _counts(factor: float, devices: int) -> bool:
     """Whether a factor is a number of devices, or the share of one of them."""
     return any(abs(factor * other - 1.0) <= 1e-3 for n in range(2, devices + 1) for other in (n, 1 / n))
+
+
+def factor(layout: Layout, graph: PerDevice, actual: PerDevice) -> float | None:
+    """The factor by which all elements of an output are off on all devices; None if there is none. Arguments are those
+    of `differences`.
+    """
+    parts = _parts(layout, graph, actual)
+    return _factor(parts) if all(held.shape == wanted.shape for held, wanted in parts) else None
+
+
+def _parts(layout: Layout, graph: PerDevice, actual: PerDevice) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What each device has of an output, and what it should have."""
+    whole, first = np.asarray(graph[0]), np.asarray(actual[0])
+    indices = [layout.index(position) for position in range(layout.mesh.size)]
+    if len(actual) > 1:
+        held = [np.asarray(actual[position]) for position in range(layout.mesh.size)]
+    else:
+        held = [first[at] if first.shape == whole.shape else first for at in indices]
+    return [(part, whole[at]) for part, at in zip(held, indices, strict=True)]
 
 
 def _there(wrong: np.ndarray) -> str:
@@ -84,9 +97,9 @@ def _there(wrong: np.ndarray) -> str:
     return f", in [{', '.join(f'{a}:{b}' for a, b in block)}] of {list(wrong.shape)}"
 
 
-def _factor(held: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float | None:
+def _factor(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:
     """The factor by which all elements are off; None if there is none."""
-    a, b = (np.concatenate([np.ravel(part) for part in parts]) for parts in (held, wanted))
+    a, b = (np.concatenate([np.ravel(part) for part in side]) for side in zip(*parts, strict=True))
     if a.dtype.kind == "c" or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return None
     there = np.abs(b) > _ALIKE * magnitude([b])

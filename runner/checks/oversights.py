@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard
 
 from runner.base.lazy import dataclass
 from runner.checks.edits import Edit, Edits, EditSite, form, gives_several, named_by
-from runner.graph.language.lines import at_index, called, operator, parts, plus, with_argument
+from runner.graph.language.lines import at_index, axes_of, called, operator, parts, plus, with_argument
 from runner.graph.language.operations import NO_OPERATION
+from runner.graph.language.operations.row import AT
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.term import (
     NOTHING,
@@ -31,6 +32,7 @@ from runner.graph.term import (
     elements,
     mapped,
     names,
+    operates,
     substituted,
     within,
 )
@@ -47,7 +49,7 @@ _CONFUSED: Mapping[str, tuple[str, ...]] = {
 
 _REDUCTIONS = ("sum", "mean", "max", "min")
 
-_ALTERNATIVES = (_REDUCTIONS, ("argmax", "argmin"), ("max", "logsumexp"))
+_ALTERNATIVES = (_REDUCTIONS, ("argmax", "argmin"), ("max", "logsumexp"), ("maximum", "minimum"))
 """The calls that are taken for each other."""
 
 OF_BLOCK = 1.5
@@ -72,6 +74,7 @@ def overlooking(edits: Edits) -> Iterator[Edit]:
             yield from _orders(proposal)
             yield from _around_sums(proposal)
             yield from _masks(proposal, reference)
+            yield from _of_one_device(proposal)
         for part, value in _activated(site.term):
             yield from _other_activations(_Proposal(edits, site, part), value, reference)
 
@@ -241,13 +244,16 @@ def _scales(part: _Proposal, literal: Const, reference: _Reference) -> Mapping[C
     number, ranks = literal.value, dict[Const, float]()
     exact = isinstance(number, int)
     lengths = {n for shape in part.edits.blocks.values() for n in shape}
+    # Nobody divides by a negative number, and those of a derivative are JAX's.
+    derivative = part.site.frame is not None and part.site.frame.derivative
+    signed = not derivative and not operates(part.term, ("divide",))
     meant: list[tuple[Iterable[float], float]] = [
         ((number * count for count in part.edits.counts if number in lengths), OF_BLOCK),
         ((value.value for value in reference.literals if isinstance(value.value, int | float)), 3.25),
         (part.edits.counts, 3.25),
         ((number + by for by in (1, -1)), 3.5),
         (lengths if exact else (), 3.5),
-        ((-number,), 3.5),
+        ((-number,) if signed else (), 3.5),
         ((1 / number,) if number and not exact else (), 3.75),
         ((1 / value.value for value in reference.literals if isinstance(value.value, float) and value.value), 3.75),
         (_roots([*lengths, *(value.value for value in reference.literals)], number), 3.75),
@@ -280,15 +286,19 @@ def _positions(part: _Proposal) -> Iterator[Edit]:
 
 def _windows(part: _Proposal) -> Iterator[Edit]:
     """The last part for the first, and a window that is shifted."""
-    match part.term:
+    for other in _other_windows(part.term):
+        yield part.edit(part.term, other, "window", "takes the wrong part", 4.0)
+
+
+def _other_windows(term: Term) -> Iterator[Term]:
+    """Other parts, as large, of what a term takes a part of."""
+    match term:
         case Apply(operands=(x, Slice() as window), spelled="index"):
-            for shifted in _shifted(window):
-                yield part.edit(part.term, at_index(x, shifted), "window", "takes the wrong part", 4.0)
+            yield from (at_index(x, shifted) for shifted in _shifted(window))
         case Apply(operands=(x, Group(items=items, kind="tuple")), spelled="index"):
             for number, item in enumerate(items):
                 for shifted in _shifted(item) if isinstance(item, Slice) else ():
-                    index = Group((*items[:number], shifted, *items[number + 1 :]))
-                    yield part.edit(part.term, at_index(x, index), "window", "takes the wrong part", 4.0)
+                    yield at_index(x, Group((*items[:number], shifted, *items[number + 1 :])))
         case _:
             return
 
@@ -327,8 +337,8 @@ def _orders(part: _Proposal) -> Iterator[Edit]:
         return
     operand = part.term.operands[0]
     order = elements(part.term.operands[1]) if calls(part.term, ("transpose",)) and part.term.operands[1:] else None
-    if order is not None and len(order) <= _ORDERED:
-        for others in itertools.permutations(order):
+    if order is not None:
+        for others in itertools.permutations(order) if len(order) <= _ORDERED else _with_two_exchanged(order):
             new = with_argument(part.term, 1, Group(others))
             if others != tuple(order):
                 yield part.edit(part.term, new, "order", "has the wrong order of dimensions", 5.0)
@@ -352,7 +362,14 @@ def _orders(part: _Proposal) -> Iterator[Edit]:
 
 
 _ORDERED = 4
-"""The largest number of dimensions whose order is changed."""
+"""The largest number of dimensions of which every other order is tried; of more, two are exchanged."""
+
+
+def _with_two_exchanged(items: Sequence[Term]) -> Iterator[tuple[Term, ...]]:
+    for first, second in itertools.combinations(range(len(items)), 2):
+        others = [*items]
+        others[first], others[second] = items[second], items[first]
+        yield tuple(others)
 
 
 def _operations(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
@@ -465,12 +482,39 @@ def _distributed(part: _Proposal, term: Apply) -> Iterator[Edit]:
             inside = [side.operands[0] if number == at else each for number, each in enumerate(term.operands)]
             new = operator("divide", operator(term.operation, *inside), side.operands[1])
             yield part.edit(term, new, "order", "scales too little", 4.25)
-    for factor, total in (term.operands, term.operands[::-1]):
-        if term.operation in ("add", "subtract") and isinstance(total, Apply) and total.operation == "multiply":
-            scale, value = total.operands
-            inside = (value, factor) if total is term.operands[0] else (factor, value)
-            new = operator("multiply", scale, operator(term.operation, *inside))
-            yield part.edit(term, new, "order", "scales too little", 4.25)
+    addends = [*_addends(term)] if term.operation in ("add", "subtract") else []
+    for (at, (sign, total)), (other, (added, value)) in itertools.permutations(enumerate(addends[:_ADDED]), 2):
+        if isinstance(total, Apply) and total.operation == "multiply":
+            scale, scaled = total.operands
+            pair = ((sign, scaled), (added, value))
+            # As parentheses would: the sign before the first is that of the whole.
+            (outer, first), (inner, second) = pair if at < other else pair[::-1]
+            grouped = operator("multiply", scale, operator("add" if inner > 0 else "subtract", first, second))
+            rest = [each for number, each in enumerate(addends) if number not in (at, other)]
+            rest.insert(min(at, other), (outer, grouped))
+            yield part.edit(term, _added_up(rest), "order", "scales too little", 4.25)
+
+
+_ADDED = 4
+"""The largest number of terms of a sum of which one is scaled with another."""
+
+
+def _addends(term: Term, sign: int = 1) -> Iterator[tuple[int, Term]]:
+    """The terms of a sum, each with its sign: `a`, `-b` and `c` of `a - b + c`."""
+    if isinstance(term, Apply) and term.operation in ("add", "subtract") and term.spelled == "operator":
+        left, right = term.operands
+        yield from _addends(left, sign)
+        yield from _addends(right, sign if term.operation == "add" else -sign)
+    else:
+        yield sign, term
+
+
+def _added_up(addends: Sequence[tuple[int, Term]]) -> Term:
+    (sign, total), *others = addends
+    total = total if sign > 0 else Apply("negative", (total,))
+    for sign, addend in others:
+        total = operator("add" if sign > 0 else "subtract", total, addend)
+    return total
 
 
 def _scaling_less(part: _Proposal, term: Apply, total: Term, scale: Callable[[Term], Term]) -> Iterator[Edit]:
@@ -489,6 +533,11 @@ def _operands(part: _Proposal) -> Iterator[Edit]:
             if len(items) > 1:
                 turned = Apply(name, (Group(items[::-1], group.kind), *rest), term.named)
                 yield part.edit(term, turned, "order", f"{name}s in the wrong order", 3.5)
+            for item in items if len(items) == _SHIFTED else ():
+                for other in _other_windows(item):
+                    pair = [other if item is each else each for each in items][::-1]
+                    new = Apply(name, (Group(tuple(pair), group.kind), *rest), term.named)
+                    yield part.edit(term, new, "window", "shifts the wrong way", 4.0)
         case Apply(operation="einsum", operands=(Const(value=str() as labels), *_)):
             for other in _exchanged(labels):
                 yield part.edit(term, with_argument(term, 0, Const(other)), "dimension", "has wrong labels", 4.5)
@@ -509,6 +558,10 @@ def _operands(part: _Proposal) -> Iterator[Edit]:
                     yield part.edit(side, new, "operation", "is not inverted", 5.5)
         case _:
             return
+
+
+_SHIFTED = 2
+"""The number of values that are concatenated where one is shifted: a part of it, and what comes in at the end."""
 
 
 def _other_pads(pads: Group[Term]) -> Iterator[Group[Term]]:
@@ -642,6 +695,19 @@ def _masks(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
                         yield part.edit(x, new, "mask", "is not masked", 4.5)
         case _:
             return
+
+
+def _of_one_device(part: _Proposal) -> Iterator[Edit]:
+    """What one device alone should give a sum over devices, or store: the last stage of a pipeline."""
+    term, sums = part.term, called(part.term).over.does == "sum"
+    if not isinstance(term, Apply) or not (sums or term.operation.startswith(AT)):
+        return
+    value = term.operands[0 if sums else -1]
+    for axes in part.edits.combinations if isinstance(value, Name) else ():
+        for device in (0, part.edits.experiment.mesh.axis_size(axes) - 1):
+            there = operator("equal", Apply("axis_index", (axes_of(axes),)), Const(device))
+            masked = Apply("where", (there, value, Const(0)))
+            yield part.edit(value, masked, "mask", "is not that of one device alone", 4.0)
 
 
 def _sums(term: Term) -> bool:

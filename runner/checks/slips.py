@@ -29,7 +29,7 @@ from runner.graph.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, O
 from runner.graph.language.operators import COMPARISONS
 from runner.graph.language.printing import text
 from runner.graph.model import literal
-from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
+from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term, name_of
 
 _SLICED = 3.0
 """The penalty in rank of leaving out a gather whose result is sliced."""
@@ -264,12 +264,15 @@ def _after_instead(part: _Part, call: Apply, operation: Operation, axes: Term) -
         case Apply(operation=sign, operands=(left, right), spelled="operator") if OPERATIONS[sign].adds:
             size = part.edits.experiment.mesh.axis_size(literal(axes))
             adds = operation.over.does == "sum"
+            before = part.site.before.get(name_of(call.operands[0]) or "")
+            elsewhere = before is not None and before.frame is not None and before.frame != part.site.frame
+            where = f" (in {before.frame})" if before is not None and elsewhere else ""
             counts = f"so that it counts {size} times; " if adds else ""
             for new, outside in (
                 (operator(sign, with_argument(call, 0, left), right), right),
                 (operator(sign, left, with_argument(call, 0, right)), left),
             ):
-                meaning = f"{part.text(outside)} is added before the {name} over {over}, {counts}added after it,"
+                meaning = f"{part.text(outside)} is added{where} before the {name} over {over}, {counts}added after it,"
                 yield part.edit(new, "order", meaning, 1.5)
         case Apply(spelled="call") as summed if _is_plain(summed):
             new = with_argument(summed, 0, with_argument(call, 0, summed.operands[0]))

@@ -7,12 +7,15 @@ step as it was before the first, where the loop permutes another: `return lax.pp
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from runner.checks.edits import Edit, Edits, EditSite
-from runner.graph.language.lines import RepeatLines, at_index, called, operator, parts, with_argument
-from runner.graph.term import Apply, Const, Name, Term, bare, calls, mapped, names, substituted
+from runner.graph.language.lines import RepeatLines, at_index, axes_of, called, operator, parts, with_argument
+from runner.graph.language.python_source import returned_as_it_is
+from runner.graph.source import Frame
+from runner.graph.term import Apply, Const, Group, Name, Term, bare, calls, mapped, names, substituted
 
 _STEPS = 8
 """The largest number of steps for which what each of them reads is written out."""
@@ -29,13 +32,11 @@ def in_steps(edits: Edits) -> Iterator[Edit]:
         if loop.index and loop.form.steps is not None and loop.form.steps <= _STEPS:
             inside = [site for site in edits.sites if site.path[:-1] == (*loop.line.loops, loop.name)]
             yield from _unmoved(edits, loop, loop.form.steps, inside)
-    unrolled = [steps for steps in edits.unrolled if len(steps) > 1]
-    every = [site for group in edits.sites for site in (group, *group.copies)]
-    for moving in unrolled:
+            yield from _still(edits, loop, loop.form.steps, inside)
+    for moving in edits.unrolled:
         # The first step permutes the value from around the loop itself.
         for call, second in zip(*(_permutes(site.term) for site in moving[:2]), strict=False):
-            if _is_read(second, every):
-                yield from _unmoved_unrolled(edits, moving, call, unrolled)
+            yield from _unmoved_unrolled(edits, moving, call, read=_is_read(second, edits.every))
 
 
 def _longer(edits: Edits, loop: RepeatLines) -> Iterator[Edit]:
@@ -75,9 +76,8 @@ def _reversed(edits: Edits, loop: RepeatLines) -> Iterator[Edit]:
         name: Apply("flip", (Name(name), Const(0)))
         for name in (f"{loop.line.label}.{stacked}" for stacked in loop.stack)
     }
-    every = {site.places[0].line: site for each in edits.sites for site in (each, *each.copies)}
     terms = list[tuple[EditSite, Term]]()
-    for site in every.values():
+    for site in edits.every:
         inside = site.path[:-1] == (*loop.line.loops, loop.name)
         values: dict[str, Term] = {**slices} if inside else stacks
         terms.append((site, substituted(site.term, values.get)))
@@ -110,31 +110,82 @@ def _unmoved(edits: Edits, loop: RepeatLines, steps: int, inside: Sequence[EditS
     for moving in inside:
         permutes = [call for call in _permutes(moving.term) if _is_read(call, inside)]
         for call, name in itertools.product(permutes, [*read][:_READ]):
-            moved: Term = Name(name)
-            stepped = moved
-            for step in range(1, steps):
-                moved = with_argument(call, 0, moved)
-                stepped = Apply("where", (operator("equal", Name(loop.index), Const(step)), moved, stepped))
-            terms = [(site, substituted(site.term, {name: stepped}.get)) for site in inside]
-            yield from _permuted(edits, moving, call, Name(name), terms)
+            yield from _permuted(edits, moving, call, Name(name), _stepped(loop, steps, inside, call, name))
 
 
-def _unmoved_unrolled(
-    edits: Edits, moving: Sequence[EditSite], call: Apply, unrolled: Sequence[Sequence[EditSite]]
-) -> Iterator[Edit]:
-    """The same where Python runs the steps of a loop one by one."""
-    steps = [each for each in unrolled if len(each) <= _STEPS and 0 <= len(each) - len(moving) <= 1]
-    common = dict.fromkeys(
-        name for each in steps for name in names(each[0].term) if all(name in names(site.term) for site in each)
+def _stepped(
+    loop: RepeatLines, steps: int, inside: Sequence[EditSite], call: Apply, name: str
+) -> list[tuple[EditSite, Term]]:
+    """The lines of a loop that read a value in each step as if it had been permuted."""
+    stepped, *later = _in_each_step(call, name, steps)
+    for step, moved in enumerate(later, 1):
+        stepped = Apply("where", (operator("equal", Name(loop.index), Const(step)), moved, stepped))
+    return [(site, substituted(site.term, {name: stepped}.get)) for site in inside]
+
+
+def _still(edits: Edits, loop: RepeatLines, steps: int, inside: Sequence[EditSite]) -> Iterator[Edit]:
+    """A value that a loop over devices returns as it is in each step, where a ring is meant: `return k, out`."""
+    if any(True for site in inside for _ in _permutes(site.term)):
+        return
+    own = {*loop.bound, *(site.label for site in inside)}
+    read = {name: site for site in inside for name in names(site.term) if name not in own}
+    for axes, (name, site) in itertools.product(edits.combinations, [*read.items()][:_READ]):
+        size = edits.experiment.mesh.axis_size(axes)
+        frame = None if site.frame is None else returned_as_it_is(site.frame, site.text(Name(name)))
+        if frame is None or size != steps:
+            continue
+        for by in (1, -1):
+            pairs = (Group((Const(at), Const((at + by) % size))) for at in range(size))
+            call = Apply("ppermute", (Name(name), axes_of(axes), Group((*pairs,))))
+            message = f"{frame} gives {site.text(Name(name))} as it is: with {site.text(call)} it equals the graph"
+            terms = [each for each in _stepped(loop, steps, inside, call, name) if each[0].term != each[1]]
+            yield edits.of_terms(terms, frame, "unmoved", partial(str, message), 3.0)
+
+
+def _unmoved_unrolled(edits: Edits, moving: Sequence[EditSite], call: Apply, *, read: bool) -> Iterator[Edit]:
+    """The same where Python runs the steps of a loop one by one; `read`: whether any step reads the permuted value."""
+    lines: dict[Frame, list[EditSite]] = {}
+    for site in edits.every:
+        if site.frame is not None and site.path[:-1] == moving[0].path[:-1] and site.frame != moving[0].frame:
+            lines.setdefault(site.frame, []).append(site)
+    counts = {frame: Counter(name for site in sites for name in names(site.term)) for frame, sites in lines.items()}
+    (own, *_) = names(call.operands[0])
+    for name in [*dict.fromkeys(name for count in counts.values() for name in count)][:_READ] if read else [own]:
+        terms, frames = list[tuple[EditSite, Term]](), list[Frame]()
+        for frame, count in counts.items():
+            # The last step need not permute what no other follows.
+            steps = next((n for n in (len(moving), len(moving) + 1) if count[name] and count[name] % n == 0), 0)
+            if 1 < steps <= _STEPS:
+                times = count[name] // steps
+                values = iter([moved for moved in _in_each_step(call, name, steps) for _ in range(times)])
+                terms += [(site, _one_by_one(site.term, name, values)) for site in lines[frame]]
+                frames.append(frame)
+        if read:
+            yield from _permuted(edits, moving[0], call, Name(name), terms)
+        elif len(frames) == 1:
+            message = partial(_unpermuted, frames[0], moving[0], call)
+            changed = [(site, term) for site, term in terms if term != site.term]
+            yield edits.of_terms(changed, frames[0], "unmoved", message, 2.0)
+
+
+def _in_each_step(call: Apply, name: str, steps: int) -> list[Term]:
+    """A value as it is in each step of a loop that permutes it as another."""
+    moved: list[Term] = [Name(name)]
+    for _ in range(1, steps):
+        moved.append(with_argument(call, 0, moved[-1]))
+    return moved
+
+
+def _one_by_one(term: Term, name: str, values: Iterator[Term]) -> Term:
+    """A term in which each place of a name has the next of these values."""
+    return next(values) if term == Name(name) else mapped(term, lambda part: _one_by_one(part, name, values))
+
+
+def _unpermuted(frame: Frame, moving: EditSite, call: Apply) -> str:
+    return (
+        f"{frame} reads {moving.text(call.operands[0])} as it is before the loop, and no step reads what "
+        f"{moving.named} gives: with that it equals the graph"
     )
-    for name in [*common][:_READ]:
-        terms = list[tuple[EditSite, Term]]()
-        for each in steps:
-            moved: Term = Name(name)
-            for site in each if all(name in names(site.term) for site in each) else ():
-                terms.append((site, substituted(site.term, {name: moved}.get)))
-                moved = with_argument(call, 0, moved)
-        yield from _permuted(edits, moving[0], call, Name(name), terms)
 
 
 def _permuted(

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
+from typing import TypeGuard
 
-from runner.checks.edits import Edit, Edits, EditSite, gives_several
+from runner.checks.edits import Edit, Edits, EditSite, form, gives_several
 from runner.graph.language.lines import called, operator, with_argument
 from runner.graph.language.operations import CONSTANTS
 from runner.graph.model import literal
@@ -19,6 +20,7 @@ from runner.graph.term import (
     Const,
     Name,
     Term,
+    bare,
     calls,
     children,
     elements,
@@ -34,6 +36,9 @@ from runner.graph.term import (
 _AXES = range(4)
 """The axes that are tried."""
 
+_LONGEST = 200
+"""The largest number of parts of what a line does to a value."""
+
 _VALUES = 4
 """The largest number of values of a line of which two are exchanged."""
 
@@ -41,7 +46,7 @@ _VALUES = 4
 def together(edits: Edits) -> Iterator[Edit]:
     """The edits of whole lines of Python."""
     lines: dict[Frame, dict[Line, EditSite]] = {}
-    for site in (each for group in edits.sites for each in (group, *group.copies)):
+    for site in edits.every:
         if site.frame is not None:
             lines.setdefault(site.frame, {})[site.places[0].line] = site
     for frame, sites in lines.items():
@@ -50,12 +55,15 @@ def together(edits: Edits) -> Iterator[Edit]:
         yield from _read_exchanged(edits, frame, [*sites.values()])
         if gives_several(frame):
             yield from _exchanged(edits, frame, [*sites.values()])
+            called_there = [site for other, of in lines.items() if other.caller == str(frame) for site in of.values()]
+            yield from _done_to_another(edits, frame, [*called_there, *sites.values()])
 
 
 def _along_another_axis(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
+    numbers = frozenset(site.label for site in sites if not names(site.term))
     axes = {axis for site in sites for part in within(site.term) if (axis := _reduced(part)) is not None}
     for now, axis in itertools.product(axes, _AXES):
-        changed = [(site, new) for site in sites if (new := _turned(site.term, now, axis)) != site.term]
+        changed = [(site, new) for site in sites if (new := _turned(site.term, now, axis, numbers)) != site.term]
         if axis != now and changed:
             message = f"{frame}: it works along the wrong dimension: along {axis} instead of {now} it equals the graph"
             yield edits.of_terms(changed, frame, "dimension", partial(str, message), 4.0)
@@ -70,11 +78,11 @@ def _reduced(part: Term) -> int | None:
     return axis if isinstance(axis, int) and not isinstance(axis, bool) else None
 
 
-def _turned(term: Term, now: int, axis: int) -> Term:
-    """A term that works along another axis: what keeps a reduced dimension keeps it there."""
+def _turned(term: Term, now: int, axis: int, numbers: Collection[str]) -> Term:
+    """A term along another axis: what keeps a reduced dimension keeps it there. `numbers` as in `_as_mean`."""
 
     def turned(part: Term) -> Term:
-        new = mapped(_as_mean(part, now), turned)
+        new = mapped(_as_mean(part, now, numbers), turned)
         if calls(new) and _reduced(new) == now:
             return with_argument(new, "axis", Const(axis))
         if calls(new, ("reshape", "broadcast_to")) and _reduces(part, now):
@@ -94,9 +102,13 @@ def _turned(term: Term, now: int, axis: int) -> Term:
     return turned(term)
 
 
-def _as_mean(part: Term, axis: int) -> Term:
-    """The mean along an axis for a sum along it that is divided by a number, which is the axis's length."""
-    if not operates(part, ("divide",)) or not isinstance(literal(part.operands[1]), int | float):
+def _as_mean(part: Term, axis: int, numbers: Collection[str]) -> Term:
+    """The mean along an axis for a sum along it that is divided by a number, or by one of these names of numbers, which
+    is the axis's length.
+    """
+    if not operates(part, ("divide",)):
+        return part
+    if bare(part.operands[1]) not in numbers and not isinstance(literal(part.operands[1]), int | float):
         return part
     inner = total = part.operands[0]
     while called(inner).moves == "shape":
@@ -120,21 +132,45 @@ def _scaled(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[E
         for own in (True, False)
     )
     given = [site for site in sites if site.label in outside or site.label not in inside]
-    if len(given) < _SEVERAL or not does:
-        return
-    for count, (operation, what) in itertools.product(edits.counts, _OTHER_SUMS):
+    counts = [*itertools.product(edits.counts if does else (), _OTHER_SUMS)]
+    if any(calls(part, ("sum",)) for site in sites for part in within(site.term)):
+        lengths = sorted({length for shape in edits.blocks.values() for length in shape if length > 1})
+        counts += [(length, _SUM_ALONG) for length in lengths]
+    for count, (operation, what, rank) in counts if len(given) >= _SEVERAL else ():
         changed = [(site, operator(operation, site.term, Const(float(count)))) for site in given]
         message = f"{frame}: {what}: with that, and so its derivative, it equals the graph"
-        yield edits.of_terms(changed, frame, "kind", partial(str, message), 1.0)
+        yield edits.of_terms(changed, frame, "kind", partial(str, message), rank)
+    for count in {part.operands[1] for site in sites for part in within(site.term) if _is_mean(part)}:
+        changed = [(site, new) for site in sites if (new := _undivided(site.term, count)) != site.term]
+        if len(changed) >= _SEVERAL:
+            message = (
+                f"{frame}: it takes a mean where a sum is meant: with that, and so its derivative, it equals the graph"
+            )
+            yield edits.of_terms(changed, frame, "kind", partial(str, message), _SUM_ALONG[-1])
+
+
+def _is_mean(part: Term) -> TypeGuard[Apply]:
+    """Whether a part is a sum along dimensions divided by their length."""
+    if not operates(part, ("divide",)) or not calls(part.operands[0], ("sum",)):
+        return False
+    return isinstance(literal(part.operands[1]), int | float)
+
+
+def _undivided(term: Term, count: Term) -> Term:
+    """A term without its quotients by a number."""
+    new = mapped(term, lambda part: _undivided(part, count))
+    return new.operands[0] if operates(new, ("divide",)) and new.operands[1] == count else new
 
 
 _SEVERAL = 2
 """The fewest values that a line gives of which some are of its derivative."""
 
 _OTHER_SUMS = (
-    ("divide", "it sums over devices where a mean is meant"),
-    ("multiply", "it takes a mean over devices where a sum is meant"),
+    ("divide", "it sums over devices where a mean is meant", 1.0),
+    ("multiply", "it takes a mean over devices where a sum is meant", 1.0),
 )
+
+_SUM_ALONG = ("divide", "it sums where a mean is meant", 3.0)
 
 
 def _read_exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
@@ -159,11 +195,39 @@ def _read_exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> It
                     yield edits.of_terms(only, frame, "value", partial(str, message), 4.0)
 
 
+def _done_to_another(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
+    """What a line does to one value, done to another that it gives too: `q, k = turn(x @ wq), x @ wk`."""
+    own = {site.label: site for site in sites}
+
+    def whole(term: Term) -> Term:
+        return substituted(term, lambda name: whole(own[name].term) if name in own else None)
+
+    readers = [site for site in edits.every if site.label not in own]
+    read = {name for site in readers for name in names(site.term)}
+    values = {name: whole(own[name].term) for name in own if name in read}
+    for done, value in itertools.permutations([*values][:_VALUES], 2):
+        made = values[done]
+        inside = [*within(made)][1:]
+        for part in inside if len(inside) <= _LONGEST else ():
+            if form(part) == form(values[value]):
+                terms = [
+                    (site, substituted(site.term, {value: _replaced(made, part, Name(value))}.get))
+                    for site in readers if value in names(site.term)
+                ]  # fmt: skip
+                shown = [sites[0].text(Name(name)) for name in (done, value)]
+                message = f"{frame} does not do to {shown[1]} what it does to {shown[0]}: with that it equals the graph"
+                yield edits.of_terms(terms, frame, "missing", partial(str, message), 3.0)
+
+
+def _replaced(term: Term, old: Term, new: Term) -> Term:
+    """A term with another in the place of each part that is equal to one."""
+    return new if term == old else mapped(term, lambda part: _replaced(part, old, new))
+
+
 def _exchanged(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:
     """Two of the values that a line gives, each in the other's place."""
     here = {site.label for site in sites}
-    readers = [site for group in edits.sites for site in (group, *group.copies) if site.label not in here]
-    readers = [*{site.places[0].line: site for site in readers if not here.isdisjoint(names(site.term))}.values()]
+    readers = [site for site in edits.every if site.label not in here and not here.isdisjoint(names(site.term))]
     given = {name for site in readers for name in names(site.term)}
     for first, second in itertools.combinations([site for site in sites if site.label in given][:_VALUES], 2):
         if first.path[:-1] == second.path[:-1] and first.term != second.term:

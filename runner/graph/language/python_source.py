@@ -174,6 +174,13 @@ def given_as_it_is(frame: Frame, name: str) -> Frame | None:
     return None
 
 
+def returned_as_it_is(frame: Frame, name: str) -> Frame | None:
+    """The return of the function of a line that gives a value as it is: `return k, out` of the body of a loop."""
+    function = function_at(frame.file, frame.line)
+    returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)] if function else []
+    return next((frame_of(frame.file, node.lineno) for node in returns if name in _passed(node)), None)
+
+
 def passing_to(frame: Frame) -> Iterator[Frame]:
     """The statements before a line that give names which it reads the values of others as they are."""
     function = function_at(frame.file, frame.line)
@@ -280,13 +287,13 @@ _LAYING_OUT = {"reshard", "with_sharding_constraint", "device_put", "pcast", "pv
 class Given:
     """The statement that gives a name, by its first line; `last`: the number of its last line.
 
-    `passes`: whether it gives the value of another name as it is; `spelled`: the number that it spells, if it does.
+    `passed`: the names whose values it gives as they are; `spelled`: the number that it spells, if it does.
     """
 
     name: str
     frame: Frame
     last: int
-    passes: bool
+    passed: frozenset[str]
     spelled: float | None = None
 
 
@@ -312,7 +319,7 @@ def reading(frame: Frame) -> Reading:
             for name in assigned(node) if node.lineno < frame.line else ():
                 if name in names:
                     at = frame_of(frame.file, node.lineno)
-                    own[name] = Given(name, at, end_of(node), bool(_passed(node)), _number_of(node))
+                    own[name] = Given(name, at, end_of(node), frozenset(_passed(node)), _number_of(node))
         given = {**own, **given}
     numbers = (node.value for node in inside if isinstance(node, ast.Constant))
     return Reading(tuple(given.values()), frozenset(float(n) for n in numbers if isinstance(n, int | float)))

@@ -419,6 +419,27 @@ def test_a_reference_replaces_the_function(tmp_path: Path) -> None:
     assert mends.endswith("jnp.cos(x) is where sin is meant: with sin(x) the function equals its reference")
 
 
+def doubled_and_summed(x: jax.Array) -> dict[str, jax.Array]:
+    return {"doubled": 2 * x, "total": x.sum()}
+
+
+@pytest.mark.parametrize(
+    ("expect", "status", "message"),
+    [
+        ({"weak": "result/*", "layouts": {"result/doubled": ["data"]}}, "passed", ""),
+        ({"values": {"result/total": -1.0}}, "failed", "result/total[] is "),
+        ({"wrong": {"auto": ["result/total"]}}, "failed", "(result/total: '<"),
+        ({"weak": ["result/totals"]}, "invalid", "no output matches 'result/totals'; did you mean 'result/total'?"),
+    ],
+)
+def test_an_expectation_names_outputs_by_their_paths(
+    tmp_path: Path, expect: dict[str, Any], status: str, message: str
+) -> None:
+    record = check(tmp_path, doubled_and_summed, X, in_specs=P("data"), expect=expect)
+    assert record.status == status, record
+    assert message in str(record)
+
+
 def doubled_on_the_host(x: jax.Array) -> jax.Array:
     return jax.pure_callback(lambda x: 2 * np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 

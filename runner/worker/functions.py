@@ -273,6 +273,10 @@ class _FunctionReader:
             "constraints": self._constraints(),
             "grad": self._grad(),
             "show": self._show(),
+            "expect": {
+                key: self._by_name(value, ("expect", key)) if key in _OF_OUTPUTS else value
+                for key, value in self._mapping("expect").items()
+            },
         }
 
     @property
@@ -1278,11 +1282,36 @@ class _FunctionReader:
         names = [grad["wrt"]] if isinstance(grad["wrt"], str) else grad["wrt"]
         return {**grad, "wrt": self._leaves(names)}
 
+    def _by_name(self, value: Any, key: Key) -> Any:
+        """An expectation with the names of outputs in place of their paths, or of patterns of these."""
+        if is_mapping(value):
+            parts = {name: self._by_name(part, (*key, name)) for name, part in value.items()}
+            return {own: part for name, part in parts.items() for own in self._outputs_at(name, (*key, name))}
+        if is_list(value):
+            named = [self._outputs_at(part, (*key, at)) for at, part in enumerate(value)]
+            return [own for several in named for own in several]
+        several = self._outputs_at(value, key)
+        return several if len(several) > 1 else several[0]
+
+    def _outputs_at(self, path: Any, key: Key) -> list[Any]:
+        """The names of the outputs whose paths a pattern fits; what is no path is returned as it is."""
+        if not isinstance(path, str) or "/" not in path:
+            return [path]
+        paths = {name: own for name, own in self.paths.items() if name not in self.arrays}
+        names = [name for name, own in paths.items() if fits(path, own)]
+        if not names:
+            raise invalid(key, f"no output matches '{path}'{nearest(path, paths.values())}")
+        return names
+
     def _show(self) -> Any:
         show = self.definition["show"]
         if not isinstance(show, list):
             return [*self.trees[show].leaves] if show in self.trees else show
         return self._leaves(cast("list[str]", show))
+
+
+_OF_OUTPUTS = ("values", "sections", "weak", "wrong", "layouts")
+"""The expectations that name outputs."""
 
 
 def _of_type(kind: Any) -> str:

@@ -113,7 +113,8 @@ def check(context: Context, run: ProgramRun) -> PinnedVerdict | NotRun:
         if apart.wrong:
             assert apart.first is not None
             at = tuple(apart.first)
-            wrong.append(f"{name}{list(at)} is {corner[at]}, but expect.values pins {pinned[at]}")
+            shown = context.experiment.imports.paths.get(name, name)
+            wrong.append(f"{shown}{list(at)} is {corner[at]}, but expect.values pins {pinned[at]}")
     status = "failed" if wrong else "passed"
     note = "; ".join(f"{name} was not compared: {reason}" for name, reason in free.items()) or None
     reason = "; ".join(wrong) or None

@@ -310,9 +310,10 @@ def _known(
         return verdict
     if verdict.status == "failed":
         return replace(verdict, status="known")
+    shown = context.experiment.imports.paths.get(name, name)
     reason = (
         f"it is right with jax {context.jax}, but expect.wrong lists it as wrong: if JAX is fixed, remove the entry, "
-        f"or name the versions that are wrong ({name}: '<{context.jax}')"
+        f"or name the versions that are wrong ({shown}: '<{context.jax}')"
     )
     return replace(verdict, status="failed", reason=reason)
 

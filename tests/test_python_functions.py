@@ -305,12 +305,17 @@ def test_functions_of_the_experiment_call_python_with_trees_and_static_arguments
     assert 'return jax.tree.leaves(mine.shifted(x * 2, {"down": w_down, "up": w_up}, 2))' in text
 
 
-def test_a_call_reads_a_line_that_reads_a_gradient(folder: Path, tmp_path: Path) -> None:
+def test_a_call_reads_a_gradient_and_a_line_that_reads_one(folder: Path, tmp_path: Path) -> None:
     config = {
         "mesh": {"axes": ["data"], "shape": [2]},
         "arrays": {"x": {"shape": [4, 4], "spec": ["data", None]}, "w": {"shape": [4, 4], "spec": []}},
-        "graph": {"value": "mine.loss_of_one(x, w)", "moved": "w - grad.w * 0.1", "out": "mine.scaled(moved)"},
-        "outputs": {"value": [], "out": []},
+        "graph": {
+            "value": "mine.loss_of_one(x, w)",
+            "moved": "w - grad.w * 0.1",
+            "out": "mine.scaled(moved)",
+            "step": "mine.scaled(grad.w) + grad.w",
+        },
+        "outputs": {"value": [], "out": [], "step": []},
         "grad": {"of": "value", "wrt": ["w"]},
         "program": ["auto", "explicit"],
     }

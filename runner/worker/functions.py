@@ -479,7 +479,7 @@ class _FunctionReader:
         self.values: set[str] = set()
         known, self.trees = dict(self.trees), dict(self.operands)
         for where in (BOTH, section):
-            for name, line in self.definition[where].items():
+            for name, line in self._with_gradients(self.definition[where]).items():
                 key: Key = (where, name)
                 value = line
                 if is_choice(line):
@@ -499,6 +499,30 @@ class _FunctionReader:
             written[BOTH] = {name: _shared(texts) for name, texts in written[BOTH].items()}
         # Outputs may name the trees of any section.
         self.trees = {**known, **self.trees}
+
+    def _with_gradients(self, lines: Mapping[str, Any]) -> dict[str, Any]:
+        """Lines with one more for each gradient that a call of Python reads, `grad_w: grad.w`."""
+        named: dict[str, str] = {}
+        more: dict[str, Any] = {}
+        grad: Mapping[str, Any] = self._grad() or {}
+        wanted: Sequence[str] = grad.get("wrt") or ()
+        gradients = [f"grad.{array}" for array in wanted]
+        for name, line in lines.items():
+            read = [each for each in gradients if isinstance(line, str) and re.search(rf"\b{re.escape(each)}\b", line)]
+            if read and self._calls_python(line):
+                for gradient in read:
+                    if gradient not in named:
+                        named[gradient] = free(gradient.replace(".", "_"), self.taken)
+                        more[named[gradient]] = gradient
+                line = python.filled(line, named)
+            more[name] = line
+        return more
+
+    def _calls_python(self, line: str) -> bool:
+        """Whether a line calls a function of Python, as far as it can be read."""
+        with contextlib.suppress(SyntaxFault):
+            return bool(python.taken_out(line, self.modules.objects)[1])
+        return False
 
     def _keep(self, given: str, text: Any) -> None:
         """Keep a line for the types of later ones; of a call those that JAX has traced are enough."""

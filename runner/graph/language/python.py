@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from runner.base.lazy import dataclass
 from runner.graph.language.syntax import SyntaxFault, on_one_line
@@ -88,9 +88,13 @@ def read(text: str) -> PythonCall:
 
 
 def filled(text: str, texts: Mapping[str, str]) -> str:
-    """Replace names in a Python expression by texts, which need not be names."""
+    """Replace names in a Python expression, also dotted ones, by texts, which need not be names."""
 
     class Filled(ast.NodeTransformer):
+        def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+            text = texts.get(ast.unparse(node))
+            return cast("ast.expr", self.generic_visit(node)) if text is None else ast.Name(text, node.ctx)
+
         def visit_Name(self, node: ast.Name) -> ast.expr:
             return ast.Name(texts.get(node.id, node.id), node.ctx)
 

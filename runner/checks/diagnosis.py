@@ -36,6 +36,7 @@ from runner.checks.reference.arithmetic import Arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work, same_values
 from runner.checks.slips import changing, removing
 from runner.checks.steps import in_steps
+from runner.checks.strange import strange
 from runner.checks.together import together
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
@@ -242,31 +243,36 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
     refused_mends: list[_Mend] = []
     lowest, ended, anywhere = math.inf, "", ""
     try:
-        for edit in _proposed(suspect, experiment, [*trial.factors.values()] if own else ()):
-            likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
-            if not likely and not anywhere:
+        proposed = _proposed(suspect, experiment, [*trial.factors.values()] if own else ())
+        for edits in _nearest_first(proposed, trial.near if own else frozenset()):
+            for edit in edits:
+                likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
+                if not likely and not anywhere:
+                    break
+                if not (likely or also) or not trial.mends(edit) or _vanishes(edit):
+                    continue
+                unlike = trial.unlike(edit) if own else 0.0
+                # What else may mend the program does not depend on what the values say for this edit.
+                lost = math.isinf(unlike)
+                if lost and edit.kind in _NUMBERS:
+                    continue
+                score = _score(edit, graph) + trial.pointless(edit) + (0.0 if lost else max(0.0, unlike))
+                if math.isinf(score) or (score >= lowest + beside and not also):
+                    continue
+                reason = None if refused is None else _refusal(trial, refused, edit)
+                # The lines of a function are no lines of a file that could be read again.
+                if reason is None or (own and not reason):
+                    if score < lowest:
+                        anywhere = edit.kind if edit.kind in _ANYWHERE else ""
+                    (doubtful if lost else mends).append(_Mend(score + min(0.0, unlike), edit, unlike))
+                    lowest = min(lowest, score)
+                elif reason and (own or edit.frame is not None) and edit.kind not in _NUMBERS:
+                    message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
+                    refused_edit = replace(edit, message=partial(str, message))
+                    refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, 0.0 if lost else unlike))
+            if mends and all(mend.unlike < 0.0 for mend in mends):
+                # They give values that the reference has where the first others are: no line further off does that.
                 break
-            if not (likely or also) or not trial.mends(edit) or _vanishes(edit):
-                continue
-            unlike = trial.unlike(edit) if own else 0.0
-            # What else may mend the program does not depend on what the values say for this edit.
-            lost = math.isinf(unlike)
-            if lost and edit.kind in _NUMBERS:
-                continue
-            score = _score(edit, graph) + trial.pointless(edit) + (0.0 if lost else max(0.0, unlike))
-            if math.isinf(score) or (score >= lowest + beside and not also):
-                continue
-            reason = None if refused is None else _refusal(trial, refused, edit)
-            # The lines of a function are no lines of a file that could be read again.
-            if reason is None or (own and not reason):
-                if score < lowest:
-                    anywhere = edit.kind if edit.kind in _ANYWHERE else ""
-                (doubtful if lost else mends).append(_Mend(score + min(0.0, unlike), edit, unlike))
-                lowest = min(lowest, score)
-            elif reason and (own or edit.frame is not None) and edit.kind not in _NUMBERS:
-                message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
-                refused_edit = replace(edit, message=partial(str, message))
-                refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, 0.0 if lost else unlike))
     except Exhausted:
         ended = f" within {trial.seconds:.2g} s"
     likeliest = _likeliest(mends, beside, own=own) or _likeliest(refused_mends, beside, own=own)
@@ -284,6 +290,11 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
     named = [mend.edit for mend in likeliest] if len(likeliest) <= _NAMED else []
     clear = any(mend.unlike <= -_CLEAR and mend.edit.kind not in _NUMBERS for mend in likeliest)
     return _Search(named, len(likeliest), ended, all(mend.unlike < 0.0 for mend in likeliest), clear)
+
+
+def _nearest_first(edits: Sequence[Edit], near: Collection[str]) -> list[list[Edit]]:
+    """The edits of the places that are near, and the others, each in their order."""
+    return [[edit for edit in edits if (edit.place in near) is here] for here in (True, False)]
 
 
 _ANYWHERE = ("put back", "constant", "number")
@@ -643,6 +654,18 @@ class Trial:
         case, experiment = self._cases[0], self._context.experiment
         reference = self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic)
         return Recognising(reference.executed, case.suspect.executed, experiment.mesh, reference.inputs)
+
+    @cached_property
+    def near(self) -> frozenset[str]:
+        """The places where the function first computes what its reference has not, and of what that is made of."""
+        suspect = self._cases[0].suspect
+        first, read = strange(suspect.graph, suspect.ran, self._recognising.has)
+        lines = {value.number: str(line_of(e)) for e in walk(suspect.graph) for value in e.results}
+        places = {
+            number: str(self._places[number]) if number in self._places else lines.get(number)
+            for number in first | read
+        }
+        return frozenset(place for place in places.values() if place is not None)
 
     def _stays_idle(self, edit: Edit) -> bool:
         """Whether a whole line that exchanges blocks, or that puts them in their places, has no effect once edited.

@@ -242,6 +242,8 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
     doubtful: list[_Mend] = []
     refused_mends: list[_Mend] = []
     lowest, ended, anywhere = math.inf, "", ""
+    # Inside of a region right values may be blocks and partial sums, which the reference has not.
+    whole = own and not suspect.experiment.regions
     try:
         proposed = _proposed(suspect, experiment, [*trial.factors.values()] if own else ())
         for edits in _nearest_first(proposed, trial.near if own else frozenset()):
@@ -270,7 +272,7 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
                     message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
                     refused_edit = replace(edit, message=partial(str, message))
                     refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, 0.0 if lost else unlike))
-            if mends and all(mend.unlike < 0.0 for mend in mends):
+            if whole and mends and all(mend.unlike < 0.0 for mend in mends):
                 # They give values that the reference has where the first others are: no line further off does that.
                 break
     except Exhausted:

@@ -547,9 +547,11 @@ class Trial:
         Where the function takes a derivative, its loss depends on no line of the backward pass, which has a mistake of
         the forward pass again.
         """
-        by_lines = {name: len(self._changed.lines([name])) for name in self._wrong}
+        # What a mistake leaves out of the function, as a zero gradient, is in the reference.
+        graphs = self._changed, ChangedGraphs(self.experiment, "graph")
+        by_lines = {name: max(len(graph.lines([name])) for graph in graphs) for name in self._wrong}
         name = min(by_lines, key=by_lines.__getitem__)
-        if by_lines[name] > _NARROWER * len(self._changed.lines(self.experiment.results)):
+        if by_lines[name] > _NARROWER * min(len(graph.lines(self.experiment.results)) for graph in graphs):
             return None
         narrow = with_results(self.experiment, {name})
         written = None if narrow is None else narrow.written

@@ -272,7 +272,7 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
                     message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
                     refused_edit = replace(edit, message=partial(str, message))
                     refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, 0.0 if lost else unlike))
-            if whole and mends and all(mend.unlike < 0.0 for mend in mends):
+            if whole and mends and all(mend.unlike < 0.0 and mend.edit.kind not in _ANYWHERE for mend in mends):
                 # They give values that the reference has where the first others are: no line further off does that.
                 break
     except Exhausted:

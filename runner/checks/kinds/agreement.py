@@ -130,7 +130,7 @@ KINDS = (
     CheckKind(
         "agreement", AgreementVerdict | LeftOut | NotRun, Needs.OTHERS,
         lambda case: check(case.context, case.run, case.others, alike=case.alike), order=50,
-        says="the programs give the same results; if `sections` failed, those of one section; a program whose `value` "
-        "failed does not count against one whose passed",
+        says="the programs give the same results. If `sections` failed, programs of one section are compared. A "
+        "program that passed `value` is not compared with one that failed it",
     ),
 )  # fmt: skip

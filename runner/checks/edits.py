@@ -293,8 +293,8 @@ class Edits:
 
     - `every`: its expressions in their order; `sites`: the same, those that are edited together as one; `loops`: its
       repeats.
-    - `combinations`: the mesh axes of more than one device, singly and all together; `blocks`: the shapes of the arrays
-      on a device; `counts`: the numbers of devices along them.
+    - `combinations`: the mesh axes of more than one device, singly and all together, for collectives: none in a section
+      of whole arrays; `counts`: the numbers of devices along them; `blocks`: the shapes of the arrays on a device.
     - `reference`: the experiment whose graph the section should compute; `factors`: by which its results are off.
 
     With `alike` there are also edits of all lines of a file that have one form, as of a ring that is unrolled by hand.
@@ -309,8 +309,9 @@ class Edits:
         self.section: Section = section
         self.blocks = {array.name: experiment.block(array.layout).shard_shape for array in experiment.given}
         axes = [axis for axis, size in experiment.manual.sizes.items() if size > 1]
-        self.combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
-        self.counts = sorted({experiment.mesh.axis_size(axes) for axes in self.combinations})
+        combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
+        self.combinations = combinations if section == "per_device" or experiment.regions else []
+        self.counts = sorted({experiment.mesh.axis_size(axes) for axes in combinations})
         self.reference = experiment if reference is None else reference
         self._graph, computed = experiment.section(section), experiment.computed(section)
         self._positions = {line_of(equation).name: i for i, equation in enumerate(lines(computed))}

@@ -127,10 +127,10 @@ def diagnose_written(context: Context, refused: Refused | None) -> list[str]:
     who = f"in NumPy too, the function with its shard_map ({listed(written.regions)}) differs from its reference"
     if not written.regions:
         who = "in NumPy too, the function differs from its reference"
-    tried = [] if narrow is None else [_of_trial(narrow, refused)]
-    if not any(sentences.named for sentences in tried):
-        tried.append(_of_trial(trial, refused))
-    return [who, *tried[-1].texts]
+    sentences = None if narrow is None else _of_trial(narrow, refused)
+    if sentences is None or not sentences.named:
+        sentences = _of_trial(trial, refused)
+    return [who, *sentences.texts]
 
 
 @dataclass(frozen=True)
@@ -512,8 +512,8 @@ class Trial:
         read = self._changed.arrays(experiment.results)
         if "graph" in experiment.sections:
             read &= ChangedGraphs(experiment, "graph").arrays(experiment.results)
-        self._moved = [moved(experiment, context.arrays, seed, read) for seed in (1, *_SEEDS)]
-        self._cases = [self._case(context.arrays, uncast), self._case(self._moved[0], uncast, moved=True)]
+        self._scaled = partial(moved, experiment, context.arrays, names=read)
+        self._cases = [self._case(context.arrays, uncast), self._case(self._scaled(1), uncast, moved=True)]
         if context.uncast:
             self._cases.insert(0, self._case(context.arrays, exact))
         # What was done so far is done once, and an edit is tried in a part of that.
@@ -582,7 +582,9 @@ class Trial:
                 output_differences.factor(layout, case.values["graph"][name], case.suspect.values[name])
                 for case in self._cases
             )
-            if first and all(other is not None and math.isclose(first, other, rel_tol=_SAME) for other in others):
+            if first and all(
+                other is not None and math.isclose(first, other, rel_tol=output_differences.SAME) for other in others
+            ):
                 factors[name] = first
         return factors
 
@@ -611,7 +613,7 @@ class Trial:
     def _others(self) -> list[_Case]:
         """Other arrays, for the few edits that mend the program on the first: a maximum may come to stand elsewhere."""
         uncast = _arithmetic(self._context, casts=False)
-        return [self._case(arrays, uncast, moved=True) for arrays in self._moved[1:]]
+        return [self._case(self._scaled(seed), uncast, moved=True) for seed in _SEEDS]
 
     def pointless(self, edit: Edit) -> float:
         """The penalty in rank of an edit for what it makes pointless: nobody writes lines without an effect.
@@ -955,10 +957,6 @@ _SEEDS = (2, 3)
 
 _SUMS = 1e-5
 """How far from 1 the sums of shares may be."""
-
-
-_SAME = 1e-6
-"""The largest relative difference of two factors that are the same."""
 
 
 def _factor(context: Context, name: str, factor: float) -> str | None:

@@ -16,6 +16,7 @@ from typing import TypeGuard
 from runner.base.lazy import dataclass
 from runner.base.words import quoted
 from runner.checks.edits import Edit, Edits, EditSite, form, is_collective, is_reduced, is_reduction, named_by
+from runner.checks.output_differences import SAME
 from runner.checks.oversights import is_mask, is_unary, uncast
 from runner.graph.language.lines import (
     argument,
@@ -267,9 +268,9 @@ def _of_factor(by: float) -> Iterator[_Added]:
     operation, number = ("divide", by) if abs(by) > 1 else ("multiply", 1 / by)
     near = Fraction(number).limit_denominator(_DENOMINATOR)
     root = Fraction(number**2).limit_denominator(1)
-    if math.isclose(number, near, rel_tol=_SAME):
+    if math.isclose(number, near, rel_tol=SAME):
         yield _Added(_RESULT, operation, Const(float(near)), own=False)
-    elif math.isclose(number**2, root, rel_tol=_SAME):
+    elif math.isclose(number**2, root, rel_tol=SAME):
         yield _Added(_RESULT, operation, Const(math.copysign(math.sqrt(root), number)), own=False)
 
 
@@ -279,9 +280,6 @@ _OF_RESULT = 2.0
 
 _DENOMINATOR = 64
 """The largest denominator of a factor that a person would write."""
-
-_SAME = 1e-6
-"""The largest relative difference of two factors that are the same."""
 
 
 def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread: _Unread) -> Iterator[Edit]:

@@ -348,7 +348,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("says", LINES)
 def test_a_file_that_follows_the_advice_is_read(says: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.worker.functions.available", lambda: 1 << 12)
+    monkeypatch.setattr("runner.worker.tree_arrays.available", lambda: 1 << 12)
 
     def read(changes: dict[str, Any]) -> None:
         config = harness.config(changed(changes))

@@ -181,7 +181,7 @@ PARSING = {
     # What a user's YAML has.
     "experiment/plain.py", "experiment/sections.py", "experiment/repeats.py",
     "experiment/functions.py", "experiment/enumeration.py", "experiment/reader.py",
-    "worker/functions.py",
+    "worker/lines_with_calls.py",
     # What an edit of a line is to be in the file; a result's part of the text of several.
     "experiment/imported.py", "checks/inscribed.py", "app/flow/recording.py",
     # Templates of terms, which are constants of the module.

@@ -36,6 +36,11 @@ class Setting:
     within: bool
 
 
+PLAIN = Setting(explicit=False, within=False)
+"""How a device's code is traced: the mesh is that of the `shard_map` around it."""
+
+TYPED, WITHIN = Setting(explicit=True, within=False), Setting(explicit=True, within=True)
+
 _WANTS_MESH = re.compile(
     r"mesh context|non-empty mesh in context|context mesh cannot be empty|set a mesh via `jax\.set_mesh`|"
     r"under a mesh|requires a mesh|set_mesh\(",

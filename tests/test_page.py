@@ -471,6 +471,7 @@ def test_in_a_large_section_the_lines_away_from_collectives_are_folded() -> None
     for name in ("98 lines", "19 lines", "18 lines", "n49", "n51", "layers × 4", "m19", "out"):
         assert f">{name}<" in drawn.box.body
     assert ">m3<" not in drawn.box.body
+    assert ">n52, n53, " in drawn.box.body
     # The lines outside lead into the repeat: of the edges seven are outside of it, and five inside.
     assert drawn.box.body.count('class="ge"') == 7 + 5
     assert drawn.box.body.count(">98 lines<") == 2

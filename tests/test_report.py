@@ -299,7 +299,7 @@ def test_what_a_twin_notices_is_said_to_be_the_twins(capsys: pytest.CaptureFixtu
     twin = {"status": "passed", "of": 64, "power": 2e-12}
     proved = record(programs={"auto": valued({"C": output(twin=twin)})})
     assert "2.0e-12 rms, twin" in printed(capsys, proved)
-    assert "twin: an error of what the program computes in float64" in report.legend(built(proved))
+    assert "twin: the error of the program with float64 in the place of every float" in report.legend(built(proved))
     failed = {**twin, "status": "failed"}
     assert "3.0e-06 rms" in printed(capsys, record(programs={"auto": valued({"C": output(twin=failed)})}))
 

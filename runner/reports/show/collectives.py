@@ -91,7 +91,7 @@ def _folded(group: Sequence[ExplainedRow]) -> tuple[str, ...]:
     """Return the cells of one row for a group of rows."""
     kind, _, over, _, _, _, *others = group[0].cells
     names = _named_together(subject for row in group for subject in row.subjects)
-    text = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    text = _in_one_file(", ".join(names[:_NAMED])) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     every = [
         executions.total([(often, branches, 1) for often, branches, _ in parts])
         for parts in _by_program(group).values()
@@ -150,13 +150,13 @@ def places(lines: Sequence[str]) -> str:
 
 
 def _in_one_file(named: str) -> str:
-    return _IN_ONE_FILE.sub(lambda lines: lines[0].replace(f" and {lines[1]}", ", "), named)
+    return _IN_ONE_FILE.sub(lambda lines: re.sub(f"(?:,| and) {re.escape(lines[1])}", ", ", lines[0]), named)
 
 
 _LINE = re.compile(r"(\S+\.py:\d+)(?: (?!→)[^→]*[^→\s])?")
 """A place in a file of Python, and the line there."""
 
-_IN_ONE_FILE = re.compile(r"(\S+\.py):\d+(?: and \1:\d+)+")
+_IN_ONE_FILE = re.compile(r"(\S+\.py):\d+(?:(?: \(backward\))?(?:,| and) \1:\d+)+")
 """Several places in one file, which are shown as `fun.py:5, :6`."""
 
 
@@ -304,25 +304,33 @@ def way(reshard: Reshard) -> str:
     return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"
 
 
-def compiler_warnings(warnings: Sequence[CompilerWarning], *, complete: bool) -> Iterator[tuple[str, str | None]]:
-    """Yield each warning of a program, with what is known of the move that it is about.
+@dataclass(frozen=True)
+class WarnedMove:
+    """The compiler's warnings about equal moves: kind and lines, the words of the first, a way around the move."""
 
-    Unless `complete`, warnings about equal moves are one: the layers of a model give the compiler's words again.
+    about: str
+    text: str
+    way: str | None
+    several: bool
+
+
+def compiler_warnings(warnings: Sequence[CompilerWarning], *, complete: bool) -> Iterator[WarnedMove]:
+    """Yield the warnings of a program, those about equal moves as one unless `complete`.
+
+    The layers of a model give the compiler's words again.
     """
     moves = ((at if complete or warning.reshard is None else warning.reshard) for at, warning in enumerate(warnings))
-    alike = by_key(zip(moves, warnings, strict=True))
-    for group in alike.values():
-        first = group[0]
-        move = None if first.reshard is None else way(first.reshard)
-        if len(group) == 1:
-            of = f" of {first.node}" if first.node else ""
-            yield f"{first.kind}{of}: {first.text}", move
-            continue
+    for group in by_key(zip(moves, warnings, strict=True)).values():
+        first, several = group[0], len(group) > 1
         times: Counter[str] = Counter()
         for warning in group:
-            times[_places([warning.node])[0] if warning.node else "no line that it names"] += warning.times
+            place = warning.node or "no line that it names"
+            times[_places([place])[0] if several and warning.node else place] += warning.times
         named = [f"{place} ({count} times)" if count > 1 else place for place, count in times.items()]
-        yield f"{first.kind} of {names_listed(named)}; explain=full has the compiler's words", move
+        of = f" of {names_listed(named)}" if several or first.node else ""
+        yield WarnedMove(
+            f"{first.kind}{of}", first.text, None if first.reshard is None else way(first.reshard), several
+        )
 
 
 def _compiled(record: Record) -> dict[str, list[Collective]]:

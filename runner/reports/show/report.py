@@ -287,9 +287,9 @@ def _programs(record: Record, *, complete: bool) -> None:
 
 
 _LEGEND = {
-    "accuracy": "accuracy: the largest error in units of the measured rounding; beyond the tolerance a twin decides",
+    "accuracy": "accuracy: the largest error as a multiple of the measured rounding",
     "notices": "notices: the smallest error of an output that would fail, as a share of its root mean square",
-    "twin": "twin: an error of what the program computes in float64",
+    "twin": "twin: the error of the program with float64 in the place of every float",
     "derivation": "derivation: whether the derived lines compute what the graph does",
     "as written": "as written: it is what its section says, which is not what the other section says",
     "known": "known: wrong as expect.wrong says",
@@ -406,10 +406,11 @@ def _collectives(record: Record, *, complete: bool) -> None:
     if shown.rows or beneath:
         say()
     for program, result in record.compiled.items():
-        for warning, way in collectives.compiler_warnings(result.compiler_warnings or (), complete=full):
-            say(f"{program}: the compiler warns: {warning}", WARNING)
-            if way is not None:
-                say(f"  {way}")
+        for move in collectives.compiler_warnings(result.compiler_warnings or (), complete=full):
+            words = "; explain=full has the compiler's words" if move.several else f": {move.text}"
+            say(f"{program}: the compiler warns: {move.about}{words}", WARNING)
+            if move.way is not None:
+                say(f"  {move.way}")
 
 
 def _source(record: Record, folder: Path) -> None:

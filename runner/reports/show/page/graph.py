@@ -294,9 +294,8 @@ def _value(figure: _Figure, name: str, *, port: bool) -> Box:
 def _line(figure: _Figure, line: RecordedLine) -> Box:
     if line.path in figure.folds:
         members = figure.folds[line.path]
-        names = ", ".join(member.path.rpartition("/")[2] for member in members[:_NAMED]) + (
-            ", …" if len(members) > _NAMED else ""
-        )
+        names = [member.path.rpartition("/")[2] for member in members[:_NAMED]]
+        names += ["…"] if len(members) > _NAMED else []
         return _boxed(_named(figure.lines, line.path), textwrap.wrap(", ".join(names), _WRAP), "gl", ())
     *_, where, name = ("", *line.path.split("/"))
     begins = {"carry": "starts as ", "over": "a slice of "}.get(where)

@@ -148,8 +148,12 @@ def _plain(inside: Inside) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """Return a path or a spec that may be wrapped after a slash, a dot or a comma."""
-    return Markup(re.sub(r"(?<=[^\d\s])([/.,])", r"\1<wbr>", escape(text)))
+    """Return a path or a spec that may be wrapped after a slash, a dot or a comma, outside of a short `{0..11}`."""
+    return Markup(re.sub(r"(\{[^{}]{,24}\})|(?<=[^\d\s])[/.,]", _with_break, escape(text)))
+
+
+def _with_break(part: re.Match[str]) -> str:
+    return part[0] if part[1] else f"{part[0]}<wbr>"
 
 
 def code(text: str) -> Markup:

@@ -113,10 +113,12 @@ def _collectives(record: Record) -> Iterator[Inside]:
     for line in collectives.lines(record):
         yield tag("p", line)
     for name, program in record.compiled.items():
-        for warning in program.compiler_warnings or ():
-            of = f" of {warning.node}" if warning.node else ""
-            times = f" ({warning.times} times)" if warning.times > 1 else ""
-            yield callout("weak", f"{name}: the compiler warns: {warning.kind}{of}{times}", tag("p", warning.text))
+        for move in collectives.compiler_warnings(program.compiler_warnings or (), complete=False):
+            words = tag("p", move.text)
+            if move.several:
+                words = tag("details", tag("summary", "The compiler's words, of the first"), words)
+            around = None if move.way is None else tag("p", move.way)
+            yield callout("weak", f"{name}: the compiler warns: {move.about}", [around, words])
     planned = [
         [
             move.kind, name, move.of, ", ".join(move.axes), move.line or "–", move.operation,

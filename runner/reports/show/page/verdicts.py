@@ -82,40 +82,39 @@ def _outputs(record: Record) -> Markup | None:
         return None
     head = (
         "output", "of", "status", "against", "largest error", "allowed", "share used", "rounding", "accuracy", "wrong",
-        "notices", "undecided", "the whole",
+        "notices", "undecided",
     )  # fmt: skip
     summary = tag("summary", "What was measured for each output")
-    return tag(
-        "details", summary, table("Errors are absolute; shares are of what is allowed", Table(head, rows), kind="small")
-    )
+    shown = Table(head, [cells for cells, _ in rows], beneath=[notes for _, notes in rows])
+    return tag("details", summary, table("Errors are absolute; shares are of what is allowed", shown, kind="small"))
 
 
-def _measures(record: Record) -> Iterator[list[Inside]]:
+def _measures(record: Record) -> Iterator[tuple[list[Inside], str]]:
+    """Yield the cells of each output, with what stands beneath them."""
     sections = record.checks.sections
     for name, output in sections.outputs.items() if isinstance(sections, SectionsVerdict) else ():
         allowed = f"{output.atol:.1e} + {output.rtol:.1e}·|x|"
         error, wrong = error_text(output.max_abs_error), f"{output.wrong} of {output.of}"
         undecided = str(output.undecided.count) if output.undecided else "–"
-        yield [
-            name, "per_device", badge(output.status), "graph", error, allowed, "–", "–", "–", wrong, "–", undecided,
-            output.reason or "–",
-        ]  # fmt: skip
+        cells = [name, "per_device", badge(output.status), "graph", error, allowed, *"–––", wrong, "–", undecided]
+        yield cells, output.reason or ""
     for program, result in record.programs.items():
         value = result.checks.value
         for name, output in value.outputs.items() if isinstance(value, ValueVerdict) else ():
-            yield [name, program, badge(output.status), *_measured(output)]
+            cells, notes = _measured(output)
+            yield [name, program, badge(output.status), *cells], notes
 
 
-def _measured(output: OutputVerdict) -> list[Inside]:
+def _measured(output: OutputVerdict) -> tuple[list[Inside], str]:
     if not isinstance(output, ValueOutput):
-        return [*("–" for _ in range(9)), output.reason or "–"]
+        return [*"–––––––––"], output.reason or ""
     whole = ", ".join(f"{name} {m.found:.1e} in {m.least:.1e} … {m.most:.1e}" for name, m in output.whole.items())
     notes = [
-        whole,
+        whole and f"of the whole output: {whole}",
         f"{output.nan} NaN in both" if output.nan else "",
         f"{output.overflowing} overflow" if output.overflowing else "",
     ]
-    return [
+    cells: list[Inside] = [
         output.oracle,
         "0" if not output.max_abs_error else f"{output.max_abs_error:.1e} ({output.max_rel_error:.1e} relative)",
         f"{output.atol:.1e} + {output.rtol:.1e}·|x|",
@@ -125,5 +124,5 @@ def _measured(output: OutputVerdict) -> list[Inside]:
         f"{output.wrong} of {output.of}",
         "not known" if output.noticed is None else f"{output.noticed:.1e} rms{', twin' if output.by_twin else ''}",
         str(output.undecided.count) if output.undecided else "–",
-        "; ".join(filter(None, [*notes, output.reason or ""])) or "–",
     ]
+    return cells, "; ".join(filter(None, [*notes, output.reason or ""]))

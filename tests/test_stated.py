@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 from runner.app import api
 from runner.link.workers import Workers
 from runner.reports.record import readable
+from runner.reports.record.record import read
+from runner.reports.show import explained_runs
 from tests.user_functions import gathered
 
 X = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
@@ -67,6 +69,39 @@ def test_a_constraint_in_the_users_function_is_the_reason(tmp_path: Path) -> Non
     [why] = gathers(gathered.constrained_whole, (X,), tmp_path, **given)
     assert gathers(gathered.constrained_divided, (X,), tmp_path, **given) == []
     assert why.startswith(f"the with_sharding_constraint in {line('constraint(h, P(None')} wants all of dimension 0")
+
+
+def listed_at(function: Any, operands: Any, folder: Path, **more: Any) -> list[tuple[str, str]]:
+    """The kind of each collective of a function's program, and what the table says of it."""
+    record = api.checked(function, operands, folder / function.__name__, WORKERS, **more)
+    assert record.status == "passed", record
+    [program] = record.compiled.values()
+    assert [entry.why.at and str(entry.why.at.place) for entry in program.collectives or () if entry.why] == [
+        (entry.of or "").rpartition(" for ")[2] for entry in program.collectives or ()
+    ]
+    return [(entry.kind, entry.of or "") for entry in program.collectives or ()]
+
+
+def test_what_a_reshard_of_the_user_moves_is_listed_at_its_line(tmp_path: Path) -> None:
+    with jax.set_mesh(mesh(AxisType.Explicit)):
+        operands = jax.device_put(X, P("a")), jax.device_put(X, P("a"))
+        where = line("reshard(w, P(None, None))")
+        # The result too is asked for as it lies: the reshard is what gathers.
+        given = {"in_specs": (P("a"), P("a")), "out_specs": P("a")}
+        assert listed_at(gathered.weights_gathered, operands, tmp_path, **given) == [("all-gather", f"w for {where}")]
+        helper = line("reshard(x, spec)")
+        there, back = line('exchanged(inputs, P(None, "a"))'), line('exchanged(jnp.tanh(there), P("a", None))')
+        exchanges = listed_at(gathered.dispatched, operands, tmp_path, in_specs=(P("a"), P()), out_specs=P("a"))
+        assert [(kind, of.rpartition(" for ")[2]) for kind, of in exchanges] == [
+            ("all-to-all", f"{there} → {helper}"),
+            ("all-to-all", f"{back} → {helper}"),
+        ]
+    record = read(tmp_path / "dispatched")
+    [group] = explained_runs.explained(record, tmp_path / "dispatched")
+    assert [(entry.node, entry.callers) for entry in group.explanation.placed or ()] == [
+        (helper, [there]),
+        (helper, [back]),
+    ]
 
 
 def test_a_slice_that_devices_cannot_share_is_the_reason(tmp_path: Path) -> None:

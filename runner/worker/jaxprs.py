@@ -26,8 +26,7 @@ from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
 from runner.base.words import quoted
 from runner.compiled.evidence.hlo import Location
-from runner.compiled.evidence.source_lines import SourceLine, distinguishing
-from runner.compiled.evidence.source_lines import frame as frame_at
+from runner.compiled.evidence.source_lines import SourceLine, called_frame, distinguishing
 from runner.experiment.extent import STEPS
 from runner.experiment.traced import TracedLine, TracedLines, TracedLoop, TracedTerm, UserSpelling
 from runner.graph.language.check import canonical_term
@@ -243,12 +242,7 @@ def _with_callers(
     lines = {name: SourceLine((frame.file, frame.line), paths.get(name, ())) for name, frame in frames.items()}
     callers = distinguishing(lines.values())
     of_lines = {name: callers[line] for name, line in lines.items()}
-
-    def called(frame: Frame, calls: Sequence[Location]) -> Frame:
-        path = [frame_at(call) for call in reversed(calls)]
-        return replace(frame, path=tuple(call.place for call in path), call=path[0].text) if path else frame
-
-    apart = {name: called(frame, of_lines[name]) for name, frame in frames.items()}
+    apart = {name: called_frame(frame, of_lines[name]) for name, frame in frames.items()}
     several = {frames[name] for name, calls in of_lines.items() if calls}
     return apart, {name: paths[name] for name, frame in frames.items() if frame in several and name in paths}
 

@@ -9,16 +9,16 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_list
-from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.hlo import Location, Metadata
 from runner.compiled.evidence.nodes import OperationOrigin, Origins, backward
-from runner.compiled.evidence.source_lines import frame, source_line
+from runner.compiled.evidence.source_lines import SourceLine, called_frame, distinguishing, frame, source_line
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.inlining import Enclosing, enclosed
@@ -34,6 +34,7 @@ from runner.graph.sharding.propagation import (
     PlannedOperation,
     PlannedValue,
 )
+from runner.graph.source import Frame
 from runner.link.steps import Spare
 from runner.reports.record.writing import write_text
 from runner.worker import sharding_origins, shardy
@@ -175,12 +176,22 @@ _STATING = ("out_sharding", "with_sharding_constraint", "reshard")
 
 
 @dataclass(frozen=True)
+class _StatedLayout:
+    """A layout that a line of the user's Python gives a value: `by` what, the line, and its name if it has one."""
+
+    layout: Spec
+    by: str
+    at: Frame
+    line: str | None
+
+
+@dataclass(frozen=True)
 class _KnownValue:
     """What is known of a value: its array or line, and the names of its dimensions.
 
     - `fixed`: the key of an array, and its layout, which holds for all readers.
     - `asked`: the keys that constrain it, with their layouts; `met`: those that its type already satisfies.
-    - `stated`: the layouts without a key that the user's Python gives it, each with what gives it, and its line.
+    - `stated`: the layouts that the user's Python gives it.
     """
 
     of: str
@@ -188,7 +199,7 @@ class _KnownValue:
     fixed: tuple[str, Spec] | None = None
     asked: tuple[tuple[str, Spec], ...] = ()
     met: tuple[tuple[str, Spec], ...] = ()
-    stated: tuple[tuple[Spec, str, str | None], ...] = ()
+    stated: tuple[_StatedLayout, ...] = ()
 
 
 class _PlanReader(Places):
@@ -378,7 +389,7 @@ class _PlanReader(Places):
         """What is known of a value, with the keys of the constraints on it."""
         asked: list[tuple[str, Spec]] = []
         met: list[tuple[str, Spec]] = []
-        stated: list[tuple[Spec, str, str | None]] = []
+        stated: list[_StatedLayout] = []
         for name in self._origins.constrained.get(where, ()):
             constraint = self._origins.constraints[name]
             layout = constraint.spec
@@ -389,20 +400,29 @@ class _PlanReader(Places):
                 # It transposes the constraint on an array.
                 continue
             key = self._key_of(line, layout, known.of) if constraint.asked or self._keys.typed else None
-            if key is not None:
+            stating = self._stating(constraint)
+            # The layout of a result may also be that of a value inside, for which the user's line asks.
+            if stating is not None and (key is None or (constraint.asked and key.startswith("outputs."))):
+                stated.append(_StatedLayout(layout, *stating, line))
+            elif key is not None:
                 (asked if constraint.asked else met).append((key, layout))
-            elif (by := self._stating(constraint)) is not None:
-                stated.append((layout, by, line))
         return replace(known, asked=tuple(asked), met=tuple(met), stated=tuple(stated))
 
-    def _stating(self, constraint: sharding_origins.Constraint) -> str | None:
-        """What gives a value a layout in the user's Python, by the word that stands in the line, or the primitive."""
-        at = source_line(constraint.metadata.frames)
-        if at is None or at.at[0] not in self._keys.python or backward(constraint.stack):
+    def _stating(self, constraint: sharding_origins.Constraint) -> tuple[str, Frame] | None:
+        """What gives a value a layout in the user's Python, by the word in the line or the primitive; and the line."""
+        line = source_line(constraint.metadata.frames)
+        if line is None or line.at[0] not in self._keys.python or backward(constraint.stack):
             return None
-        written = frame(at.at)
+        written = called_frame(frame(line.at), self._callers[line])
         primitive = constraint.stack.rpartition("/")[2]
-        return f"the {next((word for word in _STATING if word in written.text), primitive)} in {written.place}"
+        word = next((word for word in _STATING if word in frame(line.at).text), primitive)
+        return f"the {word} in {written.place}", written
+
+    @cached_property
+    def _callers(self) -> dict[SourceLine, tuple[Location, ...]]:
+        """The callers that tell the lines of constraints apart."""
+        lines = (source_line(constraint.metadata.frames) for constraint in self._origins.constraints.values())
+        return distinguishing(line for line in lines if line is not None)
 
     def _operand(self, value: Any) -> PlannedValue:
         known, shape = self._of(value), shape_of(value)
@@ -480,12 +500,11 @@ class _PlanReader(Places):
         if not reduces and source is not None:
             self._awaited.setdefault(source, []).append(len(self._collectives))
         asked_by = next((key for key, spec in known.asked if spec == after != before), None)
-        if asked_by is None and asks:
-            asked_by = self._key_of(own[0], after, known.of)
-        stated_by = stated_in = None
+        stated = None
         if asked_by is None and not gradient:
-            stating = ((by, line) for spec, by, line in known.stated if spec == after != before)
-            stated_by, stated_in = next(stating, (None, None))
+            stated = next((stated for stated in known.stated if stated.layout == after != before), None)
+        if asked_by is None and stated is None and asks:
+            asked_by = self._key_of(own[0], after, known.of)
         needing = "" if source is None else self._needing(source)
         if asked_by is None and asks and own[2]:
             # The backward pass transposes the constraint of a line.
@@ -514,8 +533,9 @@ class _PlanReader(Places):
             alone=devices == 1,
             needed_by=self._visited.get(source) if reduces else None,
             asked_by=asked_by,
-            stated_in=stated_in,
-            stated_by=stated_by,
+            stated_in=stated and stated.line,
+            stated_at=stated and stated.at,
+            stated_by=stated and stated.by,
         )
         self._collectives.append((collective, taken, len(self._planned)))
 

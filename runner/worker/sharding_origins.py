@@ -9,14 +9,12 @@ from typing import Any, TypeAlias
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.nodes import STATING
 from runner.worker import shardy
 from runner.worker.modules import Walk
 
 _KEPT = frozenset({"constant", "return", "call"})
 """The operations without an entry in the plan, since they compute nothing."""
-
-_ASKING = frozenset({"reshard", "sharding_constraint"})
-"""The primitives with which a program constrains a layout."""
 
 _OF_NUMBERS = frozenset({"reduce", "scatter", "reduce_window", "sort", "all_reduce", "reduce_scatter"})
 
@@ -84,7 +82,7 @@ class Constraint:
     @property
     def asked(self) -> bool:
         """Whether the program asks for it; with sharding types every operation states its result's layout."""
-        return self.stack.rpartition("/")[2] in _ASKING
+        return self.stack.rpartition("/")[2] in STATING
 
 
 class ShardingOrigins(Places):

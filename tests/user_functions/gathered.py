@@ -29,6 +29,23 @@ def constrained_divided(x: Any) -> Any:
     return h * 2.0
 
 
+def weights_gathered(x: Any, w: Any) -> Any:
+    full = jax.sharding.reshard(w, P(None, None))
+    return x @ full
+
+
+def dispatched(x: Any, w: Any) -> Any:
+    """As a layer of experts exchanges its inputs and outputs, by one helper."""
+    inputs = jnp.einsum("gd,de->ge", x, w)
+    there = exchanged(inputs, P(None, "a"))
+    back = exchanged(jnp.tanh(there), P("a", None))
+    return back * inputs
+
+
+def exchanged(x: Any, spec: Any) -> Any:
+    return jax.sharding.reshard(x, spec)
+
+
 def padded(x: Any) -> Any:
     rows = jnp.pad(x, ((0, -x.shape[0] % 4), (0, 0)))
     rows = jax.lax.with_sharding_constraint(rows, P(("a", "b")))

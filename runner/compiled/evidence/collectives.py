@@ -17,7 +17,16 @@ from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.flow import MOVES, Flow
 from runner.compiled.evidence.hlo import SILENT, STARTED, Computation, Instruction, Metadata, Module, size_of
 from runner.compiled.evidence.model import Between, Collective
-from runner.compiled.evidence.nodes import Attribution, OperationOrigin, again, asked, backward, served, stacks
+from runner.compiled.evidence.nodes import (
+    Attribution,
+    OperationOrigin,
+    again,
+    asked,
+    backward,
+    served,
+    stacks,
+    stating_line,
+)
 from runner.compiled.evidence.opcodes import (
     DONE,
     HEAVY,
@@ -30,6 +39,7 @@ from runner.compiled.evidence.opcodes import (
     kind_of,
     target_of,
 )
+from runner.compiled.evidence.source_lines import frame
 from runner.graph.sharding import ring
 
 _CALLING = ("call", "call-start")
@@ -220,7 +230,10 @@ class _CollectiveReader:
         instruction, computation = place.instruction, place.computation
         names = self._names(place)
         origins = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
-        origins += [origin for origin in self._merged(place) if origin not in origins]
+        # Where the user's Python states a layout there is no line of the experiment.
+        at = None if origins else next(filter(None, map(stating_line, names)), None)
+        if at is None:
+            origins += [origin for origin in self._merged(place) if origin not in origins]
         axes, listed, devices = self._axes(place)
         # An instruction that prepares the operand of a collective may have the collective's name.
         every = [stack for name in names for stack in stacks(name.op_name)]
@@ -232,7 +245,9 @@ class _CollectiveReader:
             taken = self._flow.producers(computation, instruction.operands)
             needed = self._flow.consumers(*self._result_of(place))
             between = Between(source=served(taken)[0], to=served(needed)[0])
-            if all(not origin.primitive for origin in origins) or _into_loop(origins, taken, needed):
+            if at is not None:
+                origins = taken or needed
+            elif all(not origin.primitive for origin in origins) or _into_loop(origins, taken, needed):
                 # It has only the name of the value that it moves; the operation that needs the value is the cause.
                 origins = needed or origins or taken
         else:
@@ -267,6 +282,7 @@ class _CollectiveReader:
             overlapped=self._overlapped(place),
             instruction=instruction.name,
             reduction=self._reduction(place),
+            at=None if at is None else frame(at),
             alone=devices == 1,
             backward=[node for node in nodes if forward and node not in forward],
             again=bool(names) and all(map(again, every)),

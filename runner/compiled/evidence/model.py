@@ -9,6 +9,7 @@ from runner.base.codec import named
 from runner.base.executions import Count, InBranch
 from runner.base.lazy import dataclass
 from runner.graph.sharding.propagation import Reshard
+from runner.graph.source import Frame
 from runner.link.events import RunTimes
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Reason:
       null if it is not explained.
     - `operation`, `line`: the operation that needs it, and its line; `dims`: the sharded dimensions, by names or sizes.
     - `keys`: the keys of the file that shard them, or ask for it.
+    - `at`: the line of the user's Python that asks for the layout, as by `reshard`; null if none does.
     - `planned`: whether Shardy plans it too; null if the program asks for it, or there is no plan.
     - `instead`: what the plan has in its place, as text; `instead_sent`: the bytes that a device would send for that in
       all.
@@ -46,6 +48,7 @@ class Reason:
     line: str | None = None
     dims: list[str] = field(default_factory=list[str])
     keys: list[str] = field(default_factory=list[str])
+    at: Frame | None = None
     planned: bool | None = None
     instead: list[str] = field(default_factory=list[str])
     instead_sent: int | None = None
@@ -75,6 +78,7 @@ class Collective:
     - `bytes_sent`: the bytes that a device sends per execution, on a ring; null if unknown.
     - `count`: how often it runs; a range if it is in `branches`, null if unknown.
     - `overlapped`: for an asynchronous one, the lines computed meanwhile; null if the module has no schedule.
+    - `at`: the line of a user's Python that asks for it by stating a layout, as with `reshard`, if the module names it.
     - `why`: the reason for it; `alone`: whether all its axes have size 1, so that it moves nothing and is not counted.
     - `again`: whether it belongs to what `jax.checkpoint` recomputes in the backward pass.
     - `parts`: for an all-reduce that the compiler merged from several, the lines of each operand.
@@ -101,6 +105,7 @@ class Collective:
     overlapped: list[str] | None
     instruction: str
     reduction: str | None = None
+    at: Frame | None = None
     why: Reason | None = None
     alone: bool = False
     backward: list[str] = field(default_factory=list[str])

@@ -44,6 +44,8 @@ Some are the lowerings of operations of the language, some are not.
 Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end in `_start`.
 """
 
+STATING = frozenset({"reshard", "sharding_constraint"})
+"""The primitives with which a program states the layout of a value."""
 
 _PARAMETERS = pattern(r"(?<=\w)\[\w+=(?:[^\[\]]|\[[^\[\]]*\])*\]")
 """The parameters that older series of JAX wrote behind a primitive: `all_to_all[axis_name=('y',) split_axis=2]`."""
@@ -96,6 +98,12 @@ def asked(stack: str) -> bool:
     """Whether a name stack is that of a collective that the program asks for, in a line or by JAX's differentiation."""
     scopes, _, primitive = stack.rpartition("/")
     return bool(scopes) and primitive.removesuffix("_start") in PRIMITIVES
+
+
+def stating_line(metadata: Metadata) -> Location | None:
+    """The user's line that states the layout of a value in an instruction's forward pass; None if it states none."""
+    stated = any(stack.rpartition("/")[2] in STATING and not backward(stack) for stack in stacks(metadata.op_name))
+    return next((frame for frame in metadata.frames if is_users(frame[0])), None) if stated else None
 
 
 def backward(stack: str) -> bool:
@@ -171,7 +179,7 @@ class Origins:
 
     def tells(self, metadata: Metadata) -> bool:
         """Whether a name belongs to a line, or to a collective that the program asks for."""
-        return bool(self.of(metadata)) or bool(self.lost(metadata.op_name))
+        return bool(self.of(metadata) or self.lost(metadata.op_name)) or stating_line(metadata) is not None
 
     def _origin(self, stack: str, frames: Sequence[Location]) -> OperationOrigin | None:
         if stack in self._arrays:
@@ -206,8 +214,10 @@ def _traced(
     primitive, gradient = stack.rpartition("/")[2], backward(stack)
     at = next((at for at, frame in enumerate(frames) if frame in lines), None)
     if at is None:
-        # At the boundary of a region values move from one line to another, between which they are found.
-        return None if primitive == "shard_map" else OperationOrigin(scope.line, primitive, gradient)
+        # At the boundary of a region, and where the user's Python states a layout, values move from one line to
+        # another, between which they are found.
+        moved = primitive == "shard_map" or (primitive in STATING and not gradient)
+        return None if moved else OperationOrigin(scope.line, primitive, gradient)
     there = _on_the_path(lines[frames[at]], [frame for frame in frames[at + 1 :] if is_users(frame[0])])
     of = [(placed.line, placed.rows) for placed in there if placed.rows is not None]
     fitting = [line for line, rows in of if any(_fits(row, primitive) for row in rows)]

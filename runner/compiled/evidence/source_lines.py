@@ -11,6 +11,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeAlias
 
@@ -121,6 +122,12 @@ def frame(at: Location) -> Frame:
     """A line with its text, which is empty where the file is not on this machine."""
     file, number = at
     return Frame(cell_name(file), number, linecache.getline(file, number).strip())
+
+
+def called_frame(written: Frame, callers: Sequence[Location]) -> Frame:
+    """A line behind those of its callers, the innermost of which comes first."""
+    path = [frame(call) for call in reversed(callers)]
+    return replace(written, path=tuple(call.place for call in path), call=path[0].text) if path else written
 
 
 def cell_name(file: str) -> str:

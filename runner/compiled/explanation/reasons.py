@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from runner.base.layout import Mesh, Spec
 from runner.compiled.evidence.model import Collective, Reason
-from runner.compiled.explanation import meshes
-from runner.compiled.explanation.model import Argument, Explanation
+from runner.compiled.explanation import meshes, places
+from runner.compiled.explanation.model import Argument, Explanation, PlacedCollective, SourcePlace
 from runner.compiled.why.needs import Keys
 from runner.compiled.why.reasons import of_inserted
 from runner.graph.sharding.propagation import KeyedArray, Planned, PlannedValue
@@ -35,7 +36,26 @@ def explained(explanation: Explanation, plan: Planned, arrays: Mapping[str, Keye
         return replace(explanation, notes=[*explanation.notes, missing])
     reason = of_plan(placed, plan, arrays, meshes.layout_mesh(explanation.mesh, explanation.partitions))
     reasoned = [replace(entry, why=reason(entry)) if entry.inserted else entry for entry in placed]
-    return replace(explanation, placed=reasoned)
+    return at_asking_lines(replace(explanation, placed=reasoned))
+
+
+def at_asking_lines(explanation: Explanation) -> Explanation:
+    """The explanation with each collective for which a line of the user's asks, as by `reshard`, at that line."""
+    lines = dict(explanation.lines)
+    names = {(place.file, place.line): name for name, place in lines.items()}
+    placed: list[PlacedCollective] = []
+    for entry in explanation.placed or ():
+        frame = (entry.why and entry.why.at) or entry.at
+        if frame is not None:
+            place = frame.file, frame.line
+            if place not in names:
+                short = f"{PurePath(frame.file).name}:{frame.line}"
+                names[place] = f"{frame.file}:{frame.line}" if short in lines else short
+                lines[names[place]] = SourcePlace(file=frame.file, line=frame.line)
+            entry = replace(entry, node=names[place], nodes=[names[place]], callers=[*reversed(frame.path)])
+        placed.append(entry)
+    sources = {**places.sources(lines.values()), **explanation.sources}
+    return replace(explanation, placed=explanation.placed and placed, lines=lines, sources=sources)
 
 
 def of_plan(

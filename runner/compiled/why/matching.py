@@ -86,6 +86,11 @@ class Matching:
         if compiled.parts:
             return self._merged(compiled)
         sizes = (compiled.bytes_in, compiled.bytes_out)
+        if compiled.at is not None:
+            asked = [planned for planned in self._planned if planned.stated_at == compiled.at]
+            asked = [planned for planned in asked if planned.kind == compiled.kind and self._over(planned, compiled)]
+            if asked:
+                return Match(tuple(_distinct(asked)))
         alike = [
             planned
             for planned in self._alike(compiled, lines, compiled.gradient)

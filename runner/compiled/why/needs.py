@@ -15,18 +15,20 @@ from runner.experiment.program import Program
 from runner.graph.language.lines import calls_in, expressions
 from runner.graph.language.operations import row_of
 from runner.graph.sharding.propagation import Planned, PlannedCollective, PlannedOperation, PlannedValue, parsed_rule
+from runner.graph.source import Frame
 from runner.graph.term import name_of
 
 
 @dataclass(frozen=True)
 class Need:
-    """The need of an operation: its text, the dimensions, and the keys that shard them."""
+    """The need of an operation: its text, the dimensions, the keys that shard them, and the user's line that asks."""
 
     text: str
     operation: str
     line: str | None
     dims: tuple[str, ...]
     keys: tuple[str, ...]
+    at: Frame | None = None
 
 
 _REGION = "manual_computation"
@@ -384,7 +386,7 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, index:
     else:
         since = "" if asking or planned.stated_by or there is None else _since(there, lost, dims)
         text = f"{who} all of {listed(dims)}{of_value}, {by}{since}"
-    return Need(text, planned.operation, planned.line, dims, keys)
+    return Need(text, planned.operation, planned.line, dims, keys, None if asking else planned.stated_at)
 
 
 def _reshaped(

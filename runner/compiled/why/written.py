@@ -283,6 +283,7 @@ def reason_of(needs_of: Sequence[Need], *, planned: bool, more: str = "", merged
         dims=list(dict.fromkeys(dim for need in needs_of for dim in need.dims)),
         keys=list(dict.fromkeys(key for need in needs_of for key in need.keys)),
         planned=planned,
+        at=needs_of[0].at if len({need.at for need in needs_of}) == 1 else None,
     )
 
 

@@ -15,6 +15,7 @@ from runner.base import codec
 from runner.base.executions import Count, InBranch
 from runner.base.layout import Mesh, Spec
 from runner.base.lazy import dataclass
+from runner.graph.source import Frame
 
 CLAUSES = {
     "all_gather": "all-gather", "all_slice": "slice", "all_to_all": "all-to-all", "all_reduce": "all-reduce",
@@ -85,7 +86,7 @@ class PlannedCollective:
     - `needed_by`: the number of the operation that needs it, or whose result it reduces; `asked_by`: the key that asks
       for the layout `after`.
     - `stated_by`: what gives it the layout `after` in a user's Python, `the out_sharding in llama.py:41`; `stated_in`:
-      that line's name, if it has one.
+      that line's name, if it has one; `stated_at`: that line.
     - `reduction`: `sum`, `max`, …, of an all-reduce or a reduce-scatter; `gradient`: it is in the backward pass.
     - `bytes_in`, `bytes_out`: the bytes, in `dtype`, that a device holds before and after; `bytes_sent`: those that it
       sends, on a ring.
@@ -111,6 +112,7 @@ class PlannedCollective:
     asked_by: str | None = None
     stated_by: str | None = None
     stated_in: str | None = None
+    stated_at: Frame | None = None
     bytes_sent: int | None = None
     count: Count = None
     branches: tuple[InBranch, ...] = ()

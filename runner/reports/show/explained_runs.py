@@ -14,6 +14,7 @@ from runner.compiled.evidence.model import Collective
 from runner.compiled.explanation import files, meshes, modules
 from runner.compiled.explanation.model import Explanation, layouts_of
 from runner.compiled.explanation.modules import Known, UnreadableModule
+from runner.compiled.explanation.reasons import at_asking_lines
 from runner.graph.sharding.propagation import PlannedOperation
 from runner.graph.source import Frame
 from runner.reports.record.model import CompiledProgram, Record
@@ -72,7 +73,7 @@ def _explained(record: Record, program: CompiledProgram, file: Path, frames: Ite
         replace(entry, why=by_name[entry.instruction].why) if entry.instruction in by_name else entry
         for entry in explanation.placed or ()
     ]
-    return replace(explanation, placed=placed)
+    return at_asking_lines(replace(explanation, placed=placed))
 
 
 def _laid_out(explanation: Explanation, file: Path, frames: Mapping[str, Frame]) -> Explanation:

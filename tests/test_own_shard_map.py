@@ -386,6 +386,13 @@ def test_explicit_axes_and_a_reference(tmp_path: Path) -> None:
     assert value.note is None
 
 
+def test_a_shard_map_without_a_mesh_runs_on_axes_of_each_type(tmp_path: Path) -> None:
+    total = jax.shard_map(lambda x: lax.psum(x.sum(), "x"), in_specs=P("x"), out_specs=P())
+    record = check(tmp_path, total, array(4), in_specs=P("x"), reference=jnp.sum, program=["auto", "explicit"])
+    assert (record.status, record.warnings) == ("passed", []), record.error
+    assert set(record.compiled) == {"auto", "explicit"}
+
+
 def test_a_module_may_have_a_mesh_with_explicit_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "of_a_mesh.py").write_text(
         "from dataclasses import dataclass\nfrom functools import partial\n\nimport jax\nfrom jax import P, lax\n\n"

@@ -52,6 +52,7 @@ def traced(
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
     versions.keep_lines_of_backward_rules()
+    versions.take_mesh_of_each_call()
     if AUTO.saved != definition["remat"]:
         # A function that another module has jitted would not ask the policy again.
         calls.clear_caches()

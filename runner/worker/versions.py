@@ -339,6 +339,34 @@ def keep_lines_of_backward_rules() -> None:
     functions.__call__ = call
 
 
+class _AxesOfContext(frozenset[str]):
+    """The axes of a `shard_map` without `mesh=`; `asked`: those for which the user's code asks."""
+
+    asked: Any
+
+
+@functools.cache
+def take_mesh_of_each_call() -> None:
+    """Let a `shard_map` without `mesh=` take the context's mesh in each call, not for good in its first.
+
+    One process traces and runs a function on meshes with different axis types. JAX keeps the mesh of the first call in
+    the function that `shard_map` gives, with the axes, and refuses a call on another mesh. Its checks are private.
+    """
+    private: Any = importlib.import_module("jax._src.shard_map")
+    checked = private._shmap_checks
+
+    def of_each_call(mesh: Any, axes: Any, *rest: Any) -> tuple[Any, Any]:
+        if isinstance(axes, _AxesOfContext):
+            mesh, axes = None, axes.asked
+        taken, names = checked(mesh, axes, *rest)
+        if mesh is None:
+            names = _AxesOfContext(names)
+            names.asked = axes
+        return taken, names
+
+    private._shmap_checks = of_each_call
+
+
 def _with_own_lines(rule: Callable[..., Any]) -> Callable[..., Any]:
     private: Any = importlib.import_module("jax._src.source_info_util")
     holder = private._source_info_context

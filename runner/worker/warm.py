@@ -31,6 +31,7 @@ def prepare(experiment: Experiment) -> None:
     """Configure JAX for a job, before lowering the graph asks for a device."""
     versions.leave_out_own_frames()
     versions.keep_lines_of_backward_rules()
+    versions.take_mesh_of_each_call()
     now = _config.values
     for name, value in _own().items():
         if now[name] != value:

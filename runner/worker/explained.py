@@ -21,6 +21,7 @@ from runner.base.layout import Spec
 from runner.base.lazy import dataclass
 from runner.base.words import listed
 from runner.compiled.evidence.hlo import Metadata
+from runner.compiled.evidence.source_lines import is_users
 from runner.compiled.explanation import estimating, meshes, modules, profiles, reasons
 from runner.compiled.explanation.model import Argument, Explanation, layouts_of
 from runner.compiled.explanation.modules import Known, ReadModule, UnreadableModule
@@ -188,6 +189,7 @@ def _with_reasons(module: ReadModule, explanation: Explanation, step: Staged) ->
             for name, sharding in outputs.items()
         },
         constraint=reasons.constraint,
+        users=is_users,
         typed=False,
     )
 

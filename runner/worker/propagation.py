@@ -92,7 +92,7 @@ def keys_of(experiment: Experiment) -> LayoutKeys:
             for name, spec in experiment.outputs.items()
         },
         constraint=partial(_constraint, experiment),
-        python={frame.file for frames in experiment.frames.values() for frame in frames.values()},
+        users={frame.file for frames in experiment.frames.values() for frame in frames.values()}.__contains__,
         results=_results(experiment),
     )
 
@@ -402,7 +402,7 @@ class _PlanReader(Places):
             key = self._key_of(line, layout, known.of) if constraint.asked or self._keys.typed else None
             stating = self._stating(constraint)
             # The layout of a result may also be that of a value inside, for which the user's line asks.
-            if stating is not None and (key is None or (constraint.asked and key.startswith("outputs."))):
+            if stating is not None and (key is None or (constraint.asked and not key.startswith("constraints."))):
                 stated.append(_StatedLayout(layout, *stating, line))
             elif key is not None:
                 (asked if constraint.asked else met).append((key, layout))
@@ -411,7 +411,7 @@ class _PlanReader(Places):
     def _stating(self, constraint: sharding_origins.Constraint) -> tuple[str, Frame] | None:
         """What gives a value a layout in the user's Python, by the word in the line or the primitive; and the line."""
         line = source_line(constraint.metadata.frames)
-        if line is None or line.at[0] not in self._keys.python or backward(constraint.stack):
+        if line is None or not self._keys.users(line.at[0]) or backward(constraint.stack):
             return None
         written = called_frame(frame(line.at), self._callers[line])
         primitive = constraint.stack.rpartition("/")[2]

@@ -26,6 +26,7 @@ from runner.base.lazy import dataclass
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.model import Between
 from runner.compiled.evidence.nodes import OperationOrigin
+from runner.compiled.evidence.source_lines import is_users
 from runner.compiled.explanation import files, meshes, modules, reasons
 from runner.compiled.explanation.model import Argument, ExplainedMesh, Explanation, PlacedCollective, layouts_of
 from runner.compiled.explanation.modules import Known, UnreadableModule
@@ -317,7 +318,9 @@ def _plan(module: LoweredModule, places: Places) -> Plan:
     def array(name: str) -> str | None:
         return name if name in arrays else None
 
-    keys = LayoutKeys(mesh=module.mesh, keys=[*arrays], arrays=arrays, constraint=reasons.constraint, typed=False)
+    keys = LayoutKeys(
+        mesh=module.mesh, keys=[*arrays], arrays=arrays, constraint=reasons.constraint, typed=False, users=is_users
+    )
     return propagation.read(module.lowered, keys, propagation.ModuleNames(where, array))
 
 

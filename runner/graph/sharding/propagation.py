@@ -6,7 +6,7 @@ Types are global, as in Shardy. Part of a mesh axis is written as Shardy writes 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from typing import Any, TypeAlias
@@ -293,7 +293,7 @@ class LayoutKeys:
       name.
     - `constraint`: the key that constrains one of these lines to a layout, or to any; None if none does.
     - `typed`: whether a line's key also holds for a value whose type has the layout, without a request for it.
-    - `python`: the files of a user's Python, whose lines lay out values without a key.
+    - `users`: whether a file is a user's Python, whose lines lay out values without a key.
     - `results`: for each line inside calls the names of the calls' results, the innermost call first.
     """
 
@@ -303,5 +303,5 @@ class LayoutKeys:
     outputs: Mapping[str, tuple[str, Spec]] = field(default_factory=dict[str, tuple[str, Spec]])
     constraint: Callable[[Sequence[str], Spec | None], str | None] = lambda names, layout: None
     typed: bool = True
-    python: Container[str] = ()
+    users: Callable[[str], bool] = lambda file: False
     results: Mapping[str, list[tuple[str, ...]]] = field(default_factory=dict[str, list[tuple[str, ...]]])

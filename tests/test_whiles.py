@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from runner.base.faults import InvalidExperiment
 from runner.checks import mutants, oracles
+from runner.checks.reference import CannotInterpret, interpret
+from runner.experiment import data
 from runner.reports.record.verdicts import ValueOutput
 from tests import harness
 
@@ -178,6 +181,26 @@ def test_a_faulty_while_is_refused(message: str, tmp_path: Path, monkeypatch: py
     with pytest.raises(InvalidExperiment) as refused:
         consult(REFUSED[message])
     assert refused.value.fault.message.split("\n")[0] == message
+
+
+def test_the_oracle_refuses_a_collective_in_a_while_that_some_devices_have_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Files are refused before: the oracle meets such a while only in edits."""
+    monkeypatch.setattr("runner.experiment.divergence.check", lambda experiment: None)
+
+    def steps(going: str) -> list[int]:
+        body = f"      new: 0.5 * (x + a / x) + 0 * psum(max(x), 'x')\n      going: {going}\n"
+        before, _, after = NEWTON.partition("per_device:")
+        lines = re.sub(r"      new: .*\n      going: .*\n", body, after)
+        read = harness.experiment(f"{before}per_device:{lines}")
+        return [int(count) for count in interpret(read, "per_device", data.make(read, Path())).values["steps"]]
+
+    with pytest.raises(CannotInterpret) as refused:
+        steps("max(abs(new - x)) > 1e-3")
+    message = str(refused.value)
+    assert "those that have ended it never reach it; make all decide alike, for example by a pmax" in message
+    assert len({*steps("pmax(max(abs(new - x)), 'x') > 1e-3")}) == 1
 
 
 def test_mutants_that_do_not_end_are_refused(tmp_path: Path) -> None:

@@ -74,11 +74,6 @@ def first_lines(error: BaseException) -> str:
     if not lines:
         return "it is not implemented for these operands"
     text = lines[0]
-    if "varying manual axes" in text:
-        return (
-            "some operands vary over a mesh axis along which others are the same, and here JAX does not cast them; "
-            "use pcast(…, to='varying'), or check_vma: false"
-        )
     if text.endswith(":") and len(lines) > 1:
         text = " ".join(line for line in lines[:4] if line)
     return text if len(text) < 400 else text[:397] + "…"

@@ -50,7 +50,7 @@ def test_a_reason_in_brief_names_its_first_key_and_not_the_collectives_own_line(
 def test_a_reason_in_brief_says_that_there_is_more(explanation: Explanation) -> None:
     why = explanation.moving[0].why
     assert why is not None
-    assert summary(why, ["model.py:7"]).endswith("shard over data (and 1 more need) (Shardy plans otherwise)")
+    assert summary(why, ["model.py:7"]).endswith("shard over data (and 1 more reason) (Shardy plans otherwise)")
 
 
 def test_each_reason_stands_under_its_collective(explanation: Explanation) -> None:

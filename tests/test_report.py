@@ -479,7 +479,7 @@ def test_a_run_explains_its_collectives_in_a_line_each_or_in_full(capsys: pytest
     why = Reason(text=f"{need}; the sum in d sums over I, which arrays.B.spec shards", by="operation", planned=True)
     programs = {"auto": passed(collectives=[as_json(evidence.collective(why=why))])}
     brief = printed(capsys, record(programs=programs, explain=True), complete=False)
-    assert "\n    the product sums over J, which arrays.A.spec shards over x (and 1 more need)\n" in brief
+    assert "\n    the product sums over J, which arrays.A.spec shards over x (and 1 more reason)\n" in brief
     assert "the sum in d" not in brief
     full = printed(capsys, record(programs=programs, explain="full"), complete=False)
     assert f"\nauto: all-reduce of C over x: {why.text}; Shardy plans it too\n" in full

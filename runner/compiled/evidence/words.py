@@ -111,7 +111,7 @@ def summary(why: Reason, lines: Sequence[str]) -> str:
         key = "|".join(re.escape(key) for key in sorted(why.keys, key=len, reverse=True))
         need = re.sub(rf"({key})((?:, (?:{key}))+) and ((?:{key})|(\d+) other keys)", _first_of, need)
     more = sum(any(verb in other for verb in (" needs ", " over a dimension ", " sums over ")) for other in others)
-    need += f" (and {more} more need{'s' if more > 1 else ''})" if more else ""
+    need += f" (and {more} more reason{'s' if more > 1 else ''})" if more else ""
     return need.rstrip(", ") + (" (Shardy plans otherwise)" if why.instead else "")
 
 

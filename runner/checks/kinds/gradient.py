@@ -47,6 +47,6 @@ KINDS = (
     CheckKind(
         "gradient", GradientVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         order=60, applies=lambda experiment, program: experiment.alone(program.section).grad is not None,
-        says="differences of the NumPy reference confirm the oracle of the gradients",
+        says="differences of the NumPy reference confirm the [oracle of the gradients](#gradients)",
     ),
 )  # fmt: skip

@@ -60,6 +60,6 @@ def _text(ranges: tuple[tuple[int, int], ...] | None) -> str:
 KINDS = (
     CheckKind(
         "layout", LayoutVerdict | NotRun, Needs.LAYOUTS, lambda case: check(case.context, case.run), order=30,
-        says="every device holds the index range that the spec promises",
+        says="every device holds the index range that the spec gives it",
     ),
 )  # fmt: skip

@@ -36,6 +36,6 @@ def _words(text: str) -> str:
 KINDS = (
     CheckKind(
         "invalid", RefusalVerdict, Needs.FILE, order=10,
-        says="the experiment is refused, as `expect.invalid` says; no other check is made of it",
+        says="the experiment is refused, as `expect.invalid` says; it has no other check",
     ),
 )  # fmt: skip

@@ -69,6 +69,6 @@ KINDS = (
     CheckKind(
         "replicas", ReplicasVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         order=40, excused=excused_by_outputs, of_mutants=True,
-        says="copies of one shard on different devices are bitwise equal",
+        says="the copies of a shard on several devices are bitwise equal",
     ),
 )  # fmt: skip

@@ -274,8 +274,7 @@ def _beside(
 KINDS = (
     CheckKind(
         "sections", SectionsVerdict | NotRun, Needs.FILE, order=0, of_mutants=True,
-        says="`graph` and `per_device` are equal in float64: one check of the experiment, not of a program. With "
-        "programs of `graph` only (`program=auto`), `per_device` is not read and the check is not run, so layouts can "
-        "be swept for which `per_device` was not written",
+        says="`graph` and `per_device` are equal in float64: one check for all programs. It is not run if all programs "
+        "are written from `graph` (`program=auto`), so you can sweep layouts although `per_device` has one layout",
     ),
 )  # fmt: skip

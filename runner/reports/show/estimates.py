@@ -22,8 +22,8 @@ def head(estimates: Mapping[str, Estimate]) -> list[str]:
     """Return the lines above the table: the hardware and the target."""
     first = next(iter(estimates.values()))
     return [
-        f"estimate: the least time of a run on {where(first)}, by the peaks and links of "
-        "this hardware; hidden: communication during computation"
+        f"estimate: the least time of a run on {where(first)}; "
+        "hidden: communication during computation"
     ]
 
 

@@ -130,7 +130,7 @@ KINDS = (
     CheckKind(
         "agreement", AgreementVerdict | LeftOut | NotRun, Needs.OTHERS,
         lambda case: check(case.context, case.run, case.others, alike=case.alike), order=50,
-        says="the programs give the same results. If `sections` failed, only programs of the same section are compared. "
-        "A program that passed `value` is compared only with others that passed it",
+        says="the programs give the same results. If `sections` failed, only programs of the same section are "
+        "compared. A program that passed `value` is compared only with others that passed it",
     ),
 )  # fmt: skip

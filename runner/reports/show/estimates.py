@@ -21,10 +21,7 @@ _MOST = 3
 def head(estimates: Mapping[str, Estimate]) -> list[str]:
     """Return the lines above the table: the hardware and the target."""
     first = next(iter(estimates.values()))
-    return [
-        f"estimate: the least time of a run on {where(first)}; "
-        "hidden: communication during computation"
-    ]
+    return [f"estimate: the least time of a run on {where(first)}; hidden: communication during computation"]
 
 
 def where(estimate: Estimate) -> str:

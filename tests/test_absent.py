@@ -193,6 +193,7 @@ def compiled_only(folder: Path, *arguments: str, text: str = WRONG) -> tuple[Any
     return recorded(folder / "out"), ran.stdout, ran.returncode
 
 
+@pytest.mark.in_turn
 @needs_libtpu
 def test_the_sections_need_no_device(tmp_path):
     record, output, status = compiled_only(tmp_path)

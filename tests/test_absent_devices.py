@@ -51,6 +51,7 @@ SPLIT = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", SPLIT)
 def test_derived_lines_follow_the_order_of_split_physical_axes(name: str, tmp_path: Path) -> None:
     _written(tmp_path, TEXT)

@@ -44,6 +44,7 @@ def _is_one_message(done: Done, override: str, words: str) -> None:
     assert words in message
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("override", SETTINGS)
 def test_a_setting_that_hydra_cannot_use_is_one_message(tmp_path: Path, override: str) -> None:
     _is_one_message(command(tmp_path, *RUN, override), override, SETTINGS[override])
@@ -60,12 +61,14 @@ def test_the_logging_of_a_sweeps_points_is_validated_too(tmp_path: Path, overrid
     _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS[override])
 
 
+@pytest.mark.in_turn
 def test_the_logging_of_a_sweeps_points_is_applied(tmp_path: Path) -> None:
     done = command(tmp_path, *SWEEP, "hydra.job_logging.formatters.simple.format='mine %(message)s'")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "sweep" / "0" / "runner.log").read_text(encoding="utf-8").startswith("mine ")
 
 
+@pytest.mark.in_turn
 def test_an_invalid_setting_is_reported_for_each_point(tmp_path: Path) -> None:
     done = command(tmp_path, *SWEEP, "hydra.job.id=${nope}")
     assert done.returncode == 2, done.stdout + done.stderr

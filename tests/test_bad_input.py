@@ -492,6 +492,7 @@ def test_a_suggested_override_is_valid_for_hydra(tmp_path: Path) -> None:
     assert result.stdout.startswith("mine: psum(partial, 'y')\n"), result.stdout + result.stderr
 
 
+@pytest.mark.in_turn
 def test_a_line_with_a_call_is_read_as_it_is_typed(tmp_path: Path) -> None:
     assert run(tmp_path, GOOD, "++per_device.C=psum(partial, 'y')").stderr.endswith("it equals the graph\n")
 

@@ -164,6 +164,7 @@ def test_a_scripts_class_is_in_the_registry_of_the_module_of_its_base(
     monkeypatch.delitem(sys.modules, "kinds_of_layers")
 
 
+@pytest.mark.in_turn
 def test_what_a_function_changes_in_its_operands_is_a_result(tmp_path: Path) -> None:
     @jax.tree_util.register_pytree_with_keys_class
     class Counter:

@@ -262,6 +262,7 @@ def test_pinned_values_apply_only_to_the_sizes_of_their_file(tmp_path: Path) -> 
     }
 
 
+@pytest.mark.in_turn
 def test_in_a_sweep_a_bad_point_is_recorded_and_the_rest_runs(tmp_path: Path) -> None:
     result = run_command(
         "-m", "+experiment=case3_allreduce", "mesh=x2_y2,nosuch,x4_y2", "program=vmap", f"hydra.sweep.dir={tmp_path}"
@@ -282,6 +283,7 @@ def test_in_a_sweep_a_bad_point_is_recorded_and_the_rest_runs(tmp_path: Path) ->
     assert "Traceback" not in result.stdout + result.stderr
 
 
+@pytest.mark.in_turn
 def test_a_sweep_can_change_any_key(tmp_path: Path) -> None:
     result = run_command(
         "-m",
@@ -296,6 +298,7 @@ def test_a_sweep_can_change_any_key(tmp_path: Path) -> None:
     assert "6 points: 6 passed" in result.stdout
 
 
+@pytest.mark.in_turn
 def test_a_sweep_of_experiments_can_change_their_common_keys(tmp_path: Path) -> None:
     names = "+experiment=case2_allgather,case3_allreduce,layer"
     result = run_command("-m", names, "dims.J=8", "program=vmap", f"hydra.sweep.dir={tmp_path}")

@@ -28,6 +28,7 @@ def test_the_page_of_experiments_is_generated_without_jax() -> None:
     assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == printed(conf_folder())
 
 
+@pytest.mark.in_turn
 def test_the_page_shows_the_data_of_some_files(tmp_path: Path) -> None:
     own = conf_folder() / "experiment"
     (tmp_path / "conf" / "experiment").mkdir(parents=True)

@@ -836,6 +836,7 @@ def test_the_script_of_shard_map_differentiates_the_whole_function(tmp_path):
     )
 
 
+@pytest.mark.in_turn
 def test_the_command_records_the_gradients_and_their_oracle(tmp_path):
     result = run_command("+experiment=data_tensor_parallel", f"hydra.run.dir={tmp_path}")
     assert result.returncode == 0, result.stdout + result.stderr

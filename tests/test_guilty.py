@@ -62,6 +62,7 @@ def test_the_step_that_an_unrolled_ring_lacks_is_put_back_and_no_gather_in_its_p
     ]
 
 
+@pytest.mark.in_turn
 def test_an_unrolled_ring_that_turns_the_other_way_has_two_lines_either_of_which_may_be_turned() -> None:
     permuted, stored = diagnosis.diagnose(context("A @ B", unrolled(4, "+"), TEXT))
     assert permuted.startswith("per_device.chunk1: ")
@@ -426,6 +427,7 @@ def test_a_number_that_python_computes_is_mended_where_it_is_computed(module: An
     assert "or guilty_functions.py" in diagnosed
 
 
+@pytest.mark.in_turn
 def test_another_of_several_values_is_meant(module: Any) -> None:
     def reference(x: Any, key: Any) -> Any:
         return x * jax.random.bernoulli(jax.random.split(key)[1], 0.5, x.shape)
@@ -577,6 +579,7 @@ def test_a_search_ends_within_an_edit_whose_values_are_large_or_whose_loops_are_
     assert work.done <= work.most + 4, "no more than an equation on each device"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "operands", "reference", "line"),
     [

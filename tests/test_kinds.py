@@ -82,6 +82,7 @@ def run(folder: Path, scale: int, **more: Any) -> Any:
     return runner.run({**json.loads(text), **more}, folder=folder)
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("planted")
 def test_a_check_is_one_file(tmp_path: Path) -> None:
     outcome = run(tmp_path / "run", 700, program=["auto", "constraint"])
@@ -106,6 +107,7 @@ def test_a_check_is_one_file(tmp_path: Path) -> None:
     assert "| `small` | no value is above 100 |\n" in registry.table()
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("planted")
 def test_a_new_check_is_a_pytest_item_and_waits_for_a_verification(tmp_path: Path) -> None:
     experiment = harness.experiment(json.dumps(EXPERIMENT).replace("SCALE", "2"))

@@ -359,6 +359,7 @@ def test_the_trace_for_viewers_has_the_same_times(taken: Path, cpus: Explanation
     assert mine.shortest_s == pytest.approx(wanted.shortest_s, rel=1e-3, abs=2e-9)
 
 
+@pytest.mark.in_turn
 def test_the_command_says_what_was_measured(taken: Path, tmp_path: Path) -> None:
     done = command(tmp_path, "--profile", str(taken), "--html", "e.html", module="runner explain")
     assert done.returncode == 0, done.stderr

@@ -179,6 +179,7 @@ def test_an_experiment_without_a_name_has_its_files(here: Path) -> None:
     )
 
 
+@pytest.mark.in_turn
 def test_a_sweep_over_a_file_can_be_resumed(here: Path) -> None:
     swept = command(here, "-m", "my.yaml", *ROW, "seed=1,2", "hydra.sweep.dir=sweep")
     assert swept.returncode == 0, swept.stderr

@@ -49,6 +49,7 @@ def test_only_the_lines_of_a_result_are_kept() -> None:
         assert narrow.results == tuple("bcd"[at] for at in kept)
 
 
+@pytest.mark.in_turn
 def test_a_mistake_of_the_forward_pass_is_found_in_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No edit of one line mends the step: each layer has the mistake, and the backward pass of each has it again."""
     (tmp_path / "narrow_right.py").write_text(STEP.replace("SCALE", "2.0"), encoding="utf-8")

@@ -51,6 +51,7 @@ def lines(record: api.Record) -> list[str | None]:
     return [line.expression for line in record.lines["graph"]]
 
 
+@pytest.mark.in_turn
 def test_a_check_sees_an_edit_of_a_module_beside_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_value: None
 ) -> None:
@@ -108,6 +109,7 @@ program: auto
 CALLS = "import helpers\n\ndef scaled(x):\n    return helpers.factor * x\n"
 
 
+@pytest.mark.in_turn
 def test_points_of_a_sweep_import_what_lies_beside_their_own_files(tmp_path: Path) -> None:
     for name, factor in (("one", "3"), ("two", "7.25"), ("three", None)):
         folder = tmp_path / "experiment" / name

@@ -99,6 +99,7 @@ def test_a_mapping_in_python_may_name_it_and_the_record_says_which(tmp_path: Pat
     assert wrong.error.endswith("no hardware 'v5q'; did you mean 'v5p'?")
 
 
+@pytest.mark.in_turn
 def test_a_sweep_ranges_over_it_and_the_file_runs_directly(mine: Path, tmp_path: Path) -> None:
     result = run_command("-m", str(mine), "hardware=v5e,v5p", "mesh=x2_y2,x4_y2", folder=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -234,6 +235,7 @@ def test_an_experiment_needs_no_line_of_hydras(tmp_path: Path) -> None:
     assert based == {**plain_, "mesh": {**plain_["mesh"], "shape": [4, 1]}}
 
 
+@pytest.mark.in_turn
 def test_a_file_anywhere_needs_no_line_of_hydras(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(MINE.partition("\n")[2], encoding="utf-8")

@@ -307,6 +307,7 @@ def check(folder: Path, function: Any, *operands: Any, **more: Any) -> runner.Re
     return api.checked(function, operands, folder, harness.WORKERS, mesh={"x": 2, "y": 2}, **more)
 
 
+@pytest.mark.in_turn
 def test_collectives_are_those_of_the_lines_inside_and_the_verdict_says_what_it_proves(tmp_path: Path) -> None:
     operands, specs = (array(8, 4), array(4, 8), array(8, 4)), (P("x"), P("x", "y"), P("y", "x"))
     record = check(tmp_path, gradients, *operands, in_specs=specs)
@@ -325,6 +326,7 @@ def test_collectives_are_those_of_the_lines_inside_and_the_verdict_says_what_it_
     assert "reference=" in note
 
 
+@pytest.mark.in_turn
 def test_a_nested_shard_map_has_the_lines_of_the_function_where_it_has_a_reference_and_a_trace(tmp_path: Path) -> None:
     operands, specs = (array(4, 4), array(3, 4, 4)), (P("x"), P())
     record = check(tmp_path, nested, *operands, in_specs=specs, reference=unnested, trace=True)
@@ -361,6 +363,7 @@ def test_a_trace_takes_a_loop_inside_whole_if_it_has_too_many_steps(monkeypatch:
     np.testing.assert_allclose(result[0], attention(*operands), rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.in_turn
 def test_an_edit_that_mends_but_that_jax_refuses_is_said_to_need_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +375,7 @@ def test_an_edit_that_mends_but_that_jax_refuses_is_said_to_need_more(
     assert any("so more must change: the carry may differ" in each for each in value.diagnosis), value.diagnosis
 
 
+@pytest.mark.in_turn
 def test_explicit_axes_and_a_reference(tmp_path: Path) -> None:
     mesh = jax.make_mesh(
         (2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Explicit,) * 2, devices=jax.devices()[:4]
@@ -467,6 +471,7 @@ def test_a_mistake_inside_is_named_by_its_line_where_there_is_a_reference(
     assert mend.partition("{}")[0] in comparison
 
 
+@pytest.mark.in_turn
 def test_grad_of_a_line_that_has_a_shard_map_is_confirmed(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import jax\nimport jax.numpy as jnp\nfrom jax import lax\nfrom jax.sharding import AbstractMesh, AxisType\n"

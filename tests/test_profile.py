@@ -414,6 +414,7 @@ def ran(text: str, folder: Path, **changes: Any) -> Any:
     return run.run(configured(text, **changes), folder, Sources(), workers=harness.WORKERS)
 
 
+@pytest.mark.in_turn
 def test_the_profile_of_every_program_adds_up_and_its_trace_can_be_opened(tmp_path: Path) -> None:
     record = ran(ours("case3_allreduce"), tmp_path)
     assert record.status == "passed"
@@ -457,6 +458,7 @@ def test_without_profile_there_is_none(tmp_path: Path) -> None:
     assert not (tmp_path / "profile").exists()
 
 
+@pytest.mark.in_turn
 def test_a_failed_profiler_is_reported_and_values_are_kept(tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("a file where the folder of the profiles belongs")
     record = ran(ours("case3_allreduce"), tmp_path, program="shard_map")
@@ -511,6 +513,7 @@ def test_a_verification_takes_no_profile() -> None:
     assert smaller.profile is False
 
 
+@pytest.mark.in_turn
 @needs_libtpu
 def test_a_compile_only_run_has_one_warning_instead_of_profiles(tmp_path: Path) -> None:
     record = ran(ours("case3_allreduce"), tmp_path, target={"topology": "v5e:2x2"})

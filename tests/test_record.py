@@ -349,6 +349,7 @@ def test_the_schema_is_a_schema_and_refuses_what_is_no_record() -> None:
             validate(plain | change)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("overrides", "status"),
     [

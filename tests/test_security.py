@@ -166,6 +166,7 @@ def test_hydras_own_command_refuses_such_a_file() -> None:
     assert not Path("called").exists()
 
 
+@pytest.mark.in_turn
 def test_in_a_sweep_only_the_points_are_lost_that_set_hydras_settings() -> None:
     names = ("callbacks", "launcher", "run", "job_logging")
     bad = {f"experiment/{name}.yaml": f"{HEAD}{BODY}hydra:\n  {name}: {SETTINGS[name]}\n" for name in names}
@@ -182,6 +183,7 @@ def test_in_a_sweep_only_the_points_are_lost_that_set_hydras_settings() -> None:
     assert not Path("called").exists()
 
 
+@pytest.mark.in_turn
 def test_another_sweeper_cannot_choose_such_a_file() -> None:
     sweeper = "from hydra._internal.core_plugins.basic_sweeper import BasicSweeper\nclass Theirs(BasicSweeper): pass\n"
     written(
@@ -271,6 +273,7 @@ def test_a_resumed_sweep_names_all_settings_that_it_wants() -> None:
     )
 
 
+@pytest.mark.in_turn
 def test_a_sweep_without_manifests_is_resumed_where_its_points_passed_or_are_missing() -> None:
     words = ("case3_allreduce", "dims.J=4,8", "program=shard_map", "hydra.sweep.dir=out")
     assert command(Path.cwd(), "-m", *words).returncode == 0
@@ -309,6 +312,7 @@ def with_canaries(*names: str) -> dict[str, str]:
     return {**inherited, "CALLED": str(Path("called").absolute())}
 
 
+@pytest.mark.in_turn
 def test_no_module_of_the_folder_is_imported_where_the_command_is_a_script() -> None:
     environment = with_canaries(*REPLACED)
     script = Path(sysconfig.get_path("scripts")) / "shardproof"
@@ -319,6 +323,7 @@ def test_no_module_of_the_folder_is_imported_where_the_command_is_a_script() -> 
     assert not Path("called").exists()
 
 
+@pytest.mark.in_turn
 def test_python_m_runner_imports_modules_of_the_folder_after_libraries_only() -> None:
     # Python itself imports a `types.py` of the folder, and a `runner.py` is what the command then names.
     environment = with_canaries("jax", "jaxlib", "ml_dtypes", "numpy", "hydra")
@@ -350,6 +355,7 @@ program: auto
 """
 
 
+@pytest.mark.in_turn
 def test_what_lies_beside_an_imported_file_replaces_no_library(tmp_path: Path) -> None:
     written(
         {
@@ -422,6 +428,7 @@ class Calls:
         return Path.touch, (Path("called"),)  # type: ignore[return-value]
 
 
+@pytest.mark.in_turn
 def test_a_checked_function_is_its_owners_and_is_unpickled_by_its_programs_only() -> None:
     record = runner.check(jnp.negative, [np.ones(4, "f4")], mesh={"x": 2}, in_specs=P("x"), quiet=True, folder="out")
     assert record.status == "passed", str(record)
@@ -520,6 +527,7 @@ def test_no_program_in_a_run_folder_is_run_by_what_reads_the_folder() -> None:
     assert not Path("called").exists()
 
 
+@pytest.mark.in_turn
 def test_a_module_is_read_without_modules_of_the_folder() -> None:
     environment = with_canaries(*REPLACED, "typing", "enum")
     script = Path(sysconfig.get_path("scripts")) / "shardproof"
@@ -581,6 +589,7 @@ def test_git_starts_no_program_of_the_folder_but_a_filter() -> None:
     assert Path("hooked").exists(), "this git has no such hook"
 
 
+@pytest.mark.in_turn
 def test_the_command_line_may_name_what_hydra_calls() -> None:
     written({"theirs.py": f"from hydra.experimental.callback import Callback\n{CANARY}class Theirs(Callback): pass\n"})
     asked = ["case3_allreduce", "program=auto", "hydra.run.dir=out", "+hydra.callbacks.a._target_=theirs.Theirs"]

@@ -82,6 +82,7 @@ def test_few_compilations_are_kept_and_none_for_other_devices() -> None:
     assert not compiled(jnp.zeros(11)).shared
 
 
+@pytest.mark.in_turn
 def test_a_sweep_over_data_compiles_each_layout_once(tmp_path: Path) -> None:
     files = tmp_path / "conf" / "experiment"
     files.mkdir(parents=True)

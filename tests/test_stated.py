@@ -55,6 +55,7 @@ def mesh(kind: AxisType) -> Any:
     return jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind,) * 2, devices=jax.devices()[:4])
 
 
+@pytest.mark.in_turn
 def test_an_out_sharding_of_the_users_own_line_is_the_reason(tmp_path: Path) -> None:
     with jax.set_mesh(mesh(AxisType.Explicit)):
         operands = jax.device_put(X, P("b")), jax.device_put(IDS, P("a"))

@@ -140,6 +140,7 @@ def test_a_failure_costs_only_its_point_and_resume_runs_only_failures(folder: Pa
     assert {name for name in names if after[name] != before[name]} == set(BAD)
 
 
+@pytest.mark.in_turn
 def test_a_point_whose_file_has_changed_is_run_again(folder: Path) -> None:
     names = ("a", "b")
     for name in names:
@@ -169,6 +170,7 @@ def test_one_process_serves_points_of_any_number_of_devices(folder: Path) -> Non
     assert [recorded(folder / "out" / str(k))["target"]["devices"] for k in range(4)] == [4, 8, 1, 8]
 
 
+@pytest.mark.in_turn
 def test_jax_settings_of_one_program_do_not_reach_the_next(folder: Path) -> None:
     write(folder, "a", precision="bfloat16")
     write(folder, "b", precision="default")
@@ -198,6 +200,7 @@ program: shard_map
 """
 
 
+@pytest.mark.in_turn
 def test_a_failed_point_is_neither_passed_nor_best(folder: Path) -> None:
     (folder / "conf" / "experiment" / "wrong.yaml").write_text(WRONG)
     start = ("-m", "--config-dir", "conf", "+experiment=wrong", "program=shard_map", "seed=1,2")
@@ -251,6 +254,7 @@ def loss(params):
 """
 
 
+@pytest.mark.in_turn
 def test_all_means_every_layout_of_a_leaf(tmp_path: Path) -> None:
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "model.py").write_text(MODEL)

@@ -203,6 +203,7 @@ def test_the_oracle_refuses_a_collective_in_a_while_that_some_devices_have_left(
     assert len({*steps("pmax(max(abs(new - x)), 'x') > 1e-3")}) == 1
 
 
+@pytest.mark.in_turn
 def test_mutants_that_do_not_end_are_refused(tmp_path: Path) -> None:
     context = harness.consulted(harness.experiment(NEWTON), tmp_path)
     every = mutants.mutants(context)

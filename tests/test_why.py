@@ -175,6 +175,7 @@ def test_the_plan_repeats_no_reason_that_a_program_gives(tmp_path: Path) -> None
     assert "\n      all-reduce over x, a device sends 64 B\n" in output
 
 
+@pytest.mark.in_turn
 def test_the_terminal_explains_where_it_is_asked_to_and_a_failure_always(tmp_path: Path) -> None:
     outcome = run_command("+experiment=case3_allreduce", "program=auto", "explain=full", f"hydra.run.dir={tmp_path}/a")
     line = (

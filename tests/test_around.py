@@ -94,6 +94,7 @@ def test_a_setting_of_the_file_has_its_place(tmp_path: Path, setting: str) -> No
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("line", [RUN, SWEEP], ids=["run", "sweep"])
 @pytest.mark.parametrize("name", ["/", "../x", "a/b", ".."])
 def test_hydras_folder_must_be_directly_in_the_run_folder(tmp_path: Path, line: tuple[str, ...], name: str) -> None:
@@ -152,6 +153,7 @@ def test_running_an_unreadable_file_is_one_message(tmp_path: Path, name: str) ->
     assert done.stderr == f"conf/experiment/{name}.yaml{unread[name]}\n"
 
 
+@pytest.mark.in_turn
 def test_an_editors_byte_order_mark_is_read_over(tmp_path: Path) -> None:
     file = _folder(tmp_path) / "experiment" / "marked.yaml"
     file.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
@@ -228,6 +230,7 @@ def test_an_error_of_all_processes_is_reported_once(tmp_path: Path) -> None:
     assert "JAX does not start: the environment has JAX_ENABLE_X64=maybe" in done.stderr
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("module", ["runner derive", "runner mutate", "runner plan"])
 def test_other_commands_report_a_wrong_environment_too(tmp_path: Path, module: str) -> None:
     wanted = ("per_device=null", "expect=null", "arrays.A.spec=auto") if module == "runner plan" else ()

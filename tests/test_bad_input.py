@@ -469,12 +469,14 @@ def test_an_option_that_the_file_overrides_is_refused(tmp_path: Path, choice: st
     expect(run(tmp_path, KEYS, *overrides), message)
 
 
+@pytest.mark.in_turn
 def test_an_option_beside_other_keys_of_the_file_is_taken(tmp_path: Path) -> None:
     text = edited("  - override /mesh: x2_y2\n", "  - override /mesh: x2\nmesh: {devices: [1, 0, 3, 2]}\n")
     result = run(tmp_path, text, "mesh=x2_y2", "program=auto", "show=none")
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.in_turn
 def test_the_keys_that_the_message_names_are_valid(tmp_path: Path) -> None:
     (tmp_path / "refused").mkdir()
     text = KEYS.replace("hardware: {flops: {float32: 1e+9}}\n", "")
@@ -484,6 +486,7 @@ def test_the_keys_that_the_message_names_are_valid(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.in_turn
 def test_a_suggested_override_is_valid_for_hydra(tmp_path: Path) -> None:
     # The last line of the message, as a shell takes it apart.
     refused = run(tmp_path, GOOD, "++summary=psum(partial, 'y')", "program=auto", "show=none")
@@ -497,6 +500,7 @@ def test_a_line_with_a_call_is_read_as_it_is_typed(tmp_path: Path) -> None:
     assert run(tmp_path, GOOD, "++per_device.C=psum(partial, 'y')").stderr.endswith("it equals the graph\n")
 
 
+@pytest.mark.in_turn
 def test_a_suggested_array_is_valid(tmp_path: Path) -> None:
     (tmp_path / "refused").mkdir()
     refused = run(tmp_path / "refused", GOOD, "+arrays.D.shape=[4]").stderr
@@ -644,6 +648,7 @@ def test_an_invalid_experiment_leaves_a_record(tmp_path: Path) -> None:
     assert result.programs == {}
 
 
+@pytest.mark.in_turn
 def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
     from runner.reports.record import record
 
@@ -671,6 +676,7 @@ def test_a_line_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.in_turn
 def test_operands_of_four_bits_run(tmp_path: Path) -> None:
     text = """\
 # @package _global_
@@ -703,6 +709,7 @@ outputs:
 """
 
 
+@pytest.mark.in_turn
 def test_a_carry_that_every_step_gathers_is_a_warning_with_a_remedy(tmp_path: Path) -> None:
     gathered = run(tmp_path, CARRIED, "program=explicit")
     warning = (

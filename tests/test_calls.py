@@ -110,6 +110,7 @@ def test_a_bare_spec_is_of_the_mesh_that_is_given(tmp_path: Path) -> None:
     assert "cannot contain axis names that are of type Auto" in str(auto.error)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("function", "written"),
     [
@@ -186,6 +187,7 @@ def test_auto_on_an_explicit_mesh_is_refused_as_by_jax(tmp_path: Path) -> None:
     assert "cannot contain axis names that are of type Auto" in str(refused.error)
 
 
+@pytest.mark.in_turn
 def test_a_program_for_which_jax_refuses_a_function_is_refused_by_name_and_left_out_of_all(tmp_path: Path) -> None:
     given: dict[str, Any] = {"mesh": mesh_of(AxisType.Explicit), "in_specs": P("a", "b")}
     both = check(tmp_path / "both", calls.resharded, X, **given, program=["explicit", "auto"])
@@ -388,6 +390,7 @@ def test_who_expects_a_state_to_be_kept_has_one_also_of_a_single_array(tmp_path:
     assert "result is P('a', None), and w P(None, None)" in str(record.compiled["auto"].checks)
 
 
+@pytest.mark.in_turn
 def test_a_shard_map_on_devices_here_is_compiled_for_those_of_a_target(tmp_path: Path) -> None:
     mesh = mesh_of(AxisType.Auto)
     mapped = jax.shard_map(lambda x: jax.lax.psum(x, "a"), mesh=mesh, in_specs=P("a"), out_specs=P())

@@ -223,6 +223,7 @@ def test_layer_gives_the_documents_numbers(runs: dict[str, Path]) -> None:
         assert result["checks"]["values"]["status"] == "passed"
 
 
+@pytest.mark.in_turn
 def test_a_failed_check_is_status_1_and_names_the_mistake(tmp_path: Path) -> None:
     result = run_command(
         "+experiment=layer",
@@ -244,6 +245,7 @@ def test_a_wrong_pinned_value_fails(tmp_path: Path) -> None:
     assert "C[0, 1] is 158.0, but expect.values pins 159" in result.stdout
 
 
+@pytest.mark.in_turn
 def test_pinned_values_apply_only_to_the_sizes_of_their_file(tmp_path: Path) -> None:
     result = run_command(
         "+experiment=case3_allreduce",
@@ -343,6 +345,7 @@ outputs:
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("how", "load"), [("--config-dir", "load('a.npy')"), ("hydra.searchpath", "load ('a.npy')")])
 def test_a_users_own_files_are_found(tmp_path: Path, how: str, load: str) -> None:
     import numpy as np

@@ -68,6 +68,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.in_turn
 def test_other_commands_escape_an_experiments_text(hostile: Path) -> None:
     _run(hostile, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=derived", module="runner derive")
     _run(hostile, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=mutated", module="runner mutate")
@@ -145,6 +146,7 @@ def test_a_message_about_a_command_line_has_none(tmp_path: Path, module: str, ar
 # A record.
 
 
+@pytest.mark.in_turn
 def test_a_hostile_record_is_shown_without_control_characters(hostile: Path, tmp_path: Path) -> None:
     data = json.loads((hostile / "one" / "result.json").read_text("utf-8"))
     for number, name in enumerate(("0", "1")):

@@ -576,6 +576,7 @@ def overrides_of(*words: str, within: Path | None = None) -> list[str]:
         return with_experiment(words, known, overrides)[0]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("says", CALLS)
 def test_a_call_that_follows_the_advice_is_taken(says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong, right = CALLS[says]

@@ -379,6 +379,7 @@ def normal(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.in_turn
 def test_a_mistake_in_the_call_of_a_helper_names_the_call(module: Any) -> None:
     diagnosed = named(
         module.helper, (normal(0, 8, 4), normal(1, 8, 4)), lambda x, g: jnp.tanh(x) * g + 0.5, mesh={"d": 2},
@@ -390,6 +391,7 @@ def test_a_mistake_in_the_call_of_a_helper_names_the_call(module: Any) -> None:
     )
 
 
+@pytest.mark.in_turn
 def test_a_value_that_nothing_reads_is_what_was_meant(module: Any) -> None:
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     with jax.set_mesh(mesh):
@@ -400,6 +402,7 @@ def test_a_value_that_nothing_reads_is_what_was_meant(module: Any) -> None:
     assert "guilty_functions.py:21 return jnp.tanh(total) * total: total is used where other is meant" in diagnosed
 
 
+@pytest.mark.in_turn
 def test_two_lines_that_may_be_at_fault_are_both_named(module: Any) -> None:
     diagnosed = named(
         module.reduced, (normal(0, 8, 4), normal(1, 8)), lambda x, w: x @ jnp.full(4, 0.0625) @ w, mesh={"d": 2},
@@ -409,6 +412,7 @@ def test_two_lines_that_may_be_at_fault_are_both_named(module: Any) -> None:
     assert "guilty_functions.py:27 even = x.sum(-1): x.sum(-1) is where a mean is meant" in diagnosed
 
 
+@pytest.mark.in_turn
 def test_diagnose_is_a_key_of_check_and_ends_the_search(module: Any) -> None:
     diagnosed = named(
         module.helper, (normal(0, 8, 4), normal(1, 8, 4)), lambda x, g: jnp.tanh(x) * g + 0.5, mesh={"d": 2},
@@ -418,6 +422,7 @@ def test_diagnose_is_a_key_of_check_and_ends_the_search(module: Any) -> None:
     assert "guilty_functions" not in diagnosed
 
 
+@pytest.mark.in_turn
 def test_a_number_that_python_computes_is_mended_where_it_is_computed(module: Any) -> None:
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     function = jax.shard_map(module.averaged, mesh=mesh, in_specs=(P("d"), P("d")), out_specs=P())
@@ -556,6 +561,7 @@ def test_what_reads_a_value_of_the_graph_may_be_wrong_where_another_mends_it() -
     assert parting_of({"total": "psum(sum(A * A), 'x')", "C": "A / total"}) == {"total", "C"}
 
 
+@pytest.mark.in_turn
 def test_a_function_that_no_edit_mends_is_aligned_with_its_reference(module: Any) -> None:
     diagnosed = named(
         module.gated, (normal(0, 8, 4), normal(1, 4, 3), normal(2, 4, 3)),
@@ -603,6 +609,7 @@ def test_a_ring_of_python_reads_the_block_of_its_step(
     assert line in named(function, operands, reference, mesh={"d": 3}, in_specs=specs)
 
 
+@pytest.mark.in_turn
 def test_the_factor_by_which_a_result_is_off_is_tried_as_a_scale(module: Any) -> None:
     diagnosed = named(
         module.doubled, (normal(0, 8, 2), normal(1, 8, 2)),

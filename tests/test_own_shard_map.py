@@ -444,6 +444,7 @@ def forgotten(x: Any, w: Any) -> Any:
     return lax.psum(out, "x")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("function", "reference", "operands", "specs", "mend"),
     [

@@ -745,6 +745,7 @@ def _run_again(folder: Path) -> Any:
     return json.loads((again / "result.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.in_turn
 def test_the_command_leaves_an_experiment_that_runs_and_sends_what_was_planned(tmp_path: Path) -> None:
     done = _command(tmp_path, mlp(3, {"model": 4}, x=[], plan={"candidates": 2}))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -760,6 +761,7 @@ def test_the_command_leaves_an_experiment_that_runs_and_sends_what_was_planned(t
     assert record["programs"]["auto"]["bytes_sent"] == 144
 
 
+@pytest.mark.in_turn
 def test_the_plan_with_a_gradient_equals_the_compiled_program(tmp_path: Path) -> None:
     done = _command(tmp_path, mlp(64, {"model": 4}, loss=True, plan={"candidates": 1}))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -1035,6 +1037,7 @@ def test_several_objectives_give_a_front() -> None:
     assert points[-1][1] == pytest.approx(planned(config | {"plan": {"least": "memory"}}).best.cost)
 
 
+@pytest.mark.in_turn
 def test_handwritten_layouts_are_compared_with_the_plan(tmp_path: Path) -> None:
     config = mlp(64, {"model": 4}, loss=True, plan={"candidates": 1, "competitors": ["megatron.yaml", "data.yaml"]})
     home = tmp_path / "conf" / "experiment"
@@ -1070,6 +1073,7 @@ def test_a_fault_in_a_competitors_file_is_one_message(written: str, message: str
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.in_turn
 def test_a_memory_limit_holds_for_the_compiled_program(tmp_path: Path) -> None:
     """The model's memory is within the limit, but the compiler needs more: a plan that holds less is made."""
     by_rows = {"outputs": {"y": ["model", None]}}
@@ -1431,6 +1435,7 @@ SKINNY = experiment(
 """A weight that two products read, which XLA gathers for each."""
 
 
+@pytest.mark.in_turn
 def test_the_best_way_of_writing_as_compiled_is_what_the_command_leaves(tmp_path: Path) -> None:
     done = _command(tmp_path, SKINNY)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -1439,6 +1444,7 @@ def test_the_best_way_of_writing_as_compiled_is_what_the_command_leaves(tmp_path
     assert _run_again(tmp_path)["programs"]["derived"]["bytes_sent"] == 192
 
 
+@pytest.mark.in_turn
 def test_a_refusal_under_a_memory_limit_tries_the_arrays_alone_first(tmp_path: Path) -> None:
     arrays = {"x": (["B", "D"], []), "w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
     dims, lines = {"B": 4, "D": 64, "F": 128}, {"h": "gelu(x @ w1)", "y": "h @ w2", "loss": "mean(y ** 2)"}

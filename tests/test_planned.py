@@ -160,6 +160,7 @@ def _of_stated(function: Any, kind: AxisType, spec: P, folder: Path, candidates:
         )  # fmt: skip
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 def test_the_layouts_that_a_function_states_are_kept(kind: AxisType, tmp_path: Path) -> None:
     function = planned_step.stated if kind is AxisType.Explicit else planned_step.constrained
@@ -169,12 +170,14 @@ def test_the_layouts_that_a_function_states_are_kept(kind: AxisType, tmp_path: P
     assert over_rows.compiled[program].status == "passed"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("axis", MESH)
 def test_the_layout_that_a_lookup_states_is_kept(axis: str, tmp_path: Path) -> None:
     """The data are sharded over the axis that the lookup's rows are, of two axes that are alike."""
     assert _of_stated(planned_step.looked_up, AxisType.Explicit, P(axis), tmp_path, candidates=0).in_specs[1] == P(axis)
 
 
+@pytest.mark.in_turn
 def test_a_plan_that_the_types_refuse_says_where(tmp_path: Path) -> None:
     """On Explicit axes a product whose sum is over several devices has to state its layout."""
     over_columns = _of_stated(planned_step.stated, AxisType.Explicit, P(None, "model"), tmp_path)
@@ -304,6 +307,7 @@ def test_a_function_without_an_open_policy_has_nothing_to_choose(tmp_path: Path)
     assert "changes nothing: is a checkpoint around open" in " ".join(str(plan).split())
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -240,6 +240,7 @@ def test_ambiguous_names_are_refused_where_they_are_used(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.in_turn
 def test_the_record_and_the_terminal_show_the_resolved_specs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +284,7 @@ def test_experiments_with_rules_are_identified_up_to_axis_names() -> None:
     )
 
 
+@pytest.mark.in_turn
 def test_rules_are_swept(tmp_path: Path) -> None:
     at = folder(tmp_path, whole="logical_axis_rules: [[batch, x], [embed, null], [mlp, null]]\n")
     swept = ("-m", f"--config-dir={at}", "+experiment=mine", "rules=ours,whole", "program=auto")

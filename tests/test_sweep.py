@@ -227,6 +227,7 @@ def test_several_workers_do_what_one_does(folder: Path) -> None:
 CASE = ("+experiment=case3_allreduce", "expect.collectives=null", "expect.values=null")
 
 
+@pytest.mark.in_turn
 def test_all_means_every_layout_and_equivalent_points_run_once(tmp_path: Path) -> None:
     words = ("mesh.shape=all", "arrays.A.spec=all", "arrays.B.spec=[null,null]", "program=auto")
     done = run_command("-m", *CASE, *words, f"hydra.sweep.dir={tmp_path}")
@@ -279,6 +280,7 @@ outputs: {loss: []}
     assert "+specs.params.w=all\n  no leaf 'params/w'; there are params/layer/w\n" in unknown.stderr
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -364,6 +366,7 @@ def test_several_programs_can_be_named(tmp_path: Path) -> None:
     assert "no program 'shardmap'; did you mean 'shard_map'?" in refused.stderr
 
 
+@pytest.mark.in_turn
 def test_a_value_of_a_point_may_be_one_of_hydras_settings(folder: Path) -> None:
     write(folder, "a")
     given = ('summary="${hydra:job.num} in ${hydra:sweep.dir}"', "seed=${hydra:job.id}", "timeout=${hydra:job.no}")

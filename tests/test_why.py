@@ -161,6 +161,7 @@ program: shard_map
 """
 
 
+@pytest.mark.in_turn
 def test_collectives_of_the_program_and_of_differentiation_have_reasons(tmp_path: Path) -> None:
     entries = listed(harness.run(PER_DEVICE, tmp_path).record, "shard_map")
     reasons = {(each.why.by, each.why.text) for each in entries if each.why}
@@ -169,6 +170,7 @@ def test_collectives_of_the_program_and_of_differentiation_have_reasons(tmp_path
     assert any("per_device.loss asks for it: psum(sum(y ** 2), 'x')" in text for _, text in reasons)
 
 
+@pytest.mark.in_turn
 def test_the_plan_repeats_no_reason_that_a_program_gives(tmp_path: Path) -> None:
     output = run_command("case3_allreduce", "program=derived", "explain=full", f"hydra.run.dir={tmp_path}/a").stdout
     assert output.count("the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x") == 1
@@ -191,6 +193,7 @@ def test_the_terminal_explains_where_it_is_asked_to_and_a_failure_always(tmp_pat
     assert "    why: the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x" in ran.stdout
 
 
+@pytest.mark.in_turn
 def test_an_override_is_the_place_of_what_it_sets(tmp_path: Path) -> None:
     override = "arrays.B.spec=[x,null]"
     ran = run_command(
@@ -396,6 +399,7 @@ program: explicit
 """
 
 
+@pytest.mark.in_turn
 def test_a_reshard_in_the_backward_pass_is_the_derivative_of_a_reshard(tmp_path: Path) -> None:
     entries = listed(harness.run(RESHARDED, tmp_path).record, "explicit")
     (why,) = [each.why for each in entries if each.kind == "all-to-all" and each.gradient]

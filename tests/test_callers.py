@@ -206,7 +206,7 @@ def test_a_number_of_numpy_is_a_number(given: Any, plain: Any) -> None:
     assert type(api.content({**PLAIN, "summary": given}, "mine")["summary"]) is type(plain)
 
 
-def test_a_text_of_another_class_is_a_text() -> None:
+def test_a_subclass_of_str_is_taken_for_a_text() -> None:
     assert runner.compose(CASE, program=Words("auto")).plain["program"] == "auto"
 
 

@@ -222,7 +222,7 @@ def test_a_run_that_the_recording_cuts_is_left_out(tmp_path: Path, module: Path)
     assert "profile: 1 of the runs began before the recording, or ended after it: left out" in explanation.notes
 
 
-def test_hosts_devices_are_numbered_on(tmp_path: Path, module: Path) -> None:
+def test_the_devices_of_a_second_host_are_numbered_after_those_of_the_first(tmp_path: Path, module: Path) -> None:
     windows = [(100, 290)]
     _left(tmp_path, _gpu(100, 200, (0,), "/device:GPU:0", windows), host="a")
     _left(tmp_path, _gpu(140, 220, (0,), "/device:GPU:0", windows), host="b")

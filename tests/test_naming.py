@@ -165,7 +165,7 @@ def test_a_folder_called_like_a_key_is_no_config_group(here: Path) -> None:
     assert ran.stderr.startswith("command line: outputs=null  outputs\n  the experiment has no outputs; write")
 
 
-def test_an_experiment_without_a_name_has_its_files(here: Path) -> None:
+def test_an_experiment_without_a_name_takes_that_of_its_file(here: Path) -> None:
     (here / "my.yaml").write_text(GOOD.replace("name: mine\n", "", 1), encoding="utf-8")
     ran = command(here, "my.yaml", *ROW)
     assert ran.returncode == 0, ran.stderr

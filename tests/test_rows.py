@@ -255,7 +255,7 @@ def test_what_arrays_spell_arrays_have(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", rows("counts"))
-def test_what_counts_from_0_counts_as_far_as_its_argument_says(name: str) -> None:
+def test_an_operation_that_counts_from_0_ends_before_its_argument(name: str) -> None:
     row = OPERATIONS[name]
     given = {"dtype": "int32"} if "size" in row.signature.parameters else {}
     np.testing.assert_array_equal(row.numpy(**given, **{str(row.counts): 3}), [0, 1, 2])

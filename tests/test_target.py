@@ -218,7 +218,7 @@ def test_programs_that_are_not_supported_are_not_waited_for(monkeypatch: pytest.
     assert described(nothing) == ["types", "log"]
 
 
-def test_an_invalid_experiment_is_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_waited_for_after_an_invalid_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.link.process.PARTING", 0.2)
     fault = Fault(("arrays", "A", "spec", 1), "wrong", "a + b", 4, 5)
     events, _ = hear(f"print({encoded(Invalid(fault=fault))!r}, flush=True); time.sleep(60)")

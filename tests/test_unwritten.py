@@ -53,12 +53,12 @@ def _assert_costs(record: Record, program: str, doing: str) -> None:
     assert statuses == {name: "error" if name == program else "passed" for name in OTHERS}
 
 
-def test_a_raise_in_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_writer_fails_its_program_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WRITERS, Program.CONSTRAINT, _raise)
     _assert_costs(_judged(tmp_path), "constraint", "writing constraint")
 
 
-def test_a_raise_in_the_derivation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_derivation_fails_derived_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(derive, "derived", _raise)
     _assert_costs(_judged(tmp_path), "derived", "deriving the lines of one device")
 

@@ -272,7 +272,6 @@ FRAGMENTS = {
     "ring:": "lines of per_device, without the section that they are in",
     "arrays: {x: [data], w1: [null, model], w2: [model, null]}": "a layout by hand, which tests/test_plan.py reads",
     "'+hydra.callbacks.own=": "an override, which tests/test_track.py makes",
-    "- run: pip install": "a step of a workflow of GitHub",
     "name: sharding": "a workflow of GitHub",
 }
 """The YAML blocks that are no part of an experiment, by their beginnings, and why."""

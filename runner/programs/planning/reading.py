@@ -375,8 +375,8 @@ def _differentiate(experiment: Experiment, layable: Layable) -> None:
             layable.tensors[operand.tensor].differentiated for operand in operation.operands
         )
     if any(operation.differentiated for operation in layable.operations):
-        kept = "what checkpoints save" if layable.checkpoints else "all that it reads"
-        layable.note(f"the backward pass is assumed to be sharded like the forward pass, and to keep {kept}")
+        kept = "checkpoints save" if layable.checkpoints else "it reads"
+        layable.note(f"assumed: the backward pass is sharded like the forward pass; all values that {kept} are kept")
 
 
 def _is_gradient(layable: Layable, transfer: Transfer) -> bool:

@@ -84,6 +84,40 @@ WITHOUT_JAX = {
         edited("x2_y2", "x2_y22"),
         "experiment/mine.yaml:3:21\n  no mesh 'x2_y22'; did you mean 'x2_y2'?",
     ),
+    "a mesh of the file by its sizes": (
+        edited("x2_y2", "2x2"),
+        "experiment/mine.yaml:3:21\n"
+        "  no mesh '2x2'; with the names of your axes write mesh: {axes: [x, y], shape: [2, 2]}",
+    ),
+    "an array that is indented too far": (
+        edited("  B: {", "   B: {"),
+        "experiment/mine.yaml:10:4\n"
+        "  not YAML: this key is indented by 3 spaces, and the keys above by 2; a mapping's keys begin in one column",
+    ),
+    "quotes inside of quotes": (
+        edited("C: A @ B", 'C: "einsum("ij,jk->ik", A, B)"'),
+        "experiment/mine.yaml:13:15\n"
+        "  not YAML: the text in quotes ends before this; inside of double quotes write single ones",
+    ),
+    "subscripts of einsum without quotes": (
+        edited("C: A @ B", "C: einsum(ij,jk->ik, A, B)"),
+        "experiment/mine.yaml:13:6  graph.C\n  the subscripts of einsum are a text: einsum('ij,jk->ik', …)\n"
+        "    einsum(ij,jk->ik, A, B)\n                ^^",
+    ),
+    "an expression that a comment ends": (
+        edited("C: A @ B", "C: A @ B + #bias"),
+        "experiment/mine.yaml:13:6  graph.C\n  the expression ends after '+'; in YAML ' #' begins a comment\n"
+        "    A @ B +\n          ^",
+    ),
+    "a star for a dimension": (
+        edited("spec: [null, x]", "spec: [*, x]"),
+        "experiment/mine.yaml:9:50\n"
+        "  not YAML: '*' begins the name of an alias; a dimension that no axis shards is null",
+    ),
+    "a dtype of Python": (
+        edited("shape: [I, J],", "shape: [I, J], dtype: float,"),
+        "experiment/mine.yaml:9:33  arrays.A.dtype\n  no dtype 'float'; did you mean 'float32'?",
+    ),
     "spec longer than the rank": (
         edited("spec: [null, x]", "spec: [null, x, y]"),
         "experiment/mine.yaml:9:48  arrays.A.spec\n  the spec has 3 entries, but 'A' has rank 2",
@@ -321,6 +355,19 @@ OVERRIDES = {
     "a mesh by its sizes": (
         ["mesh=2x2"],
         "command line: mesh=2x2\n  no mesh '2x2'; for the sizes of its axes write mesh.shape=[2,2]",
+    ),
+    "a mesh by a list of its sizes": (
+        ["mesh=[2,2]"],
+        "command line: mesh=[2,2]\n"
+        "  'mesh' is the name of a file in mesh/, not a list; for the sizes of its axes write mesh.shape=[2,2]",
+    ),
+    "a dimension without its mapping": (
+        ["I=8"],
+        "command line: I=8  I\n  there is no key 'I'; a dimension's size is dims.I, an array's layout arrays.I.spec",
+    ),
+    "hardware of which there are two kinds": (
+        ["hardware=v5"],
+        "command line: hardware=v5\n  no hardware 'v5'; did you mean 'v5e' or 'v5p'?",
     ),
     "a key of a list": (
         ["mesh.shape.x=3"],

@@ -79,6 +79,9 @@ class DType:
         return f"ml_dtypes.{self.name}" if self.name in _ML_DTYPES else f"np.{self.name}"
 
 
+MEANT = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "complex": "complex64"}
+"""The dtypes that JAX has by default for names that are none."""
+
 WEAK = "weak "
 """What comes before the dtype of a value of JAX's weak type, which takes the dtype of what it is combined with."""
 

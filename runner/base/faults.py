@@ -73,4 +73,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     folded = [candidate for candidate in names if candidate.casefold() == str(name).casefold()]
     turned = [candidate for candidate in names if sorted(candidate) == sorted(str(name))]
     close = folded or turned or difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    # `v5` may be the beginning of `v5e` or `v5p`; of more, one is a guess.
+    longer = [candidate for candidate in names if candidate[:-1] == name]
+    close = longer if not folded and len(longer) == 2 else close[:1]
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

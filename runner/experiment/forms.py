@@ -186,7 +186,11 @@ FORMS: Mapping[str, Form] = {
     ),
     "shape": Form("list", of=SIZE),
     "dtype": Form(
-        "text", "no dtype {value!r}", choices=dtypes.NAMES, example="; for example float32, float16, bfloat16, int32"
+        "text",
+        "no dtype {value!r}",
+        choices=dtypes.NAMES,
+        meant=dtypes.MEANT,
+        example="; for example float32, float16, bfloat16, int32",
     ),
     "init": _any("", _TEXT, "numbers"),
     "numbers": _any("", Form("number"), Form("flag"), Form("list", of="numbers")),
@@ -403,7 +407,8 @@ def _misfit(value: object, key: Key, form: Form, name: str = "") -> Fault | None
     if form.forms:
         return _misfit_of_any(value, key, form)
     if not _fits(value, form):
-        hint = (nearest(str(value), form.choices) or form.example or choices(form.choices)) if form.choices else ""
+        meant = form.meant.get(str(value), str(value))
+        hint = (nearest(meant, form.choices) or form.example or choices(form.choices)) if form.choices else ""
         return Fault(key, _filled(form.refusal, value, key) + hint)
     if is_list(value):
         inner = form.parts or (form.of,) * len(value)

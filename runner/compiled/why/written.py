@@ -15,7 +15,7 @@ from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
 from runner.graph.language.lines import calls_in, expressions
 from runner.graph.language.printing import text
-from runner.graph.sharding.propagation import AskedCollective, Planned
+from runner.graph.sharding.propagation import AskedCollective, Planned, PlannedOperation
 from runner.graph.term import Name
 
 _TRANSPOSED = {
@@ -131,14 +131,14 @@ class ProgramLines:
             collective for collective in planned if any(_names(collective.of, call) for call in calls)
         ] or planned
         there = planned or matching.instead(replace(compiled, gradient=False), lines)
+        own = [operation for operation in plan.operations if operation.line in lines]
+        axes = set(compiled.axes or ())
+        if not planned and compiled.kind == "all-gather" and not any(axes & _axes(operation) for operation in own):
+            return self._spread(compiled, calls)
         needs_of = [needs.of_collective(collective, plan.operations, self._known) for collective in there]
         if not needs_of:
-            own = (
-                needs.of_operation(operation, compiled.axes, self._known)
-                for operation in plan.operations
-                if operation.line in lines
-            )
-            needs_of = [need for need in own if need is not None][:2]
+            of_own = (needs.of_operation(operation, compiled.axes, self._known) for operation in own)
+            needs_of = [need for need in of_own if need is not None][:2]
         if not needs_of:
             needs_of = self._moved(compiled, calls, lines, plan)
         # The derived lines of a user's Python have names that nobody wrote: their collectives stand without operands.
@@ -154,6 +154,14 @@ class ProgramLines:
             )
         whole = reason_of(needs_of, planned=bool(planned))
         return replace(whole, text=f"{called}; {whole.text}", by="program", line=compiled.node, planned=bool(planned))
+
+    def _spread(self, compiled: Collective, calls: Sequence[str]) -> Reason:
+        """The reason of a gather over axes over which no operand is sharded."""
+        over = listed(list(compiled.axes or ()))
+        called = f"derived: {', '.join(dict.fromkeys(calls))}; " if calls and not self._known.places else ""
+        lines = self._known.all_named(compiled.nodes) or "its line"
+        text = f"no operand of {lines} is sharded over {over}: derived divides the work over it, and gathers the result"
+        return Reason(text=called + text, by="program", line=compiled.node, planned=False)
 
     def _moved(self, compiled: Collective, calls: Sequence[str], lines: Sequence[str], plan: Planned) -> list[Need]:
         """The needs behind the values that calls move, if the plan does not have them."""
@@ -253,6 +261,11 @@ class ProgramLines:
         for call, row in (call for expression in every for call in calls_in(expression.term)):
             if row.over.collective == kind:
                 yield text(replace(call, operands=(Name("…"), *call.operands[1:])) if outlined else call)
+
+
+def _axes(operation: PlannedOperation) -> set[str]:
+    """The axes over which the operands and results of an operation are sharded."""
+    return {axis.partition(":")[0] for value in (*operation.operands, *operation.results) for axis in value.spec.axes}
 
 
 def _names(name: str, call: str) -> bool:

@@ -168,6 +168,9 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
             if name == "mesh" and isinstance(value, int):
                 written = f"mesh.shape=[{value}], or mesh.shape=[{value},1] for two"
                 return f"command line: {text}\n  {message}; for the sizes of its axes write {written}"
+            if name == "mesh" and is_list(value) and all(isinstance(size, int) for size in value):
+                sizes = ",".join(map(str, value))
+                return f"command line: {text}\n  {message}; for the sizes of its axes write mesh.shape=[{sizes}]"
             if options := options_of(folders, name):
                 message += f"; to choose one write {name}={options[0]}"
             return f"command line: {text}\n  {message}{f'; its keys are {keys}' if keys else ''}"
@@ -292,6 +295,15 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
         message = (
             "not YAML: no key can begin here; keys of one mapping begin in one column, a text with ': ' is in quotes"
         )
+    elif (
+        problem == "expected <block end>, but found '<block mapping start>'" and mark is not None and opened is not None
+    ):
+        columns = f"{mark.column} spaces, and the keys above by {opened.column}"
+        message = f"not YAML: this key is indented by {columns}; a mapping's keys begin in one column"
+    elif problem == "expected <block end>, but found '<scalar>'":
+        message = "not YAML: the text in quotes ends before this; inside of double quotes write single ones"
+    elif context == "while scanning an alias":
+        message = "not YAML: '*' begins the name of an alias; a dimension that no axis shards is null"
     elif context and not duplicate:
         message += f", {context}"
     if mark is not None and not duplicate and (spec := _spec_in(file or Path(mark.name), mark.line)):
@@ -335,6 +347,9 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         return f"{where}\n  no experiment '{option}'{experiment_meant(option, folders) or elsewhere()}"
     if group == "mesh" and where.startswith("command line") and (shape_of_axes := quoting.sizes(option)):
         return f"{where}\n  no mesh '{option}'; for the sizes of its axes write mesh.shape={shape_of_axes}"
+    if group == "mesh" and re.fullmatch(r"\d+(x\d+)+", option):
+        written = mesh_in(option.replace("x", " "))
+        return f"{where}\n  no mesh '{option}'; with the names of your axes write mesh: {written}"
     meant = "" if sizes else nearest(option, there)
     return f"{where}\n  no {group} '{option}'{meant or shape.listed(sizes or there)}"
 

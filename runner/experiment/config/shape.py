@@ -28,7 +28,8 @@ class Form:
     - `kind`: `name` is a text that is an identifier; `any` accepts a value that fits one of `forms`; `anything` any.
     - `refusal`: the message for an invalid `value`, a format string; `{hint}` is replaced by what YAML makes of yes and
       no. If it is empty, the reader raises its own message, since it knows what is valid there.
-    - `choices`: the only valid texts; a message lists them, or shows the `example`.
+    - `choices`: the only valid texts; a message lists them, or shows the `example`. `meant`: those for others that
+      people write.
     - `least`, `above`: the inclusive and the exclusive lower bound of a number, which must then be finite.
     - `written`: the pattern of texts that `experiment/config/specs.py` converts to a list before the value is
       validated.
@@ -49,6 +50,7 @@ class Form:
     kind: Literal["text", "name", "integer", "number", "flag", "list", "mapping", "any", "anything"]
     refusal: str = ""
     choices: tuple[str, ...] = ()
+    meant: Mapping[str, str] = field(default_factory=dict[str, str])
     example: str | None = None
     least: float | None = None
     above: float | None = None
@@ -385,6 +387,9 @@ def unknown(key: Key, value: Any = None, there: Sequence[str] = (), mesh: Mappin
         return f"there is no key '{key[-1]}'{instead}"
     if len(key) == 3 and key[0] == "arrays" and key[-1] in _LAYOUTS:
         return f"there is no key '{key[-1]}'; the layout of an array is its 'spec'"
+    if len(key) == 1 and str(key[0]).isupper():
+        name = key[0]
+        return f"there is no key '{name}'; a dimension's size is dims.{name}, an array's layout arrays.{name}.spec"
     there = siblings(key) or there
     if mesh:
         sizes = ", ".join(map(str, mesh.values()))

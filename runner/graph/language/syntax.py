@@ -7,7 +7,7 @@ import textwrap
 import warnings
 from functools import cached_property
 
-from runner.base.lazy import dataclass
+from runner.base.lazy import dataclass, pattern
 from runner.graph.language import forms, printing, spellings
 from runner.graph.language.operations import METHODS, combination
 from runner.graph.language.operations.row import AT
@@ -135,7 +135,7 @@ def parse(text: str) -> Expression:
         if error.lineno not in (None, 1) or not 0 <= start < len(source):
             # The text ended too early: mark its last character.
             start, end = len(source) - 1, len(source)
-        raise SyntaxFault(_not_python(error.msg), start, max(end, start + 1)) from None
+        raise SyntaxFault(_not_python(error.msg, source, start), start, max(end, start + 1)) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
     tree = spellings.plain(tree) if "." in source else tree
@@ -180,9 +180,16 @@ def _of_statements(text: str) -> str | None:
             return None
 
 
-def _not_python(message: str) -> str:
+_SUBSCRIPTS = pattern(r"einsum\(\s*([A-Za-z., ]*->[A-Za-z.]*)")
+
+
+def _not_python(message: str, source: str, start: int) -> str:
     if "integer string conversion" in message:
         return "a number of more than 4,300 digits; no dtype has an integer of more than 64 bits"
+    if (subscripts := _SUBSCRIPTS.search(source)) is not None:
+        return f"the subscripts of einsum are a text: einsum('{subscripts[1].strip()}', …)"
+    if start == len(source) - 1 and source[-1] in "+-*/@,(":
+        return f"the expression ends after '{source[-1]}'; in YAML ' #' begins a comment"
     return f"not a Python expression: {message}"
 
 

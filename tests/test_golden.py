@@ -746,6 +746,26 @@ def test_a_difference_that_reads_alike_is_told_by_what_the_golden_has(before: An
     assert differences.of_program("auto", before, after) == [change]
 
 
+def test_collectives_that_only_belong_to_other_lines_are_told_in_one_sentence() -> None:
+    shown = {f"v{number}": f"block.py:{number} x = f(y)" for number in range(9)}
+
+    def of(node: str, *nodes: str, **fields: Any) -> Any:
+        return entry(node=node, nodes=[node, *nodes], **fields)
+
+    before = pin(of("v1", "v2", "v3"), of("v4", dtype="bfloat16"), of("v5", axes=["y"]), names=shown)
+    after = pin(of("v1", "v2", "v6"), of("v7", dtype="bfloat16"), of("v5", axes=["y"]), names=shown)
+    assert differences.of_program("auto", before, after) == [
+        "2 collectives of auto have the same kinds, axes and bytes, and belong to other lines; "
+        "all-reduce of block.py:4 x = f(y) is now of block.py:7 x = f(y)"
+    ]
+    # Another dtype is more than another line.
+    after = pin(of("v1", "v2", "v3", dtype="float16"), of("v7", dtype="bfloat16"), of("v5", axes=["y"]), names=shown)
+    changes = differences.of_program("auto", before, after)
+    assert len(changes) == 2
+    assert any("all-reduce of block.py:1 and 2 more over x changed in auto" in change for change in changes)
+    assert any("dtype float32 → float16" in change for change in changes)
+
+
 def test_lines_of_python_with_one_name_are_one_line() -> None:
     shown = {"loss_mul": "llama.py:41 x * y", "loss_mul_2": "llama.py:41 x * y"}
     single = pin(entry(node="loss_mul"), names=shown)

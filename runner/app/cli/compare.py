@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     for b, sides in pairs.items():
         if b is not None and len(pairs) > 1:
             print(f"{shown(options.a)} → {shown(b)}")
-        differing += _report(*sides)
+        differing += _report(*sides, series=b is None)
         if len(pairs) > 1:
             print()
     if len(pairs) > 1:
@@ -252,13 +252,16 @@ def _two_series(path: Path, points: Sequence[ComparedPoint], is_golden: bool) ->
 # Differences.
 
 
-def _report(before: Side, after: Side) -> int:
+def _report(before: Side, after: Side, *, series: bool) -> int:
     names = list(dict.fromkeys([*before.points, *after.points]))
     differ = 0
     for name in names:
         old, new = before.points.get(name), after.points.get(name)
         if old is None or new is None:
             what, side, other = ("appeared", "B", before) if old is None else ("disappeared", "A", after)
+            there = old or new
+            # Two series of one folder have no A and B.
+            side = (there.series if there and series else None) or side
             are = f"; {other.unread} of the other's records cannot be read" if other.unread else ""
             lines, notes = [f"it {what}: it is only in {side}{are}"], []
         else:

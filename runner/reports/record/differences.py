@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from runner.base import codec, executions
@@ -245,12 +246,61 @@ def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[st
                 gone.remove(text)
                 come.remove(match)
                 pairs[text, match] += 1
-    lines = [_changed(program, json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
+    changes = [(json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
+    moved = [change for change in changes if _is_relined(*change[:2])]
+    if len(moved) > 1:
+        changes = [change for change in changes if change not in moved]
+    lines = [_changed(program, *change) for change in changes]
+    lines += [_relined(program, moved)] if len(moved) > 1 else []
     for texts, sign in ((gone, -1), (come, 1)):
         for text, n in Counter(texts).items():
             whole = before[text] if sign < 0 else after[text]
             lines.append(_appeared(program, json.loads(text), sign, n, whole))
     return lines
+
+
+_OF_LINES = {"node", "nodes", "between", "overlapped", "backward", "gradient"}
+"""The fields of a pinned collective that say which lines it belongs to."""
+
+
+def _is_relined(old: Pinned, new: Pinned) -> bool:
+    """Whether two collectives differ only in the lines to which they belong."""
+    return all(old.get(key) == new.get(key) for key in {*old, *new} - _OF_LINES)
+
+
+def _relined(program: str, changes: Sequence[tuple[Pinned, Pinned, int]]) -> str:
+    """The sentence for several collectives that differ only in their lines."""
+    count = sum(times for _, _, times in changes)
+    named = ((old["kind"], _subject(old), _subject(new)) for old, new, _ in changes)
+    first = next((f"; {kind} of {was} is now of {now}" for kind, was, now in named if was != now), "")
+    return f"{count} collectives of {program} have the same kinds, axes and bytes, and belong to other lines{first}"
+
+
+def _few(lines: Sequence[str]) -> list[str]:
+    """The lines, or of more than two the place of the first and the number of others."""
+    if len(lines) <= _NAMED:
+        return list(lines)
+    return [_PLACED.sub(r"\1", lines[0]), f"{len(lines) - 1} more"]
+
+
+def _brief(pin: Pinned) -> Collective:
+    entry = _entry(pin)
+    between = entry.between and Between(source=_few(entry.between.source), to=_few(entry.between.to))
+    return replace(entry, nodes=_few(entry.nodes), between=between)
+
+
+def _subject(pin: Pinned) -> str:
+    return words.subject(_brief(pin))
+
+
+def _collective(pin: Pinned) -> str:
+    return words.collective(_brief(pin))
+
+
+_NAMED = 2
+"""The most lines of a collective that are named with their texts."""
+
+_PLACED = re.compile(r"^(\S+:\d+) .*")
 
 
 def _appeared(program: str, pin: Pinned, sign: int, times: int, whole: int) -> str:
@@ -260,7 +310,7 @@ def _appeared(program: str, pin: Pinned, sign: int, times: int, whole: int) -> s
         several = f"{times} more " if sign > 0 else f"{times} of {whole} × "
     verb = "appeared in" if sign > 0 else "disappeared from"
     inserted = ", inserted by the compiler" if pin.get("inserted") and sign > 0 else ""
-    return f"{several}{words.collective(_entry(pin))} {verb} {program}: {_moved(pin, sign * times)}{inserted}"
+    return f"{several}{_collective(pin)} {verb} {program}: {_moved(pin, sign * times)}{inserted}"
 
 
 def _moved(pin: Mapping[str, Any], times: int) -> str:
@@ -296,7 +346,8 @@ _FIELDS = {
 def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
     changes: list[str] = []
     if words.subject(_entry(old)) != words.subject(_entry(new)):
-        changes.append(f"now of {words.subject(_entry(new))}, before of {words.subject(_entry(old))}")
+        was, now = _subject(old), _subject(new)
+        changes.append(f"now of {now}, before of {was}" if was != now else "now of other lines")
     for key in sorted({*old, *new} - {"node", "nodes", "between"}, key=lambda key: (*_ORDER, key).index(key)):
         was, now = old.get(key), new.get(key)
         if was == now:
@@ -315,12 +366,12 @@ def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
         lines = [key for key in ("node", "nodes", "between") if old.get(key) != new.get(key)]
         changes += [f"{key} {_change(old.get(key), new.get(key))}" for key in lines]
     several = f", {times} of them" if times > 1 else ""
-    return f"{words.collective(_entry(old))} changed in {program}: {', '.join(changes)}{several}"
+    return f"{_collective(old)} changed in {program}: {', '.join(changes)}{several}"
 
 
 def _between(pin: Mapping[str, Any]) -> str:
     ends: Mapping[str, list[str]] = pin.get("between") or {}
-    taken, needed = (" and ".join(ends.get(end) or ["no line that the module names"]) for end in ("from", "to"))
+    taken, needed = (" and ".join(_few(ends.get(end) or ["no line that the module names"])) for end in ("from", "to"))
     return f"between {taken} and {needed}"
 
 

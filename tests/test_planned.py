@@ -60,6 +60,7 @@ def test_a_line_that_is_mapped_is_not_changed(tmp_path: Path) -> None:
     )
     assert [each.frame is not None and each.frame.mapped for each in plan.constraints] == [True]
     assert plan.diff() == ""
+    assert "diff() does not change planned_step.py:43, which jax.vmap maps" in " ".join(str(plan).split())
 
 
 def test_the_next_state_lies_as_the_state(plan: Plan) -> None:
@@ -89,6 +90,9 @@ def test_a_diff_that_makes_the_compiled_program_worse_is_left_out(plan: Plan, se
     }
     assert call_plan._is_worse(compiled, "bytes") == worse
     assert not call_plan._is_worse({}, "bytes")
+    undivided = compiled | {"auto": replace(compiled["auto"], flops=200.0)}
+    divided = undivided | {"constraint": replace(compiled["constraint"], flops=100.0)}
+    assert not call_plan._is_worse(divided, "bytes")
     assert not plan.worse
     assert bool(replace(plan, worse=worse).diff()) != worse
 
@@ -178,12 +182,32 @@ def test_the_layout_that_a_lookup_states_is_kept(axis: str, tmp_path: Path) -> N
 
 
 @pytest.mark.in_turn
-def test_a_plan_that_the_types_refuse_says_where(tmp_path: Path) -> None:
-    """On Explicit axes a product whose sum is over several devices has to state its layout."""
+def test_a_plan_on_explicit_axes_is_one_that_the_types_accept(tmp_path: Path) -> None:
+    """A product whose sum is over several devices would have to state its layout: none of the plan's is one."""
     over_columns = _of_stated(planned_step.stated, AxisType.Explicit, P(None, "model"), tmp_path)
+    assert over_columns.status == "passed"
     assert over_columns.in_specs[0]["up"] == P(None, "model")
-    assert over_columns.status != "passed"
-    assert 'planned_step.py:49 return jnp.tanh(h) @ params["down"]: ShardingTypeError' in str(over_columns)
+    assert "diff() is empty" in str(over_columns)
+
+
+@pytest.mark.in_turn
+def test_an_argument_of_which_the_types_ask_a_layout_is_to_be_given(tmp_path: Path) -> None:
+    """What is planned is replicated when the function is traced, and this loop carries rows over the data."""
+    mesh = jax.sharding.AbstractMesh(tuple(MESH.values()), tuple(MESH), axis_types=(AxisType.Explicit,) * 2)
+    operands = planned_step.shapes(), X
+    with pytest.raises(runner.InvalidPlan, match=r"if it needs another layout of one, give it, such as in_specs="):
+        runner.plan(planned_step.carried, operands, mesh=mesh, quiet=True, folder=tmp_path / "run")
+
+
+@pytest.mark.in_turn
+def test_rows_that_a_loss_normalises_over_are_a_batch(tmp_path: Path) -> None:
+    """The gradient of the softmax is multiplied with values, as an attention's weights are; it is no attention."""
+    plan = runner.plan(
+        planned_step.contrasted, (planned_step.shapes(), X), mesh=MESH, in_specs=(runner.AUTO, P("data")),
+        candidates=0, quiet=True, folder=tmp_path / "run",
+    )  # fmt: skip
+    assert any(each.startswith("data parallelism over data: dimension 0 of x") for each in plan.parallelism)
+    assert not [each for each in plan.parallelism if each.startswith("sequence")]
 
 
 def _held(hold: dict[str, Any], tmp_path: Path) -> Plan:

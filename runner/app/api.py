@@ -445,6 +445,7 @@ def _planned(
                 raise InvalidPlan("there is no layout to plan; give runner.AUTO in place of a spec of in_specs")
             sources = replace(composed.sources, arguments=called.arguments)
             arrays = {key: of for key, of in called.keys["constraints"].items() if key != _PRODUCTS}
+            hint = ""
             try:
                 try:
                     result = finished(composed.plain, where, sources, workers)
@@ -456,9 +457,11 @@ def _planned(
                     # A function without products, or one that JAX accepts on Explicit axes alone, which states the
                     # layouts inside itself: those of its arrays are the whole plan.
                     programs = _ON_AUTO if without_products else _ON_EXPLICIT
+                    hint = "" if without_products else _REPLICATED
                     result = finished({**composed.plain, **programs, "constraints": arrays}, where, sources, workers)
             except InvalidExperiment as error:
-                raise InvalidPlan(sources.report(error.fault)) from None
+                hint = hint if error.fault.key[:1] == ("graph",) else ""
+                raise InvalidPlan(sources.report(error.fault) + hint) from None
         except InvalidConfiguration as error:
             raise InvalidPlan(_of_argument(error)) from None
         finally:
@@ -466,6 +469,12 @@ def _planned(
             workers.close()
     return call_plan.of_finished(result, function, operands, called, where)
 
+
+_REPLICATED = (
+    "\n  on Explicit axes arguments that are planned are replicated when the function is traced: if it needs another "
+    'layout of one, give it, such as in_specs=(runner.AUTO, P("data"))'
+)
+"""What is added to the message of a function that JAX refuses on Explicit axes."""
 
 _ON_AUTO: Mapping[str, Any] = {"program": ["auto", "constraint"]}
 _ON_EXPLICIT: Mapping[str, Any] = {"program": ["explicit"]}

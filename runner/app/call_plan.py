@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from runner.app.called.open_specs import experiment_of
 from runner.app.flow import candidates
 from runner.app.flow.plan_run import FinishedPlan
-from runner.app.flow.planning import Compiled, measure
+from runner.app.flow.planning import Compiled, measure, most_flops
 from runner.base.chosen import AUTO
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
-from runner.base.words import shown
+from runner.base.words import listed, shown
 from runner.experiment import remat
 from runner.experiment.open_layouts import Least
 from runner.experiment.program import Program
@@ -63,8 +63,8 @@ class Plan:
       checkpoints saves, or `everything`; and the policy of `jax.checkpoint` that does so, to paste.
     - `compiled`: by program, what was compiled: `auto`, the function with `in_specs` and `out_specs` alone, and
       `constraint`, with the layouts of products as well; each with `bytes_sent`, `seconds` and `memory_bytes`.
-    - `worse`: whether `constraint` has more than `auto` of what is to be small, as compiled, and no limit of memory
-      asks for it.
+    - `worse`: whether `constraint` has more than `auto` of what is to be small, as compiled, although a device computes
+      as much with both, and no limit of memory asks for it.
     - `status`: `passed`, or that of the best candidate's run; `folder`: of its files; `page`: of its report.
 
     `str()` gives what the command prints; a notebook shows the same.
@@ -137,17 +137,20 @@ def of_finished(
         text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own, str))}"
         text += captured(lambda: tell(programs))
         text += f"{_WORSE}\n" if worse else ""
+    constraints = tuple(specs.constraints())
+    for sentence in () if worse else _unchanged(constraints):
+        text = f"{text.rstrip()}\n\n{captured(lambda sentence=sentence: tell(sentence))}"
     if finished.unverified is not None:
         # A caller gives the key as an argument.
         unverified = finished.unverified.replace("plan.verify=true", "verify=True")
         text = f"{text.rstrip()}\n\n{captured(lambda: tell(unverified))}"
-    if (sentence := finished.ranked.without_gain) is not None:
+    if (sentence := finished.ranked.caveat) is not None:
         text = f"{sentence}\n\n{text}"
     return Plan(
         mesh=planning.experiment.mesh.sizes,
         in_specs=specs.of_operands(operands, called),
         out_specs=specs.of_result(function, operands),
-        constraints=tuple(specs.constraints()),
+        constraints=constraints,
         next_best={labels.get(alternative.key, alternative.key): alternative for alternative in plan.alternatives},
         parallelism=plan.parallelism,
         least=plan.least,
@@ -169,7 +172,8 @@ def of_finished(
 _PROGRAMS = "auto is your function with in_specs and out_specs alone; constraint has the layouts of products too"
 _DERIVED = "; derived is a shard_map, and has its lines of one device"
 _EXPLICIT = (
-    "explicit is your function on Explicit axes with in_specs and out_specs; the plan keeps the layouts that it states"
+    "explicit is your function on Explicit axes with in_specs and out_specs. diff() is empty: the layouts inside are "
+    "those that it states, and those that follow from them by JAX's types"
 )
 """What the programs of the candidates are, of a call."""
 
@@ -178,10 +182,15 @@ _WORSE = "with the layouts of products the program is worse than with the specs 
 
 
 def _is_worse(compiled: Mapping[str, Compiled], least: Least) -> bool:
-    """Whether a program with the layouts of products has more of what is to be small than with the specs alone."""
-    programs = (compiled.get(name) for name in ("auto", "constraint"))
-    alone, constrained = (None if program is None else measure(program, least) for program in programs)
-    return alone is not None and constrained is not None and constrained > alone
+    """Whether a program with the layouts of products has more of what is to be small than with the specs alone.
+
+    It is not worse if with the specs alone a device computes more.
+    """
+    alone, constrained = (compiled.get(name) for name in ("auto", "constraint"))
+    if alone is None or constrained is None or (alone.flops or 0.0) > most_flops([alone, constrained], least):
+        return False
+    less, more = measure(alone, least), measure(constrained, least)
+    return less is not None and more is not None and more > less
 
 
 class _Specs:
@@ -254,6 +263,12 @@ class _Specs:
 
 def _diffs(constraints: Sequence[LineConstraint]) -> Iterator[str]:
     """Yield a unified diff for each file."""
+    for file, before, changed in _changed(constraints):
+        yield from difflib.unified_diff(before, changed, file, file)
+
+
+def _changed(constraints: Sequence[LineConstraint]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each file with its lines, and with these changed."""
     files: dict[str, dict[int, list[LineConstraint]]] = {}
     for constraint in constraints:
         if constraint.frame is not None and not constraint.frame.mapped:
@@ -261,8 +276,29 @@ def _diffs(constraints: Sequence[LineConstraint]) -> Iterator[str]:
     for file, lines in files.items():
         before = linecache.getlines(file)
         specs = {line: [_written(each.spec) for each in own] for line, own in lines.items()}
-        changed = around_products("".join(before), CONSTRAIN, specs)
-        yield from difflib.unified_diff(before, changed.splitlines(keepends=True), file, file)
+        yield file, before, around_products("".join(before), CONSTRAIN, specs).splitlines(keepends=True)
+
+
+def _unchanged(constraints: Sequence[LineConstraint]) -> Iterator[str]:
+    """Yield what has to be written by hand: a sentence on the lines that `jax.vmap` maps, and one on other lines."""
+    frames = [each.frame for each in constraints if each.frame and any(each.spec) and not each.frame.derivative]
+    if mapped := {frame.place: None for frame in frames if frame.mapped}:
+        yield (
+            f"diff() does not change {listed(list(mapped))}, which jax.vmap maps: a value there lacks the dimension "
+            "that the map adds, and its layout in constraints has it; constrain the result of the map, or give "
+            "jax.vmap spmd_axis_name= and constrain the value by the other entries"
+        )
+    files = {file: (before, after) for file, before, after in _changed(constraints)}
+    other = dict[str, None]()
+    for frame in frames:
+        before, after = files.get(frame.file, ([], []))
+        if not frame.mapped and before[frame.line - 1 : frame.line] == after[frame.line - 1 : frame.line]:
+            other[frame.place] = None
+    if other:
+        yield (
+            f"diff() does not change {listed(list(other))}, where it finds no call that computes the product: "
+            "constrain the value by hand, as constraints has it"
+        )
 
 
 def _written(spec: Any) -> str:

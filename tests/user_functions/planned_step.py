@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
@@ -59,3 +60,21 @@ def looked_up(params, x, spec):
     # Likewise.
     rows = params["up"].at[jnp.argmax(x, axis=1)].get(out_sharding=spec)
     return jnp.tanh(rows) @ params["down"]
+
+
+def carried(params, x):
+    # Each step gives rows over the data, whatever the first one begins with.
+    def step(h, _):
+        wide = jnp.matmul(h, params["up"], out_sharding=P("data", None))
+        return jnp.matmul(wide, params["down"], out_sharding=P("data", None)), None
+
+    return jax.lax.scan(step, x, length=2)[0]
+
+
+def contrasted(params, x):
+    # Scores of all pairs of rows: a softmax over rows is in the loss, and no product of its forward pass reads it.
+    def loss(params):
+        scores = (x @ params["up"]) @ (x @ params["down"].T).T
+        return jnp.mean(jax.nn.logsumexp(scores, axis=1)) + jnp.mean(jax.nn.logsumexp(scores, axis=0))
+
+    return jax.grad(loss)(params)

@@ -72,6 +72,14 @@ class _Open:
     types: Parts
     request: PlanRequest
 
+    @property
+    def typed(self) -> bool:
+        """Whether functions are compiled on Explicit axes alone, where they may state layouts."""
+        programs = self.experiment.programs if self.experiment.chosen else ()
+        return bool(self.experiment.imports.functions and programs) and all(
+            each is Program.EXPLICIT for each in programs
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Planning(_Open):
@@ -117,7 +125,7 @@ class Planning(_Open):
         """Return a plan that needs at most `memory` bytes of a device, None for no limit. Raises `NoPlan`."""
         if self.chosen is not None:
             return self.chosen(memory)
-        wanted = _wanted(self.request, self.keys, self.request.seconds)
+        wanted = _wanted(self, self.request.seconds)
         return replace(self, plan=plan(self.graph, self.types, replace(wanted, memory=memory)))
 
     def saving(self, saved: Saved) -> Planning:
@@ -277,7 +285,7 @@ def _key(keys: Sequence[Key]) -> Key:
 
 def _solved(read: _Open, memory: float | None, seconds: float, graph: Layable | None = None) -> Planning:
     """Return the plan of what was read. Raises `NoPlan`."""
-    wanted = replace(_wanted(read.request, read.keys, seconds), memory=memory)
+    wanted = replace(_wanted(read, seconds), memory=memory)
     try:
         solution = plan(read.graph, read.types, wanted, graph)
     except NotDerived as error:
@@ -291,8 +299,10 @@ def typed(experiment: Experiment, folder: Path, sources: Sources, workers: Worke
     return graph, value_types_of(workers.aside(kind(graph)), graph, folder, data.folder(experiment, sources))
 
 
-def _wanted(request: PlanRequest, keys: Sequence[Key], seconds: float) -> Wanted:
-    return Wanted(request.least, tuple(map(key_text, keys)), request.memory, seconds, request.beside)
+def _wanted(read: _Open, seconds: float) -> Wanted:
+    request = read.request
+    keys = tuple(map(key_text, read.keys))
+    return Wanted(request.least, keys, request.memory, seconds, request.beside, typed=read.typed)
 
 
 def leave(folder: Path, planning: Planning, **more: Any) -> None:

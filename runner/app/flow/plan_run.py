@@ -81,7 +81,7 @@ def finished(
     tell(planning, unverified)
     ranked = flow.ranked(planning, folder, sources, workers)
     plan = FinishedPlan(ranked.planning, planning, ranked, unverified)
-    more = {"without_gain": ranked.without_gain} if ranked.without_gain else {}
+    more = {"caveat": ranked.caveat} if ranked.caveat else {}
     tried, rounds = codec.plain(ranked.tried), codec.plain(ranked.rounds)
     filled_layouts.leave(folder, plan.planning, tried=tried, rounds=rounds, **more)
     (folder / PLANNED).parent.mkdir(parents=True, exist_ok=True)

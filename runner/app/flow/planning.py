@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from runner.experiment.reader import read
 from runner.link.workers import Workers
 from runner.programs.planning.plan import Candidate, NoPlan, Wanted, plan
 from runner.reports.record.model import CompiledProgram, ProgramRecord, Record, Status
-from runner.reports.show.plan_table import gains_nothing
+from runner.reports.show.plan_table import exceeds_model, gains_nothing, refuses
 
 if TYPE_CHECKING:
     from runner.experiment.config.sources import Sources
@@ -83,19 +83,30 @@ class Ranked:
     simplest: Compiled | None = None
 
     @property
-    def without_gain(self) -> str | None:
-        """A sentence if the best candidate is no better, as compiled, than the simplest layouts; else None.
-
-        Simpler layouts with which a device computes more are no competitors.
-        """
-        mine = next((attempt.programs[0] for attempt in self.tried if attempt.by_hand is None), None)
-        request, simplest = self.planning.request, self.simplest
-        if mine is None or simplest is None or (simplest.flops or 0.0) > _MORE * (mine.flops or 0.0):
+    def caveat(self) -> str | None:
+        """A sentence if the best candidate, as compiled, is not what the model says; else None."""
+        own = [attempt for attempt in self.tried if attempt.by_hand is None]
+        if not own:
             return None
-        if simplest.status != "passed" or _rank(mine, request) < _rank(simplest, request):
+        best, request, refused = own[0], self.planning.request, [each for each in own if _is_refused(each)]
+        if refused and not _is_refused(best):
+            return refuses(min(each.folder for each in refused), best.folder)
+        mine, simplest = best.programs[0], self.simplest
+        compiled, planned = measure(mine, request.least), _planned(best.candidate, request)
+        if mine.status != "passed" or compiled is None:
             return None
-        return gains_nothing(request.least, measure(mine, request.least), measure(simplest, request.least))
+        passed = simplest is not None and simplest.status == "passed"
+        if simplest is None or not passed or _rank(mine, request) < _rank(simplest, request):
+            return exceeds_model(request.least, compiled, planned) if compiled > _FAR * planned else None
+        replicated, more = measure(simplest, request.least), (simplest.flops or 0.0) / max(mine.flops or 0.0, 1.0)
+        if more <= _MORE:
+            return gains_nothing(request.least, compiled, replicated)
+        # Simpler layouts with which a device computes more are no competitors.
+        return exceeds_model(request.least, compiled, planned, replicated, more) if compiled > _FAR * planned else None
 
+
+_FAR = 1.25
+"""How many times what the model says the best compiled program costs, if the plan is shown with a sentence on it."""
 
 _MORE = 1.01
 """How many times what the model says a compiled program may cost and still be the plan."""
@@ -174,14 +185,15 @@ def ranked(planning: Planning, folder: Path, sources: Sources, workers: Workers)
             break
         planning = _again(planning, limit)
         plannings.append(planning)
-    simplest = None
+    simplest, attempt = None, functools.partial(_tried, sources=sources, workers=workers)
+    if tried and all(map(_is_refused, tried)):
+        tried += _further(planning, tried, folder, attempt)
     if (best := _best(tried, request)) is not None and not _reached(best, request):
-        attempt = functools.partial(_tried, sources=sources, workers=workers)
         tried += _written_otherwise(planning, best, tried, folder, attempt)
         best = _best(tried, request) or best
         if not _reached(best, request):
-            simplest = _simplest(planning, folder, attempt)
-    tried.sort(key=lambda attempt: _rank(attempt.programs[0], request))
+            simplest = _simplest(planning, folder / "simplest", attempt).programs[0]
+    tried.sort(key=lambda attempt: _rank(attempt.programs[0], request, _flops(tried, request)))
     first = next((attempt.candidate for attempt in tried if attempt.by_hand is None), None)
     # The last plan may not be the best one as compiled.
     planning = next((each for each in plannings if first and _same_programs(each, each.plan.best, first)), plannings[0])
@@ -194,7 +206,7 @@ def ranked(planning: Planning, folder: Path, sources: Sources, workers: Workers)
 def _best(tried: Sequence[Tried], request: PlanRequest) -> Tried | None:
     """Return the best compiled candidate that is not written by hand, if one passed, or needs too much memory."""
     own = [attempt for attempt in tried if attempt.by_hand is None and _is_of_limit(attempt.programs[0])]
-    return min(own, key=lambda attempt: _rank(attempt.programs[0], request), default=None)
+    return min(own, key=lambda attempt: _rank(attempt.programs[0], request, _flops(own, request)), default=None)
 
 
 def _reached(attempt: Tried, request: PlanRequest) -> bool:
@@ -203,8 +215,37 @@ def _reached(attempt: Tried, request: PlanRequest) -> bool:
     if compiled.status != "passed" or exceeds(compiled, request):
         return False
     cost = measure(compiled, request.least)
-    planned = {"bytes": candidate.sent, "time": candidate.cost, "memory": candidate.needed}[request.least]
-    return cost is None or cost <= _MORE * planned
+    return cost is None or cost <= _MORE * _planned(candidate, request)
+
+
+def _planned(candidate: Candidate, request: PlanRequest) -> float:
+    """Return the quantity to minimise, by the model."""
+    return {"bytes": candidate.sent, "time": candidate.cost, "memory": candidate.needed}[request.least]
+
+
+def _is_refused(attempt: Tried) -> bool:
+    """Return whether JAX's types refuse the programs of a candidate."""
+    return all(compiled.status == "invalid" for compiled in attempt.programs)
+
+
+def _further(
+    planning: Planning, tried: Sequence[Tried], folder: Path, attempt: Callable[..., Tried]
+) -> Iterator[Tried]:
+    """Yield the next best candidates, last that with all that was open replicated, until JAX accepts one."""
+    known, number = [each.candidate for each in tried], len(tried)
+    others = [each for each in planning.plan.others if not any(_same_programs(planning, each, one) for one in known)]
+    for candidate in others[:_FURTHER]:
+        number += 1
+        own = attempt(planning, candidate, folder / f"candidate_{number}")
+        yield own
+        if not _is_refused(own):
+            return
+    own = _simplest(planning, folder / f"candidate_{number + 1}", attempt)
+    yield replace(own, written="with all that is auto replicated")
+
+
+_FURTHER = 3
+"""How many of the next best candidates are tried if JAX refuses those that were to be compiled."""
 
 
 def _written_otherwise(
@@ -215,7 +256,7 @@ def _written_otherwise(
     They are the arrays' layouts alone, and the derived lines of one device; of functions on Explicit axes there are
     none.
     """
-    if _is_typed(planning):
+    if planning.typed:
         return
     candidate, number = best.candidate, sum(each.by_hand is None for each in tried)
     known = {compiled.program for compiled in best.programs}
@@ -234,12 +275,14 @@ def _written_otherwise(
             return
 
 
-def _simplest(planning: Planning, folder: Path, attempt: Callable[..., Tried]) -> Compiled:
+def _simplest(planning: Planning, own: Path, attempt: Callable[..., Tried]) -> Tried:
     """Return the simplest layouts as compiled: what was open is replicated, lines are left to what compiles them."""
-    best = planning.plan.best
-    bare = replace(best, layouts={key: Spec([()] * len(spec)) for key, spec in best.layouts.items()}, constraints={})
-    program = Program.EXPLICIT if _is_typed(planning) else Program.AUTO
-    return attempt(planning, bare, folder / "simplest", programs=(program.value,)).programs[0]
+    layouts = {key: Spec([()] * len(spec)) for key, spec in planning.plan.best.layouts.items()}
+    whole = planning.graph.at(layouts={key: spec.json() for key, spec in layouts.items()})
+    costs = plan(whole, planning.types, Wanted(planning.request.least, (), None, planning.request.seconds)).best
+    bare = replace(costs, layouts=layouts, constraints={}, saved=planning.plan.best.saved)
+    program = Program.EXPLICIT if planning.typed else Program.AUTO
+    return attempt(planning, bare, own, programs=(program.value,))
 
 
 def _candidates(planning: Planning) -> list[Candidate]:
@@ -270,12 +313,6 @@ def _programs(planning: Planning) -> Sequence[Program]:
     return experiment.programs if experiment.chosen else _PROGRAMS
 
 
-def _is_typed(planning: Planning) -> bool:
-    """Return whether functions are compiled on Explicit axes alone, where they may state layouts."""
-    functions = planning.experiment.imports.functions
-    return bool(functions) and all(program is Program.EXPLICIT for program in _programs(planning))
-
-
 def _is_of_limit(compiled: Compiled) -> bool:
     """Return whether a program passed, or failed for want of memory alone: else no other limit mends it."""
     return compiled.status == "passed" or "RESOURCE_EXHAUSTED" in (compiled.error or "")
@@ -284,7 +321,7 @@ def _is_of_limit(compiled: Compiled) -> bool:
 def _round(planning: Planning, tried: Sequence[Tried], *, again: bool) -> Round:
     """Return what the best candidate of a plan needs in the model and as compiled."""
     plan_, request = planning.plan, planning.request
-    best = min(tried, key=lambda attempt: _rank(attempt.programs[0], request), default=None)
+    best = min(tried, key=lambda attempt: _rank(attempt.programs[0], request, _flops(tried, request)), default=None)
     candidate = plan_.best if best is None else best.candidate
     return Round(
         limit=plan_.memory,
@@ -339,7 +376,8 @@ def _came_to(record: Record, request: PlanRequest) -> tuple[Compiled, ...]:
     if not record.programs:
         return (Compiled(program="", status=record.status, error=record.error),)
     programs = [as_compiled(name, program) for name, program in record.programs.items()]
-    return tuple(sorted(programs, key=lambda compiled: _rank(compiled, request)))
+    most = most_flops(programs, request.least)
+    return tuple(sorted(programs, key=lambda compiled: _rank(compiled, request, most)))
 
 
 def as_compiled(name: str, program: ProgramRecord) -> Compiled:
@@ -358,14 +396,33 @@ def as_compiled(name: str, program: ProgramRecord) -> Compiled:
     )
 
 
-def _rank(compiled: Compiled, request: PlanRequest) -> tuple[bool, bool, float]:
+def _rank(compiled: Compiled, request: PlanRequest, most: float = math.inf) -> tuple[bool, bool, bool, float]:
     """Return a sort key: passed first, then within the memory limit, then by the quantity to minimise.
 
-    Those that exceed the limit are sorted by the memory that they need.
+    Those that exceed the limit are sorted by the memory that they need. A program with which a device computes more
+    than `most` flops comes after those that divide the work.
     """
     over = exceeds(compiled, request)
     value = measure(compiled, "memory" if over else request.least)
-    return compiled.status != "passed", over, float("inf") if value is None else float(value)
+    undivided = (compiled.flops or 0.0) > most
+    return compiled.status != "passed", over, undivided, float("inf") if value is None else float(value)
+
+
+def most_flops(programs: Iterable[Compiled], least: Least) -> float:
+    """Return how many flops a device may compute in a program that is the best: about as few as in any.
+
+    A time has the computation in it, so any number may be.
+    """
+    flops = [each.flops for each in programs if each.status == "passed" and each.flops]
+    return math.inf if least == "time" else _UNDIVIDED * min(flops, default=math.inf)
+
+
+_UNDIVIDED = 1.25
+"""How many times the fewest flops of a device are taken for the same division of the work."""
+
+
+def _flops(tried: Iterable[Tried], request: PlanRequest) -> float:
+    return most_flops((program for attempt in tried for program in attempt.programs), request.least)
 
 
 def measure(compiled: Compiled, least: Least) -> float | None:

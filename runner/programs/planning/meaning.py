@@ -145,10 +145,16 @@ class Meanings:
             weights = self._spread(begin)
             scores = self._spread([tensor], back=True)
             asked = next((each for each in self._contractions if set(each.operation.results) & scores), None)
-            for contraction in self._contractions:
+            for contraction in self._forward_products():
                 for mine, other, _, added in contraction.sides:
                     if mine in weights and other not in weights and added:
                         yield from ((group, (contraction, asked)) for group in contraction.contracted & groups)
+
+    def _forward_products(self) -> list[Contraction]:
+        """The products without those of a backward pass that is written in a function of the user's."""
+        frames = self._layable.frames
+        own = [(each, frames.get(each.operation.line)) for each in self._contractions]
+        return [each for each, frame in own if frame is None or not frame.derivative]
 
     def _normalised(self) -> Iterator[tuple[int, tuple[int, ...], frozenset[int]]]:
         """Yield the tensors whose exponentials are summed, those computed first of them, and the groups summed over."""
@@ -471,7 +477,8 @@ class Meanings:
     def _vocabularies(self) -> Iterator[int]:
         """Yield the groups of weights that integers look up, or over which a loss normalises."""
         for tensor, begin, groups in self._normalised():
-            if tensor not in self.roots and not self._routes(begin):
+            # A choice may be made of the values themselves, and not of their exponentials.
+            if tensor not in self.roots and not self._routes({*begin, *self._spread([tensor], back=True)}):
                 yield from (groups - set(self._attended)) & self._of_weights
         for number, operation in enumerate(self._layable.operations):
             factors = set(operation.rule.looked_up)
@@ -500,7 +507,8 @@ class Meanings:
 
     def _batches(self) -> Iterator[int]:
         """Yield the groups that are free in every product with a weight, and in no other product."""
-        inner = [each for each in self._contractions if (each.first in self.roots) == (each.second in self.roots)]
+        forward = self._forward_products()
+        inner = [each for each in forward if (each.first in self.roots) == (each.second in self.roots)]
         summed = frozenset[int]().union(*(each.contracted for each in inner))
         windows = frozenset(self._windows(1))
         # The gradient of a weight sums over its batch; what other products of data sum over is none.

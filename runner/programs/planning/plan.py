@@ -23,8 +23,8 @@ from runner.programs.planning.model import Layable
 from runner.programs.planning.network import Choice, Network
 from runner.programs.planning.parallelism import parallelism
 from runner.programs.planning.reading import layable
-from runner.programs.planning.solving import SECONDS, Solver
-from runner.programs.planning.tables import Tables, held
+from runner.programs.planning.solving import SECONDS, Solution, Solver
+from runner.programs.planning.tables import Contracting, Tables, held
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Wanted:
     - `least`: the cost to minimise; `memory`: the bytes that a device may need, None for no limit.
     - `free`: the keys of the layouts to choose; `seconds`: the time limit, the tables of costs included.
     - `beside`: further costs; with them the plan has a front of plans that no other one beats in all.
+    - `typed`: whether functions run on Explicit axes, where JAX's types have the layouts that no code states.
     """
 
     least: Least
@@ -41,6 +42,7 @@ class Wanted:
     memory: float | None = None
     seconds: float = SECONDS
     beside: tuple[Least, ...] = ()
+    typed: bool = False
 
 
 class NoPlan(Exception):
@@ -191,32 +193,22 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted, graph: Layable | 
     """
     if experiment.regions:
         raise NotDerived(f"the shard_map in {listed(experiment.regions)} has its layouts in in_specs and out_specs")
-    began = clock.now()
-    every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
+    until = clock.now() + _SEARCHED * wanted.seconds
+    every: dict[Least, Prices] = {
+        least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))
+    }
     graph = graph or layable(experiment, types, wanted.free)
-    divided = any(each.divided for each in every.values())
-    of = {least: Tables(experiment.mesh, graph, prices, divided=divided) for least, prices in every.items()}
-    networks = {least: each.network for least, each in of.items()}
-    clock.count(_BUILT * sum(network.distinct for network in networks.values()), len(graph.operations))
-    tables, network = of[wanted.least], networks[wanted.least]
-    memory = Memory(tables, _platform(experiment))
-    solver = Solver(network.pairs, [len(costs) for costs in network.alone], graph.free.values())
-    now = clock.now()
-    until = max(began + _SEARCHED * wanted.seconds, now + _RESERVED * wanted.seconds)
-    try:
-        best = limited(solver, network, memory, wanted.memory, now + (until - now) / len(every))
-    except TooLittleMemory as error:
-        raise NoPlan(str(error), error.least) from None
-    solution, priced, unlimited = best.solution, best.priced, best.unlimited
-    others = _others(tables, memory, solver, priced, solution.choice, wanted)
-    while others.better is not None and clock.now() < until:
-        cost = network.cost(others.better)
-        solution = replace(solution, choice=others.better, cost=cost, bound=min(solution.bound, cost))
-        others = _others(tables, memory, solver, priced, solution.choice, wanted)
+    contracting = Contracting()
+    search = _searched(experiment, graph, every, wanted, until, contracting)
+    while more := frozenset(search.tables.contracted(search.solution.choice)) - contracting:
+        contracting |= more
+        search = _searched(experiment, graph, every, wanted, until, contracting)
+    tables, memory, networks, solution = search.tables, search.memory, search.networks, search.solution
+    network, others, unlimited = networks[wanted.least], search.others, search.unlimited
     points: list[Candidate] = []
     if wanted.beside:
         in_order = list(networks.values())
-        for choice in undominated(in_order, [solution.choice, *front(in_order, until)]):
+        for choice in undominated(in_order, [solution.choice, *front(in_order, search.until)]):
             costs = {least: of_least.cost(choice) for least, of_least in networks.items()}
             points.append(replace(_candidate(tables, memory, choice), costs=costs))
     unknown = [*graph.notes, *tables.notes]
@@ -242,6 +234,56 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted, graph: Layable | 
         unknown=tuple(dict.fromkeys(unknown)),
         recomputed=tables.recomputed(solution.choice),
     )
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The best choice of tables, that of an equal or better runner-up included, the runners-up, and the end of time.
+
+    `unlimited`: the cost of the best choice without a memory limit.
+    """
+
+    tables: Tables
+    memory: Memory
+    networks: Mapping[Least, Network]
+    solution: Solution
+    others: _Others
+    unlimited: float
+    until: float
+
+
+def _searched(
+    experiment: Experiment,
+    graph: Layable,
+    every: Mapping[Least, Prices],
+    wanted: Wanted,
+    until: float,
+    contracting: Contracting,
+) -> _Search:
+    """The best choice. Products of `contracting` do not lie so that the compiler contracts over further axes."""
+    divided = any(each.divided for each in every.values())
+    of: dict[Least, Tables] = {
+        least: Tables(experiment.mesh, graph, prices, divided=divided, contracting=contracting, typed=wanted.typed)
+        for least, prices in every.items()
+    }
+    networks: dict[Least, Network] = {least: each.network for least, each in of.items()}
+    clock.count(_BUILT * sum(network.distinct for network in networks.values()), len(graph.operations))
+    tables, network = of[wanted.least], networks[wanted.least]
+    memory = Memory(tables, _platform(experiment))
+    solver = Solver(network.pairs, [len(costs) for costs in network.alone], graph.free.values())
+    now = clock.now()
+    until = max(until, now + _RESERVED * wanted.seconds)
+    try:
+        best = limited(solver, network, memory, wanted.memory, now + (until - now) / len(every))
+    except TooLittleMemory as error:
+        raise NoPlan(str(error), error.least) from None
+    solution = best.solution
+    others = _others(tables, memory, solver, best.priced, solution.choice, wanted)
+    while others.better is not None and clock.now() < until:
+        cost = network.cost(others.better)
+        solution = replace(solution, choice=others.better, cost=cost, bound=min(solution.bound, cost))
+        others = _others(tables, memory, solver, best.priced, solution.choice, wanted)
+    return _Search(tables, memory, networks, solution, others, best.unlimited, until)
 
 
 # Runners-up.

@@ -110,9 +110,20 @@ class Space:
     - `layouts`: all layouts; `index`: their numbers; `held`: the bytes that a device holds in each.
     - `cost`: the cost of the cheapest reshard from one layout to another, by their numbers.
     - `copied`: the bytes of a copy in another layout; 0 for a slice, which is read in place.
+
+    `partitioned`: whether XLA's partitioner reshards, which gathers the whole array between some layouts.
     """
 
-    def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices, units: Units) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        shape: tuple[int, ...],
+        itemsize: int,
+        prices: Prices,
+        units: Units,
+        *,
+        partitioned: bool = True,
+    ) -> None:
         self.mesh, self.total, self._prices, self._units = mesh, float(math.prod(shape) * itemsize), prices, units
         self._shape = shape
         # Reshards may pass through layouts with axes in any order.
@@ -125,7 +136,10 @@ class Space:
         for step in self._ways.steps:
             self._steps_from[step.before].append(step)
         self._direct = self._priced()
-        self.cost = _shortest(self._direct)
+        self._cheapest = _shortest(self._direct)
+        self._rematerialized = self._involuntary() if partitioned else np.zeros_like(self._direct, dtype=bool)
+        whole = self.index[Spec().padded(self.rank)]
+        self.cost = np.where(self._rematerialized, self._cheapest[:, whole, None], self._cheapest)
         self._completing: dict[tuple[int, tuple[str, ...], bool], tuple[list[_Completion], Costs]] = {}
         self._extensions: dict[tuple[int, tuple[str, ...], int], int | None] = {}
         self._collectives: dict[tuple[str, tuple[str, ...], float], Sending] = {}
@@ -136,6 +150,22 @@ class Space:
         for step in self._ways.steps:
             direct[step.before, step.after] = min(direct[step.before, step.after], self._step(step).cost)
         return direct
+
+    def _involuntary(self) -> NDArray[np.bool_]:
+        """For each pair of layouts whether XLA's partitioner gathers the array: "involuntary full rematerialization".
+
+        It does so where one dimension is split, and is to be split less, and others more: unless as many devices split
+        one other dimension, or all devices of the mesh split the array where fewer did.
+        """
+        parts = np.array([[self.mesh.axis_size(axes) for axes in spec] for spec in self.layouts])
+        parts = parts.reshape(len(self.layouts), self.rank)
+        gathered = np.zeros((len(self.layouts),) * 2, dtype=bool)
+        for before in np.flatnonzero((parts > 1).sum(axis=1) == 1):
+            many, less, more = parts[before].prod(), (parts < parts[before]).any(axis=1), parts > parts[before]
+            exchanged = (parts.prod(axis=1) == many) & (more.sum(axis=1) == 1)
+            sliced = (parts.prod(axis=1) > many) & (parts.prod(axis=1) == self.mesh.size)
+            gathered[before] = less & more.any(axis=1) & ~exchanged & ~sliced
+        return gathered
 
     def _step(self, step: _Step) -> Sending:
         sent = step.share * self.total
@@ -167,13 +197,15 @@ class Space:
 
         On hardware without links collectives cost nothing, so the cheapest steps alone may lead in a circle.
         """
+        if self._rematerialized[before, after]:
+            return self.path(before, self.index[Spec().padded(self.rank)])
         reached: dict[int, _Step | None] = {before: None}
         queue = collections.deque([before])
         while after not in reached:
             here = queue.popleft()
             for step in self._steps_from[here]:
-                cost = self._step(step).cost + self.cost[step.after, after]
-                if step.after not in reached and math.isclose(cost, self.cost[here, after], rel_tol=1e-9):
+                cost = self._step(step).cost + self._cheapest[step.after, after]
+                if step.after not in reached and math.isclose(cost, self._cheapest[here, after], rel_tol=1e-9):
                     reached[step.after] = step
                     if step.kind == "slice":
                         queue.appendleft(step.after)
@@ -298,13 +330,13 @@ def _permutation(
 class Spaces:
     """The spaces of all shapes in one plan."""
 
-    def __init__(self, mesh: Mesh, prices: Prices, units: Units) -> None:
-        self.mesh, self.prices, self.units = mesh, prices, units
+    def __init__(self, mesh: Mesh, prices: Prices, units: Units, *, partitioned: bool = True) -> None:
+        self.mesh, self.prices, self.units, self._partitioned = mesh, prices, units, partitioned
         self._spaces: dict[tuple[tuple[int, ...], int], Space] = {}
 
     def of(self, shape: Sequence[int], itemsize: int) -> Space:
         """The space of an array with this shape and itemsize."""
         key = tuple(shape), itemsize
         if key not in self._spaces:
-            self._spaces[key] = Space(self.mesh, *key, self.prices, self.units)
+            self._spaces[key] = Space(self.mesh, *key, self.prices, self.units, partitioned=self._partitioned)
         return self._spaces[key]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -60,6 +60,10 @@ class Lying:
     def spec(self, number: int) -> Spec:
         """The tensor's own layout in a choice."""
         return self.space.layouts[int(self.own[number])]
+
+
+Contracting = frozenset[tuple[int, str]]
+"""Numbers of products, or places of operands, with mesh axes."""
 
 
 @dataclass(frozen=True)
@@ -141,33 +145,47 @@ class Tables:
     """The tables of all costs; variables are the tensors by number, then the operations by number."""
 
     def __init__(
-        self, mesh: Mesh, layable: Layable, prices: Prices, *, divided: bool | None = None, partitioned: bool = True
+        self,
+        mesh: Mesh,
+        layable: Layable,
+        prices: Prices,
+        *,
+        divided: bool | None = None,
+        partitioned: bool = True,
+        contracting: Contracting = frozenset(),
+        typed: bool = False,
     ) -> None:
         """Tables to be compared must agree in `divided`, which by default is that of the prices.
 
-        `partitioned`: whether products are computed as XLA's partitioner divides them, or as planned: in per-device
-        lines, which no partitioner changes.
+        - `partitioned`: whether products are computed as XLA's partitioner divides them, or as planned: in per-device
+          lines, which no partitioner changes.
+        - `contracting`: the products and axes for which operands that `contracted` finds are ruled out.
+        - `typed`: whether JAX's types have the layouts of the forward pass of functions, as on Explicit axes.
         """
-        self.mesh, self.layable, self.prices = mesh, layable, prices
+        self.mesh, self.layable, self.prices, self._typed = mesh, layable, prices, typed
+        self._contracting: dict[int, tuple[str, ...]] = {}
+        for number, axis in sorted(contracting):
+            self._contracting[number] = (*self._contracting.get(number, ()), axis)
         self._partitioned = partitioned
         self._inner = dict(_inner_products(layable)) if partitioned else {}
         """The products inside of lines, with the tensors of these."""
         self._divided = prices.divided if divided is None else divided
         self.units, self._shared = _fitting(mesh, layable)
-        self._spaces = Spaces(mesh, prices, self.units)
+        self._propagated = self._propagated_to(self._contracting)
+        self._spaces = Spaces(mesh, prices, self.units, partitioned=partitioned)
         self.notes = tuple(self._notes())
         self._alike: dict[Hashable, Lying] = {}
         self.lying = [self._lying(tensor) for tensor in layable.tensors]
         numbers: dict[Hashable, int] = {}
-        self.kinds = [numbers.setdefault(self._kind(each), len(numbers)) for each in layable.operations]
+        self.kinds = [numbers.setdefault(self._kind(*each), len(numbers)) for each in enumerate(layable.operations)]
         """For each operation a number; operations with equal numbers share their ways and tables."""
         self._possible: dict[int, tuple[NumberedAssignment, ...]] = {}
         self._planned: dict[int, Indices] = {}
         """For each kind of operation the numbers of its ways, among those that are possible."""
+        self._barred: dict[int, list[Contracting]] = {}
+        """For each of these ways the operands, by their place, that must not be split over an axis as contracted."""
         self._compiled: dict[Hashable, Indices] = {}
-        self.ways = [
-            self._ways(kind, operation) for kind, operation in zip(self.kinds, layable.operations, strict=True)
-        ]
+        self.ways = [self._ways(number, operation) for number, operation in enumerate(layable.operations)]
         self._costs_of: dict[Hashable, list[_Cost]] = {}
 
     def _notes(self) -> Iterator[str]:
@@ -198,7 +216,7 @@ class Tables:
         self._alike[key] = Lying(space, own, held)
         return self._alike[key]
 
-    def _kind(self, operation: RuledOperation) -> Hashable:
+    def _kind(self, number: int, operation: RuledOperation) -> Hashable:
         """A key for all that an operation's costs depend on; operations with equal keys share tables."""
         tensors = self.layable.tensors
         operands = [
@@ -206,12 +224,14 @@ class Tables:
             for operand in operation.operands
         ]
         results = [(self.lying[at], tensors[at].copies > 0, tensors[at].differentiated) for at in operation.results]
-        named = self._is_laid(operation)
+        named = self._is_laid(operation), self._is_propagated(operation), self._contracting.get(number)
+        named = *named, self._is_typed(operation.line, operation.results)
         again = operation.region is not None, operation.recomputed is not None
         flags = operation.steps, operation.work, operation.stored, operation.differentiated, named, again
         return repr(operation.rule), tuple(operands), tuple(results), flags
 
-    def _ways(self, kind: int, operation: RuledOperation) -> tuple[NumberedAssignment, ...]:
+    def _ways(self, number: int, operation: RuledOperation) -> tuple[NumberedAssignment, ...]:
+        kind = self.kinds[number]
         if kind not in self._planned:
             laid = _Laid(self.mesh, operation.rule)
             assignments = _assignments(self.mesh, operation.rule, self.units)
@@ -222,7 +242,73 @@ class Tables:
                 shards = np.array(self._shards(kind, operation))
                 self._planned[kind] = np.flatnonzero(shards == shards.max(initial=0))
                 self._compiled.clear()
+            self._bar(kind, operation.rule, self._contracting.get(number, ()))
         return tuple(self._possible[kind][int(at)] for at in self._planned[kind])
+
+    def _bar(self, kind: int, rule: Rule, axes: Sequence[str]) -> None:
+        """List each way that does not contract over an axis twice: for one operand and for the other not split so."""
+        self._barred[kind] = [Contracting()] * len(self._planned[kind])
+        for axis in axes:
+            ways, barred = list[int](), list[Contracting]()
+            for at, mine in zip(self._planned[kind], self._barred[kind], strict=True):
+                contracts = _factor(self._possible[kind][int(at)].assignment, axis) in rule.reduced
+                alike = [mine] if contracts else [mine | {(place, axis)} for place in (0, 1)]
+                ways += [int(at)] * len(alike)
+                barred += alike
+            self._planned[kind], self._barred[kind] = np.array(ways, dtype=np.intp), barred
+
+    def contracted(self, choice: Choice) -> Iterator[tuple[int, str]]:
+        """Yield the products, with the axes, whose operands are both split over the axis as they are contracted.
+
+        The compiler sums partial products over this axis, whatever is planned.
+        """
+        for number, operation in enumerate(self.layable.operations):
+            if not (self._partitioned and operation.work.flops and len(operation.operands) == 2):
+                continue
+            assignment = self.ways[number][choice[self.variable(number)]].assignment
+            split = [
+                self._contracted_over(operation, place)[self._propagated_layout(operand.tensor, choice)]
+                for place, operand in enumerate(operation.operands)
+            ]
+            for axis in split[0] & split[1]:
+                if _factor(assignment, axis) not in operation.rule.reduced:
+                    yield number, axis
+
+    def _propagated_to(self, products: Iterable[int]) -> frozenset[int]:
+        """The tensors inside of lines that lie as what they transpose, which products read."""
+        queue = [operand.tensor for number in products for operand in self.layable.operations[number].operands]
+        reached = set[int]()
+        while queue:
+            producer = self._producers.get(queue.pop())
+            if producer is not None and self._is_transposed(producer):
+                reached |= set(producer.results)
+                queue.append(producer.operands[0].tensor)
+        return frozenset(reached)
+
+    def _propagated_layout(self, at: int, choice: Choice) -> int:
+        """The number of a tensor's layout as compiled, which is that of what it transposes, if it does."""
+        space, own = self.lying[at].space, int(self.lying[at].own[choice[at]])
+        producer = self._producers.get(at)
+        if producer is None or not self._is_transposed(producer):
+            return own
+        operand, rule = producer.operands[0], producer.rule
+        before = self.lying[operand.tensor].space.layouts[self._propagated_layout(operand.tensor, choice)]
+        dimensions = rule.operands[operand.place or ""]
+        number = space.index.get(Spec(before[dimensions.index(factors)] for factors in rule.result))
+        # What moves nothing may happen anywhere.
+        return own if number is None or space.cost[number, own] == 0.0 else number
+
+    @cached_property
+    def _producers(self) -> dict[int, RuledOperation]:
+        return {at: operation for operation in self.layable.operations for at in operation.results}
+
+    def _contracted_over(self, operation: RuledOperation, place: int) -> Sequence[frozenset[str]]:
+        """For each layout of an operand the axes that split dimensions which are contracted."""
+        operand, rule = operation.operands[place], operation.rule
+        space = self.lying[operand.tensor].space
+        dimensions = rule.operands[operand.place] if operand.place else ()
+        contracted = [d for d, factors in enumerate(dimensions) if len(factors) == 1 and factors[0] in rule.reduced]
+        return [frozenset(axis for d in contracted for axis in spec[d]) for spec in space.layouts]
 
     def _shards(self, kind: int, operation: RuledOperation) -> list[int]:
         """The number of parts that a product is split into as compiled, in each of its possible ways.
@@ -381,11 +467,14 @@ class Tables:
         over = transfer.before, transfer.after
         name = self.layable.label(transfer.before)
         differentiated = self.layable.tensors[transfer.after].differentiated
-        key = before, after, transfer.kind, transfer.steps
+        typed = self._is_typed(transfer.line, [transfer.after])
+        key = before, after, transfer.kind, transfer.steps, typed
         if key not in self._costs_of:
             space, rows = before.space, before.own
             stops = self.stops(transfer)
             there = space.cost[rows[:, None], stops[None, :]] * transfer.steps
+            if typed:
+                there = there + self._never(before, space.cost[rows[:, None], stops[None, :]] > 0.0)
             back = space.cost[stops[None, :], rows[:, None]] * transfer.steps
             self._costs_of[key] = [_Cost("", None, Table(there)), _Cost("", None, Table(back))]
         there, back = self._costs_of[key]
@@ -430,6 +519,11 @@ class Tables:
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
         costs = np.array([sum(sending.cost for sending in sendings) for sendings in sent]) * operation.steps
+        typed = self._is_typed(operation.line, operation.results)
+        if typed and operation.work.flops:
+            # JAX asks for the layout of what contracts over an axis.
+            ambiguous = np.array([[bool(way.over) for way in ways]])
+            costs = costs + self._never(self.lying[operation.results[0]], ambiguous)[0]
         yield _Cost("collectives inside {operation}", None, Table(costs))
         costs = np.array([self._computing(operation, way) for way in ways]) * operation.steps
         yield _Cost("computing {operation}", None, Table(costs))
@@ -440,24 +534,34 @@ class Tables:
             lying = self.lying[operand.tensor]
             needed = np.array([way.needed[place] for way in ways])
             there = lying.space.cost[:, needed] * self._times(operation)
-            costs = np.minimum(there[lying.own], there[lying.held])
+            costs = np.minimum(there[lying.own], self._again(there[lying.held]))
             if operation.work.flops and self._partitioned and self.prices.least != "memory":
                 # Of plans that cost the same, one whose products read values as they lie: gradients do so too.
                 apart = (lying.own[:, None] != needed) & (lying.held[:, None] != needed)
                 costs = costs + self.prices.held * apart * lying.space.held[lying.own][:, None]
+            if typed and operation.work.flops:
+                costs = costs + self._never(lying, self._otherwise(operation, place, needed))
+            elif typed or self._is_propagated(operation):
+                costs = costs + self._never(lying, lying.space.cost[lying.own[:, None], needed] > 0.0)
+            barred = [{axis for at, axis in mine if at == place} for mine in self._barred[self.kinds[number]]]
+            if any(barred):
+                over = self._contracted_over(operation, place)
+                lies = np.array([[bool(over[int(own)] & mine) for mine in barred] for own in lying.own])
+                costs = costs + self._never(lying, lies)
             yield _Cost("resharding {tensor} for {operation}", ("operand", place), Table(costs))
             if operation.differentiated and tensors[operand.tensor].differentiated:
                 costs = self._differentiating(number, place) * operation.steps
                 yield _Cost("the gradient of {tensor} in {operation}", ("operand", place), Table(costs))
         for place, result in enumerate(operation.results):
             lying = self.lying[result]
-            yield _Cost(
-                "partial sums of {operation}",
-                ("result", place),
-                Table(self._resulting(number, place) * _runs(operation)),
-            )
+            partial = np.array([way.partial[place] for way in ways])
+            costs = self._resulting(number, place) * _runs(operation)
+            if typed:
+                costs = costs + self._never(lying, lying.own[:, None] != partial)
+            elif self._is_propagated(operation):
+                costs = costs + self._never(lying, lying.space.cost[partial, lying.own[:, None]] > 0.0)
+            yield _Cost("partial sums of {operation}", ("result", place), Table(costs))
             if operation.differentiated and tensors[result].differentiated:
-                partial = np.array([way.partial[place] for way in ways])
                 costs = (lying.space.cost[:, partial] * self._returning(operation, result))[lying.own]
                 yield _Cost("the cotangent of {tensor} in {operation}", ("result", place), Table(costs))
 
@@ -633,6 +737,48 @@ class Tables:
                     unsplit[rows] |= np.array([axis not in entry for axis in axes])
         return unsplit
 
+    def _again(self, costs: Costs) -> Costs:
+        """The costs of resharding a copy that readers share: the partitioner reshards the value itself for each."""
+        return np.where(costs > 0.0, np.inf, costs) if self._partitioned else costs
+
+    def _never(self, lying: Lying, ruled_out: NDArray[np.bool_]) -> Costs:
+        """The costs of what no program can say, unless it can say nothing else of a layout."""
+        possible = ~ruled_out.all(axis=1, keepdims=True)
+        cost = _NEVER * (self.prices.held + float(lying.space.cost.max(initial=0.0)))
+        return np.where(ruled_out & possible, cost, 0.0).astype(np.float64)
+
+    def _is_typed(self, line: str, results: Sequence[int]) -> bool:
+        """Whether JAX's types determine the layouts of results: the code does not state them."""
+        frame = self.layable.frames.get(line) if self._typed else None
+        return (
+            frame is not None and not frame.derivative and all(self.layable.tensors[at].spec is None for at in results)
+        )
+
+    def _otherwise(self, operation: RuledOperation, place: int, needed: Indices) -> NDArray[np.bool_]:
+        """For each layout of an operand of a product and each way whether they differ where it is not contracted."""
+        operand, lying = operation.operands[place], self.lying[operation.operands[place].tensor]
+        dimensions = operation.rule.operands[operand.place] if operand.place else ()
+        kept = [d for d, factors in enumerate(dimensions) if not set(factors) & operation.rule.reduced.keys()]
+        numbers: dict[tuple[tuple[str, ...], ...], int] = {}
+        alike = np.array(
+            [numbers.setdefault(tuple(spec[d] for d in kept), len(numbers)) for spec in lying.space.layouts]
+        )
+        return alike[lying.own][:, None] != alike[needed]
+
+    def _is_propagated(self, operation: RuledOperation) -> bool:
+        """Whether the compiler propagates the layout of an operand to a product of `contracting`."""
+        return self._is_transposed(operation) and operation.results[0] in self._propagated
+
+    def _is_transposed(self, operation: RuledOperation) -> bool:
+        """Whether an operation has a value inside of a line with the dimensions of its operand, in any order."""
+        rule, results = operation.rule, operation.results
+        if not self._partitioned or operation.work.flops or len(operation.operands) != 1 or len(results) != 1:
+            return False
+        if operation.operands[0].place is None or self.layable.tensors[results[0]].name or results[0] in self._inner:
+            return False
+        dimensions = rule.operands[operation.operands[0].place]
+        return sorted(dimensions) == sorted(rule.result) != [] and all(len(factors) == 1 for factors in dimensions)
+
     def _is_pinned(self, operation: RuledOperation) -> bool:
         """Whether the layout of a product's result is a constraint on it: of a line, and not inside a function."""
         return bool(operation.work.flops) and self._is_laid(operation)
@@ -773,7 +919,8 @@ class Tables:
         for place, operand in enumerate(operation.operands):
             at, lying, number = operand.tensor, self.lying[operand.tensor], choice[operand.tensor]
             needed, own, held = way.needed[place], int(lying.own[number]), int(lying.held[number])
-            start = own if lying.space.cost[own, needed] <= lying.space.cost[held, needed] else held
+            costs = lying.space.cost[:, needed]
+            start = own if costs[own] <= self._again(costs[held]) else held
             for each in lying.space.path(start, needed):
                 yield Transmission(at, self._times(operation), each)
             if operation.differentiated and tensors[at].differentiated:

@@ -172,7 +172,7 @@ class PlanFile:
     tried: tuple[Tried, ...] = ()
     rounds: tuple[Round, ...] = ()
     choices: tuple[Choice, ...] = ()
-    without_gain: str | None = None
+    caveat: str | None = None
     verified: bool = True
 
     @property

@@ -56,10 +56,36 @@ def show(
 def gains_nothing(least: str, compiled: float | None, simplest: float | None) -> str:
     """Say that a plan is no better, as compiled, than replicating what was open; the measures are those of a device."""
     mine, theirs = amount(compiled, least), amount(simplest, least)
-    what = {"bytes": "a device sends", "time": "a step takes", "memory": "a device needs"}[least]
     return (
-        f"as compiled the plan gains nothing: {what} {mine}, and {theirs} with all that is auto replicated and no "
-        "layout of a line; take that, unless the plan's arrays have to be smaller"
+        f"as compiled the plan gains nothing: {_OF_DEVICE[least]} {mine}, and {theirs} with all that is auto "
+        "replicated and no layout of a line; take that, unless the plan's arrays have to be smaller"
+    )
+
+
+def exceeds_model(
+    least: str, compiled: float, planned: float, simplest: float | None = None, computing: float = 1.0
+) -> str:
+    """Say that a plan costs more, as compiled, than by the model.
+
+    `simplest`: the smaller measure with all that was open replicated; `computing`: how much more is computed then.
+    """
+    sentence = f"as compiled {_OF_DEVICE[least]} {amount(compiled, least)}, and {amount(planned, least)} by the model"
+    if simplest is None:
+        return sentence
+    more = (
+        f"{amount(simplest, least)} with all that is auto replicated, where it computes {computing:.1f} times as much"
+    )
+    return f"{sentence}; {more}"
+
+
+_OF_DEVICE = {"bytes": "a device sends", "time": "a step takes", "memory": "a device needs"}
+
+
+def refuses(refused: str, accepted: str) -> str:
+    """Say that JAX does not accept the layouts that are best by the model, and which ones it accepts."""
+    return (
+        f"JAX's types refuse the layouts of {refused}, which the model found: the code has to state layouts for them "
+        f"(see below); the layouts to take are those of {accepted}, which JAX accepts as the code is"
     )
 
 

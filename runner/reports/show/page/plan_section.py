@@ -107,8 +107,8 @@ def _part(file: PlanFile, link: Callable[[str], str] | None, folder: Path | None
     sent, held, needed = (amount(size, "bytes") for size in (best.sent, best.held, best.needed))
     lead = f"By the model {bound}: a device sends {sent}, holds {held} of arrays and outputs, and needs {needed}."
     inside: list[Inside] = [_take(file, link, folder), tag("p", lead, class_="lead")]
-    if file.without_gain:
-        inside.insert(0, tag("p", f"{file.without_gain.capitalize()}.", class_="lead"))
+    if file.caveat:
+        inside.insert(0, tag("p", f"{file.caveat.capitalize()}.", class_="lead"))
     if plan.parallelism:
         inside.append(tag("ul", [tag("li", sentence) for sentence in plan.parallelism]))
     head = ("of", "layout", "next best", "costs more by", "since")

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from runner.app.call_plan import Plan
     from runner.app.called.experiment import CalledExperiment
+    from runner.app.flow.plan_run import FinishedPlan
+    from runner.experiment.config.sources import Sources
     from runner.link.workers import Workers
 
 __all__ = [
@@ -426,7 +428,6 @@ def _planned(
     """Plan a call in its own worker process, and leave the plan, its page and its candidates in the folder."""
     from runner.app import call_plan
     from runner.app.called.specs import WrongSpecs
-    from runner.app.flow.plan_run import finished
     from runner.experiment import open_layouts
     from runner.link import copied
     from runner.link.workers import Workers
@@ -445,29 +446,49 @@ def _planned(
                 raise InvalidPlan("there is no layout to plan; give runner.AUTO in place of a spec of in_specs")
             sources = replace(composed.sources, arguments=called.arguments)
             arrays = {key: of for key, of in called.keys["constraints"].items() if key != _PRODUCTS}
-            hint = ""
             try:
-                try:
-                    result = finished(composed.plain, where, sources, workers)
-                except InvalidExperiment as error:
-                    without_products = error.fault.key == ("constraints", _PRODUCTS)
-                    refused = error.fault.key[:1] == ("graph",) and called.keys["program"] == "explicit"
-                    if not (without_products or refused):
-                        raise
-                    # A function without products, or one that JAX accepts on Explicit axes alone, which states the
-                    # layouts inside itself: those of its arrays are the whole plan.
-                    programs = _ON_AUTO if without_products else _ON_EXPLICIT
-                    hint = "" if without_products else _REPLICATED
-                    result = finished({**composed.plain, **programs, "constraints": arrays}, where, sources, workers)
+                result = _finished(composed.plain, where, sources, workers, arrays, called.keys["program"])
             except InvalidExperiment as error:
-                hint = hint if error.fault.key[:1] == ("graph",) else ""
-                raise InvalidPlan(sources.report(error.fault) + hint) from None
+                refused = called.keys["program"] == "explicit" and error.fault.key[:1] == ("graph",)
+                raise InvalidPlan(sources.report(error.fault) + (_REPLICATED if refused else "")) from None
         except InvalidConfiguration as error:
             raise InvalidPlan(_of_argument(error)) from None
         finally:
             manifest.end(where)
             workers.close()
     return call_plan.of_finished(result, function, operands, called, where)
+
+
+def _finished(
+    config: Mapping[str, Any],
+    where: Path,
+    sources: Sources,
+    workers: Workers,
+    arrays: Mapping[str, Any],
+    program: str,
+) -> FinishedPlan:
+    """The plan of a call: on Explicit axes as JAX's types accept the function, else with the layouts of products.
+
+    `arrays`: the constraints without those of products.
+    """
+    from runner.app.flow.plan_run import finished
+
+    refused: InvalidExperiment | None = None
+    if program == "explicit":
+        try:
+            return finished({**config, **_ON_EXPLICIT, "constraints": arrays}, where, sources, workers)
+        except InvalidExperiment as error:
+            if error.fault.key[:1] != ("graph",):
+                raise
+            # A function that JAX accepts on Auto axes alone, as one with a constraint.
+            refused = error
+    try:
+        return finished(config, where, sources, workers)
+    except InvalidExperiment as error:
+        if error.fault.key == ("constraints", _PRODUCTS):
+            # A function without products.
+            return finished({**config, **_ON_AUTO, "constraints": arrays}, where, sources, workers)
+        raise refused or error from None
 
 
 _REPLICATED = (

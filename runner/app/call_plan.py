@@ -127,11 +127,12 @@ def of_finished(
     planning, best = finished.planning, finished.best
     specs = _Specs(finished)
     plan, labels = planning.plan, planning.labels
+    on_explicit = planning.experiment.programs == (Program.EXPLICIT,)
     text = captured(lambda: showing.show(plan, labels, planning.request, str))
     compiled = {each.program: each for tried in finished.own for each in tried.programs if tried.candidate == best}
     worse = planning.request.memory is None and _is_worse(compiled, plan.least)
     if finished.own:
-        programs = _EXPLICIT if planning.experiment.programs == (Program.EXPLICIT,) else _PROGRAMS
+        programs = _EXPLICIT if on_explicit else _PROGRAMS
         if own := [tried for tried in finished.own if tried.programs[0].program == Program.DERIVED.value]:
             programs += f"{_DERIVED}: {shown(folder / own[0].folder / 'program_derived.py')}"
         text = f"{text.rstrip()}\n\n{captured(lambda: candidates.show(planning, finished.own, str))}"
@@ -144,8 +145,9 @@ def of_finished(
         # A caller gives the key as an argument.
         unverified = finished.unverified.replace("plan.verify=true", "verify=True")
         text = f"{text.rstrip()}\n\n{captured(lambda: tell(unverified))}"
-    if (sentence := finished.ranked.caveat) is not None:
-        text = f"{sentence}\n\n{text}"
+    refused = _ON_AUTO_AXES if called.keys["program"] == Program.EXPLICIT.value and not on_explicit else None
+    for sentence in (finished.ranked.caveat, refused):
+        text = text if sentence is None else f"{captured(lambda sentence=sentence: tell(sentence))}\n{text}"
     return Plan(
         mesh=planning.experiment.mesh.sizes,
         in_specs=specs.of_operands(operands, called),
@@ -176,6 +178,9 @@ _EXPLICIT = (
     "those that it states, and those that follow from them by JAX's types"
 )
 """What the programs of the candidates are, of a call."""
+
+_ON_AUTO_AXES = "JAX refuses the function on Explicit axes: the plan is one for a mesh with Auto axes"
+"""What the text says if the caller's axes are Explicit, and the plan's are not."""
 
 _WORSE = "with the layouts of products the program is worse than with the specs alone: diff() changes nothing"
 """What the text says if they make the compiled program worse."""

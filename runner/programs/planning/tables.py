@@ -747,8 +747,8 @@ class Tables:
         cost = _NEVER * (self.prices.held + float(lying.space.cost.max(initial=0.0)))
         return np.where(ruled_out & possible, cost, 0.0).astype(np.float64)
 
-    def _is_typed(self, line: str, results: Sequence[int]) -> bool:
-        """Whether JAX's types determine the layouts of results: the code does not state them."""
+    def _is_typed(self, line: str, results: Sequence[int] = ()) -> bool:
+        """Whether JAX's types determine the layouts in a line, and of results: the code does not state these."""
         frame = self.layable.frames.get(line) if self._typed else None
         return (
             frame is not None and not frame.derivative and all(self.layable.tensors[at].spec is None for at in results)

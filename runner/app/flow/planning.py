@@ -233,7 +233,11 @@ def _further(
 ) -> Iterator[Tried]:
     """Yield the next best candidates, last that with all that was open replicated, until JAX accepts one."""
     known, number = [each.candidate for each in tried], len(tried)
-    others = [each for each in planning.plan.others if not any(_same_programs(planning, each, one) for one in known)]
+    others = [
+        each
+        for each in planning.plan.others
+        if not any(_same_programs(planning, each, tried_before) for tried_before in known)
+    ]
     for candidate in others[:_FURTHER]:
         number += 1
         own = attempt(planning, candidate, folder / f"candidate_{number}")

@@ -15,6 +15,7 @@ import pytest
 
 from runner.app.flow import run as flow
 from runner.base import codec
+from runner.checks import step_state
 from runner.compiled.evidence import compiler_warnings, hlo, words
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.model import Collective
@@ -26,6 +27,7 @@ from runner.experiment.config.sources import Sources
 from runner.experiment.identifiers import Identifiers
 from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
+from runner.experiment.reader import read as read_experiment
 from runner.experiment.traced import TracedLines, TracedTerm
 from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
@@ -35,6 +37,7 @@ from runner.reports.record.readable import readable
 from runner.reports.show import collectives as table
 from runner.reports.show import report
 from runner.reports.show.page import run as page
+from runner.worker import functions
 from tests import harness, imported
 
 FILE = imported.FOLDER / "transformer.py"
@@ -521,3 +524,40 @@ def test_an_estimate_names_the_users_line_as_what_takes_longest(ran: tuple[Recor
     assert own.bottleneck is not None
     assert "transformer.py:" in estimate.bottleneck
     assert "transformer.py:" not in own.bottleneck
+
+
+STEP = """
+import jax, jax.numpy as jnp
+
+def init(n): return {"w": jnp.ones((n, 4)), "b": jnp.ones(4)}
+
+def step(params, x):
+    loss, grads = jax.value_and_grad(lambda p: jnp.mean((x @ p["w"] + p["b"]) ** 2))(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+"""
+
+
+def test_a_file_may_expect_that_the_state_of_its_step_keeps_its_layout(tmp_path: Path) -> None:
+    (tmp_path / "stated_steps.py").write_text(STEP)
+
+    def moved(outputs: str) -> set[str]:
+        config = harness.config(
+            f"""
+            mesh: {{axes: [x], shape: [2]}}
+            imports: {{stated_steps: stated_steps.py}}
+            arrays:
+              params: {{tree: stated_steps.init(8)}}
+              v: {{shape: [6, 8]}}
+            specs: {{params/w: [null, x], new/w: {outputs}, new/b: []}}
+            graph:
+              new, loss: stated_steps.step(params, v)
+            outputs: {{new: [], loss: []}}
+            expect: {{state_layout: kept}}
+            """
+        )
+        read = read_experiment(functions.traced(config, tmp_path, tmp_path))
+        assert read.imports.state == {"new_w": "params_w", "new_b": "params_b"}
+        return {output for _, output, _, _ in step_state.moved(read, read.outputs)}
+
+    assert moved("[null, x]") == set()
+    assert moved("[x, null]") == {"new_w"}

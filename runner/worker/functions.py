@@ -89,7 +89,7 @@ def traced(
             **LineReader(reading, called, specialised, fixed).sections(),
             "arrays": reading.arrays,
             "functions": {**reading.plain, **reading.functions},
-            "outputs": sections.of_trees("outputs"),
+            "outputs": sections.outputs(),
             "constraints": constraints.specs() | sections.of_trees("constraints"),
             "grad": reading.grad,
             "show": sections.show(),

@@ -127,7 +127,8 @@ class LineReader:
             scope.values |= set(given)
             return name, self._filled(text, results, key, value) if results else value
         written, tree, _ = results[text]
-        return ", ".join(self._give(given, tree, key, value)), written
+        names = self.calls.results[given[0]] = self._give(given, tree, key, value)
+        return ", ".join(names), written
 
     def _results(self, given: Sequence[str], value: str, key: Key) -> tuple[str, dict[str, tuple[str, Tree, str]]]:
         """An expression with names for the calls of Python and of functions that contain such calls.

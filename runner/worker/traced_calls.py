@@ -47,6 +47,7 @@ class CallReader:
     - `called`: the names of the functions that lines call, directly or inside.
     - `donating`: the arrays and trees that lines give jitted functions for parameters that these donate.
     - `compilable`: for each line that is a call of arrays, what is compiled to ask for the layouts of its results.
+    - `results`: for each line that is a call, the names of all of its results.
     - `written`: the calls of references, each with one of the function itself in its place.
     - `typed`: for each call in a line, an expression of the types of its results, as JAX traced them.
     """
@@ -57,6 +58,7 @@ class CallReader:
     called: set[str] = field(default_factory=set[str])
     donating: dict[str, None] = field(default_factory=dict[str, None])
     compilable: dict[str, CompilableCall] = field(default_factory=dict[str, CompilableCall])
+    results: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     written: dict[str, str] = field(default_factory=dict[str, str])
     typed: dict[str, str] = field(default_factory=dict[str, str])
 

@@ -45,6 +45,12 @@ class TreeSections:
         reading = self.reading
         return ResultLayouts(reading.probe, reading.definition, reading.arrays, reading.settings)
 
+    def outputs(self) -> dict[str, Any]:
+        """The specs of the outputs, leaf by leaf."""
+        outputs = self.of_trees("outputs")
+        self._add_state_of_file(outputs)
+        return outputs
+
     def of_trees(self, section: str) -> dict[str, Any]:
         """The specs of a section, with each tree replaced by its leaves."""
         specs: dict[str, Any] = {}
@@ -82,14 +88,26 @@ class TreeSections:
             self._add_state(name, tree, specs)
         return specs
 
+    @property
+    def _expects_state(self) -> bool:
+        """Whether the state of a step is expected to be kept."""
+        expect = self.reading.mapping("expect")
+        return any("state_layout" in each for each in (expect, *expect.values()) if is_mapping(each))
+
     def _add_state(self, name: str, tree: Tree, specs: Mapping[str, list[Any] | None] | None) -> None:
         call = self.calls.compilable.get(name)
         if call is not None:
-            expect = self.reading.mapping("expect")
-            asked = any("state_layout" in each for each in (expect, *expect.values()) if is_mapping(each))
             # Who expects a state to be kept has one, also if it is a single array.
-            alone = [*self.reading.arrays] if asked else self.donated()
+            alone = [*self.reading.arrays] if self._expects_state else self.donated()
             self.state |= self._results.next_values(call, tree, specs, self.reading.operands, alone)
+
+    def _add_state_of_file(self, outputs: Mapping[str, Any]) -> None:
+        """Find the state that a file expects to be kept, among the `outputs` that are results of calls."""
+        if self.reading.call is not None or not self._expects_state:
+            return
+        for line, names in self.calls.results.items():
+            self._add_state(line, Tree(tuple(names), None, ""), {name: outputs.get(name) for name in names})
+        self.state = {name: array for name, array in self.state.items() if name in outputs}
 
     def donated(self) -> tuple[str, ...]:
         """The arrays whose memory the outputs may take: of a file those that only the line reads that donates them."""

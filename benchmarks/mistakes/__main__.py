@@ -33,7 +33,7 @@ from runner.reports.record.verdicts import ValueVerdict
 FAMILIES = (
     "rings", "attention", "training", "jitted", "global_view", "shards", "layers", "blocks", "models", "mixed",
     "signals", "parallel", "steps", "styles", "solvers", "heldout", "sciences", "practice", "assorted",
-    "everyday",
+    "everyday", "projects",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,13 @@ def test_an_unrolled_ring_that_turns_the_other_way_has_two_lines_either_of_which
     assert permuted.startswith("per_device.chunk1: ")
     assert "sends the wrong way" in permuted
     assert stored == "or per_device.C1: i + 1 should be i - 1: with that it equals the graph"
+
+
+def test_no_kind_of_edit_takes_the_turn_of_the_others() -> None:
+    edit = next(changing(Edits(context("A @ B", unrolled(3), TEXT).experiment, "per_device")))
+    likely, other, far = replace(edit, kind="put back"), replace(edit, kind="dimension"), replace(edit, line="far")
+    near = diagnosis._nearest_first([*[likely] * 80, far, other], {edit.place})
+    assert near == [[*[likely] * 32, other, *[likely] * 48], [far]]
 
 
 def test_a_diagnosis_with_no_time_names_nothing_and_says_where_the_output_differs() -> None:
@@ -356,6 +364,16 @@ def unmoved(q, k, v):
 def doubled(x, y):
     loss = jnp.tanh(x * y).mean() + jnp.square(x).mean()
     return loss + jnp.tanh(y).mean(), 0.5 * (x + y) * 4.0
+
+
+def stacked(layers, x):
+    for p in layers:
+        x = x + jnp.tanh(x @ p["up"]) @ p["up"]
+    return x
+
+
+def slope(x, w, axis=0):
+    return jax.value_and_grad(lambda x: (jax.nn.softmax(x, axis) @ w).sum())(x)
 """
 
 
@@ -400,6 +418,26 @@ def test_a_value_that_nothing_reads_is_what_was_meant(module: Any) -> None:
             lambda x, w, v: jnp.tanh(x @ w) * (x @ v), in_specs=(P(None, "d"), P("d"), P("d")),
         )  # fmt: skip
     assert "guilty_functions.py:21 return jnp.tanh(total) * total: total is used where other is meant" in diagnosed
+
+
+def test_a_leaf_in_the_place_of_another_is_exchanged_in_every_layer(module: Any) -> None:
+    def reference(layers: Any, x: Any) -> Any:
+        for p in layers:
+            x = x + jnp.tanh(x @ p["up"]) @ p["down"]
+        return x
+
+    layers = [{"up": normal(at, 4, 4), "down": normal(9 - at, 4, 4)} for at in range(3)]
+    diagnosed = named(module.stacked, (layers, normal(4, 8, 4)), reference, mesh={"d": 2}, in_specs=(P(), P("d")))
+    assert re.search(r"guilty_functions.py:85 .*layers/1/up is used where layers/1/down is meant", diagnosed)
+
+
+@pytest.mark.in_turn
+def test_a_line_whose_values_a_derivative_reads_too_works_along_another_axis(module: Any) -> None:
+    def reference(x: Any, w: Any) -> Any:
+        return module.slope(x, w, axis=1)
+
+    diagnosed = named(module.slope, (normal(0, 4, 4), normal(1, 4, 3)), reference, mesh={"d": 2}, in_specs=(P(), P()))
+    assert re.search(r"guilty_functions.py:90 .*along 1 instead of 0", diagnosed)
 
 
 @pytest.mark.in_turn

@@ -26,10 +26,12 @@ outputs: {out: []}
         # A line whose value nobody has, and that gives right values, is of another algorithm.
         ({"product": False, "kept": True, "out": True}, {"product"}, {"A", "B"}),
         ({"product": True, "kept": True, "out": True}, set[str](), set[str]()),
+        # The reference computes none of its arrays, and nothing tells of what is made of a strange value.
+        ({"A": False, "product": False, "kept": None, "out": False}, {"product"}, {"A", "B"}),
     ],
 )
 def test_the_first_strange_value_and_what_it_is_made_of(
-    known: dict[str, bool], first: set[str], read: set[str]
+    known: dict[str, bool | None], first: set[str], read: set[str]
 ) -> None:
     lines = {"product": "A @ B", "index": "arange(4)", "mask": "index > 1", "kept": "where(mask, product, 0.5)",
              "out": "sin(kept)"}  # fmt: skip

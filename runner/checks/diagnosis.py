@@ -10,6 +10,7 @@ as well.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -246,11 +247,9 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
     whole = own and not suspect.experiment.regions
     try:
         proposed = _proposed(suspect, experiment, [*trial.factors.values()] if own else ())
-        for edits in _nearest_first(proposed, trial.near if own else frozenset()):
+        for edits in _nearest_first(proposed, trial.near) if own else [proposed]:
             for edit in edits:
                 likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
-                if not likely and not anywhere:
-                    break
                 if not (likely or also) or not trial.mends(edit) or _vanishes(edit):
                     continue
                 unlike = trial.unlike(edit) if own else 0.0
@@ -295,9 +294,20 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
 
 
 def _nearest_first(edits: Sequence[Edit], near: Collection[str]) -> list[list[Edit]]:
-    """The edits of the places that are near, and the others, each in their order."""
-    return [[edit for edit in edits if (edit.place in near) is here] for here in (True, False)]
+    """The edits of the places that are near, and the others; of both the likeliest of each kind at each place first.
 
+    A large function has thousands of likely ways to put a term in. They would take all of the time of a search.
+    """
+    turns, number = list[int](), Counter[tuple[str, str]]()
+    for edit in edits:
+        turns.append(number[edit.place, edit.kind] // _IN_A_TURN)
+        number[edit.place, edit.kind] += 1
+    in_turns = [edit for _, edit in sorted(zip(turns, edits, strict=True), key=lambda turn: turn[0])]
+    return [[edit for edit in in_turns if (edit.place in near) is here] for here in (True, False)]
+
+
+_IN_A_TURN = 32
+"""The number of edits of one kind at one place that are tried before those of other kinds."""
 
 _ANYWHERE = ("put back", "constant", "number")
 """The kinds of edits that mend a function as well at any line between two, whatever their ranks.

@@ -600,12 +600,29 @@ class Copies:
         if not group and any((path, other) in self._index for other in role):
             # It comes before the first step, and is no leaf of a tree that is computed leaf by leaf.
             return name
+        if not group and len(role) == 1:
+            return _of_same_part(name, site, copy)
         every = len(self._index[path, site.label][0])
         # The copies of a line that runs as often are its counterparts, those of one that runs more often are not.
         for series, at in sorted(((values, number + by), (role, place + by)), key=lambda each: len(each[0]) != every):
             if len(series) > 1 and 0 <= at < len(series):
                 return series[at]
         return name if len(group) <= 1 else None
+
+
+def _of_same_part(name: str, site: EditSite, copy: EditSite) -> str:
+    """The leaf of a tree that stands to a copy as this one to the site: `layers/1/o`, where it reads `layers/1/q` in
+    the place of `layers/0/q`; the leaf itself where the copy reads of no other part.
+    """
+    paths = {given: site.source.name(given).split("/") for given in site.given}
+    own = paths.get(name, [name])
+    for read, there in zip(names(site.term), names(copy.term), strict=True):
+        mine, theirs = paths.get(read, [read]), paths.get(there, [there])
+        apart = [at for at, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b]
+        if len(mine) == len(theirs) and len(apart) == 1 and own[: apart[0] + 1] == mine[: apart[0] + 1]:
+            wanted = [*own[: apart[0]], theirs[apart[0]], *own[apart[0] + 1 :]]
+            return next((given for given, path in paths.items() if path == wanted), name)
+    return name
 
 
 @dataclass(frozen=True, eq=False)

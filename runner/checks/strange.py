@@ -23,14 +23,18 @@ def strange(
     - `has`: whether the reference has a value; None if nothing tells, as of integers. Those that nothing tells of are
       followed to what they are made of.
     """
-    known = {number: _known(runs, has) for number, runs in ran.items()}
+    given = {value.number for value in graph.inputs}
+    known = {number: True if number in given else _known(runs, has) for number, runs in ran.items()}
     equations = [equation for equation in walk(graph) if equation.form is None]
     made = {result.number: equation for equation in equations for result in equation.results}
-    first = {
-        number
-        for number, equation in made.items()
-        if known.get(number) is False and all(known.get(read) is not False for read in equation.reads)
-    }
+    first, after = set[int](), {number for number, is_known in known.items() if is_known is False}
+    for number, equation in made.items():
+        follows = not after.isdisjoint(equation.reads)
+        if known.get(number) is False and not follows:
+            first.add(number)
+        if known.get(number) is None and follows:
+            # Nothing tells of it, as of a masked value, but it is made of what the reference has not.
+            after.add(number)
     return first, _read(first, made, known)
 
 

@@ -63,7 +63,17 @@ def _along_another_axis(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -
     numbers = frozenset(site.label for site in sites if not names(site.term))
     axes = {axis for site in sites for part in within(site.term) if (axis := _reduced(part)) is not None}
     for now, axis in itertools.product(axes, _AXES):
-        changed = [(site, new) for site in sites if (new := _turned(site.term, now, axis, numbers)) != site.term]
+        changed, reduced, written_out = list[tuple[EditSite, Term]](), set[str](), dict[str, Term]()
+        for site in sites:
+            new = substituted(_turned(site.term, now, axis, numbers, reduced), written_out.get)
+            lacking = _lacks(site.term, now, reduced)
+            if lacking:
+                reduced.add(site.label)
+            if new != site.term and (lacking or called(site.term).moves == "shape"):
+                # A line keeps its shape: one that would have another is written out where it is read.
+                written_out[site.label] = new
+            elif new != site.term:
+                changed.append((site, new))
         if axis != now and changed:
             message = f"{frame}: it works along the wrong dimension: along {axis} instead of {now} it equals the graph"
             yield edits.of_terms(changed, frame, "dimension", partial(str, message), 4.0)
@@ -78,14 +88,27 @@ def _reduced(part: Term) -> int | None:
     return axis if isinstance(axis, int) and not isinstance(axis, bool) else None
 
 
-def _turned(term: Term, now: int, axis: int, numbers: Collection[str]) -> Term:
-    """A term along another axis: what keeps a reduced dimension keeps it there. `numbers` as in `_as_mean`."""
+def _lacks(term: Term, axis: int, reduced: Collection[str]) -> bool:
+    """Whether a term is reduced along an axis, or computes each element of what is: a line, or others that are."""
+    if bare(term) in reduced or (calls(term) and _reduced(term) == axis):
+        return True
+    if called(term).moves == "shape":
+        return False
+    operands = [part for part in children(term) if any(bare(inner) not in (None, *CONSTANTS) for inner in within(part))]
+    return bool(operands) and all(_lacks(operand, axis, reduced) for operand in operands)
+
+
+def _turned(term: Term, now: int, axis: int, numbers: Collection[str], reduced: Collection[str]) -> Term:
+    """A term along another axis: what keeps a reduced dimension keeps it there.
+
+    `numbers` as in `_as_mean`; `reduced`: the values of the same line that lack the dimension.
+    """
 
     def turned(part: Term) -> Term:
         new = mapped(_as_mean(part, now, numbers), turned)
         if calls(new) and _reduced(new) == now:
             return with_argument(new, "axis", Const(axis))
-        if calls(new, ("reshape", "broadcast_to")) and _reduces(part, now):
+        if calls(new, ("reshape", "broadcast_to")) and _reduces(part, now, reduced):
             sizes = elements(new.operands[1]) or ()
             keeps = max(now, axis) < len(sizes) and sizes[now] == Const(1)
             return Apply("expand_dims", (new.operands[0], Const(axis))) if keeps else new
@@ -118,8 +141,8 @@ def _as_mean(part: Term, axis: int, numbers: Collection[str]) -> Term:
     return swapped(total, inner, Apply("mean", inner.operands, inner.named))
 
 
-def _reduces(part: Term, axis: int) -> bool:
-    return any(_reduced(inner) == axis for inner in within(part))
+def _reduces(part: Term, now: int, reduced: Collection[str]) -> bool:
+    return any(_reduced(inner) == now or bare(inner) in reduced for inner in within(part))
 
 
 def _scaled(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -> Iterator[Edit]:

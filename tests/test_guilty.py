@@ -74,7 +74,7 @@ def test_an_unrolled_ring_that_turns_the_other_way_has_two_lines_either_of_which
 def test_no_kind_of_edit_takes_the_turn_of_the_others() -> None:
     edit = next(changing(Edits(context("A @ B", unrolled(3), TEXT).experiment, "per_device")))
     likely, other, far = replace(edit, kind="put back"), replace(edit, kind="dimension"), replace(edit, line="far")
-    near = diagnosis._nearest_first([*[likely] * 80, far, other], {edit.place})
+    near = diagnosis._nearest_first([*[likely] * 80, far, other], {edit.place})  # type: ignore[reportPrivateUsage]
     assert near == [[*[likely] * 32, other, *[likely] * 48], [far]]
 
 
@@ -438,6 +438,16 @@ def test_a_line_whose_values_a_derivative_reads_too_works_along_another_axis(mod
 
     diagnosed = named(module.slope, (normal(0, 4, 4), normal(1, 4, 3)), reference, mesh={"d": 2}, in_specs=(P(), P()))
     assert re.search(r"guilty_functions.py:90 .*along 1 instead of 0", diagnosed)
+
+
+@pytest.mark.parametrize("refused", [None, "no such type"])
+def test_a_number_that_jax_refuses_is_not_proposed(monkeypatch: pytest.MonkeyPatch, refused: str | None) -> None:
+    monkeypatch.setattr(diagnosis, "_refusal", lambda *_: refused)
+    diagnosed = named(
+        lambda x: jnp.tanh(x) * 2.5, (normal(0, 8, 4),), lambda x: jnp.tanh(x) * 1.5, mesh={"d": 2}, in_specs=(P("d"),)
+    )
+    assert ("2.5 is the wrong number: with 1.5" in diagnosed) is (refused is None), diagnosed
+    assert "the scale 1.6666666666666667 is left out" not in diagnosed
 
 
 @pytest.mark.in_turn

@@ -22,15 +22,15 @@ outputs: {out: []}
     ("known", "first", "read"),
     [
         # The product is as in the reference, what is taken of it is not.
-        ({"product": True, "kept": False, "out": False}, {"kept"}, {"product", "mask", "index"}),
+        ({"product": True, "kept": False, "out": False}, {"kept"}, {"product", "mask", "index", "out"}),
         # A line whose value nobody has, and that gives right values, is of another algorithm.
-        ({"product": False, "kept": True, "out": True}, {"product"}, {"A", "B"}),
+        ({"product": False, "kept": True, "out": True}, {"product"}, {"A", "B", "kept"}),
         ({"product": True, "kept": True, "out": True}, set[str](), set[str]()),
         # The reference computes none of its arrays, and nothing tells of what is made of a strange value.
-        ({"A": False, "product": False, "kept": None, "out": False}, {"product"}, {"A", "B"}),
+        ({"A": False, "product": False, "kept": None, "out": False}, {"product"}, {"A", "B", "kept"}),
     ],
 )
-def test_the_first_strange_value_and_what_it_is_made_of(
+def test_the_first_strange_value_and_what_it_is_made_of_and_what_is_made_of_it(
     known: dict[str, bool | None], first: set[str], read: set[str]
 ) -> None:
     lines = {"product": "A @ B", "index": "arange(4)", "mask": "index > 1", "kept": "where(mask, product, 0.5)",

@@ -62,6 +62,7 @@ def inserting(edits: Edits) -> Iterator[Edit]:
         yield from _collectives_around(edits, site)
         yield from _exchanged_instead(edits, site)
         yield from _parts_around(edits, site, added, unread)
+        yield from _residual(edits, site)
         yield from _operands_back(edits, site, added)
         yield from _of_this_device(edits, site)
         yield from _of_its_block(edits, site)
@@ -304,7 +305,7 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
         undone = collective.undone and operand in parts(term)
         if undone and _is_binary(term):
             continue
-        number = isinstance(operand, Const) and edits.section == "graph"
+        number = edits.section == "graph" and (isinstance(operand, Const) or _is_of_scalars(edits, operand))
         for part in (
             [*around, *(taken if number else ())]
             if (not collective.own or isinstance(operand, Name)) and not undone
@@ -357,8 +358,30 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
                 yield _put_back(edits, site, part, operator("multiply", part, factor), "scale", factor, 1.5)
 
 
+def _residual(edits: Edits, site: EditSite) -> Iterator[Edit]:
+    """What a layer adds its result to: the last value of another line, and the last from outside of the function."""
+    own = site.frame
+    if own is None or called(site.term).contraction is None:
+        return
+    frames = [(name, before.frame) for name, before in reversed(site.before.items()) if before.frame is not None]
+    beside = (name for name, frame in frames if frame.caller == own.caller and frame.line != own.line)
+    outside = (name for name, frame in frames if frame.caller != own.caller)
+    for name in dict.fromkeys((*itertools.islice(beside, 1), *itertools.islice(outside, 1))):
+        new = operator("add", Name(name), site.term)
+        mend = site.lacking(partial(_the_term, site, Name(name)), site.term, new, later=True)
+        yield edits.edit(site, site.term, new, "put back", mend, _RESIDUAL)
+
+
+_RESIDUAL = 1.5
+"""The rank of what a layer adds its result to."""
+
 _PUT_BACK = 0.8
 """The rank of what is taken off inside of a function, and put back around it."""
+
+
+def _is_of_scalars(edits: Edits, term: Term) -> bool:
+    """Whether a term is computed of scalars that the section is given: `1 - 0.9 ** t`."""
+    return isinstance(term, Apply) and bool(names(term)) and all(edits.blocks.get(name) == () for name in names(term))
 
 
 _NEAR_FACTORS = 6

@@ -17,7 +17,7 @@ _RUNS = 4
 def strange(
     graph: Graph, ran: Mapping[int, Sequence[PerDevice]], has: Callable[[PerDevice], bool | None]
 ) -> tuple[set[int], set[int]]:
-    """Return the numbers of these values, and of the values that they are made of.
+    """Return the numbers of these values, and of the values that they are made of or that are made of them.
 
     - `ran`: the values of equations and inputs by number, one for each time that they ran.
     - `has`: whether the reference has a value; None if nothing tells, as of integers. Those that nothing tells of are
@@ -35,7 +35,8 @@ def strange(
         if known.get(number) is None and follows:
             # Nothing tells of it, as of a masked value, but it is made of what the reference has not.
             after.add(number)
-    return first, _read(first, made, known)
+    reading = {number for number, equation in made.items() if not first.isdisjoint(equation.reads)}
+    return first, _read(first, made, known) | (reading - first)
 
 
 def _read(numbers: Collection[int], made: Mapping[int, Equation], known: Mapping[int, bool | None]) -> set[int]:

@@ -275,7 +275,7 @@ def preference_loss_reference(policy, base, chosen, rejected, beta=0.3):
         return total
 
     m = beta * (ratio(chosen) - ratio(rejected))
-    return jnp.log(1 + jnp.exp(-m)).mean(), (m > 0).astype(jnp.float32).mean()
+    return jnp.log(1 + jnp.exp(-m)).mean(), jnp.where(m > 0, 1.0, 0.0).mean()
 
 
 def cross_attention(x, memory, live, wq, wkv, wo):

@@ -47,10 +47,13 @@ def test_a_function_is_checked_and_compared_with_its_golden(tmp_path: Path) -> N
     ((programs,),) = [list(targets.values()) for targets in content.values()]
     (collective,) = programs["auto"]["collectives"]
     assert collective["kind"] == "all-reduce"
+    assert programs["auto"]["operands"] == {"a": [None, "x"], "b": ["x", None]}
     changed = TESTS.replace('P("x"))', "P())").replace('"all-reduce"', '"all-gather"')
     (tmp_path / "test_mine.py").write_text(changed, encoding="utf-8")
     second = session(tmp_path, "-k", "test_product")
-    assert "auto is not what goldens/test_mine/test_product.json pins:" in second
+    # What was changed stands first, before what follows from it.
+    pins = "auto is not what goldens/test_mine/test_product.json pins:"
+    assert f"{pins}\n  operand b: P('x', None) → P(None, None)\n" in second
     assert f"test_mine.py:{TESTS.split('return a @ b')[0].count(chr(10)) + 1} return a @ b" in second
     assert "--update-golden" in second
     assert "1 passed" in session(tmp_path, "-k", "test_product", "--update-golden")

@@ -746,6 +746,13 @@ def test_a_difference_that_reads_alike_is_told_by_what_the_golden_has(before: An
     assert differences.of_program("auto", before, after) == [change]
 
 
+def test_operands_are_compared_where_both_sides_know_them() -> None:
+    before, after = pin(operands={"p/w": [None, "x"], "x": ["x"]}), pin(operands={"p/w": [None, None], "x": ["x"]})
+    assert differences.of_program("auto", before, after) == ["operand p/w: P(None, 'x') → P(None, None)"]
+    assert differences.of_program("auto", pin(), after) == []
+    assert differences.of_program("auto", before, pin()) == []
+
+
 def test_collectives_that_only_belong_to_other_lines_are_told_in_one_sentence() -> None:
     shown = {f"v{number}": f"block.py:{number} x = f(y)" for number in range(9)}
 

@@ -133,13 +133,14 @@ class Sharded:
         file = self._file()
         assert record.environment.jax is not None
         version, names = goldens.series(record.environment.jax), names_of(record)
+        operands = {record.paths.get(name, name): array.spec for name, array in record.arrays.items() if array.spec}
         for name, program in record.compiled.items():
             place = (version, "cpu", name)
             try:
                 before = goldens.entry(goldens.read(file), place)
             except goldens.InvalidGolden as error:
                 pytest.fail(str(error), pytrace=False)
-            now = goldens.pinned(program, names=names.get(lines_of(name, names)))
+            now = goldens.pinned(program, names=names.get(lines_of(name, names)), operands=operands)
             changes = None if before is None else differences.of_program(name, before, now)
             self._compare(name, "pins", file, changes, partial(goldens.pin, file, place, now))
 

@@ -20,7 +20,7 @@ from runner.base.untyped import is_list, is_mapping
 from runner.base.words import bytes_text
 from runner.compiled.evidence import words
 from runner.compiled.evidence.model import Between, Collective
-from runner.reports.record.golden import NAMES, OUTPUT, WHERE_SET, Pinned
+from runner.reports.record.golden import NAMES, OPERANDS, OUTPUT, WHERE_SET, Pinned
 
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
@@ -30,10 +30,11 @@ def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
     lines: list[str] = []
     if (before.get("dims") or {}) != (after.get("dims") or {}):
         lines.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
+    lines += _of_operands(before.get(OPERANDS), after.get(OPERANDS))
     lines += _of_collectives(program, before, after)
     lines += _of_bytes(program, before.get("bytes"), after.get("bytes"))
     lines += _of_outputs(program, before.get("outputs"), after.get("outputs"))
-    compared = ("dims", "collectives", "collectives_incomplete", "bytes", "outputs", NAMES)
+    compared = ("dims", "collectives", "collectives_incomplete", "bytes", "outputs", NAMES, OPERANDS)
     lines += [
         f"{key} of {program}: {_change(before.get(key), after.get(key))}"
         for key in sorted({*before, *after} - set(compared))
@@ -146,6 +147,17 @@ def _spec(pinned: Sequence[Any] | None) -> str:
 
 def _output(output: Mapping[str, Any]) -> str:
     return f"{output['dtype']}{output['shape']} {_spec(output['spec'])}"
+
+
+def _of_operands(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
+    """The operands that are given in other layouts, where both sides know them."""
+    if before is None or after is None:
+        return []
+    return [
+        f"operand {name}: {_spec(before[name])} → {_spec(spec)}"
+        for name, spec in after.items()
+        if name in before and before[name] != spec
+    ]
 
 
 def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:

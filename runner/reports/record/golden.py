@@ -19,6 +19,7 @@ from typing import Any
 
 from runner.base import codec, plain
 from runner.base.faults import BadInput
+from runner.base.layout import Spec
 from runner.base.untyped import is_dict, is_list
 from runner.base.words import shown
 from runner.compiled.evidence.model import Collective
@@ -36,6 +37,9 @@ Place = tuple[str, str, str]
 
 NAMES = "names"
 """The key of the readers' names of pinned lines and outputs, which are not compared."""
+
+OPERANDS = "operands"
+"""The key of the layouts of a function's operands; the golden of a file has none, nor have older goldens."""
 
 _ALWAYS = ("kind", "node", "inserted", "axes", "dtype", "bytes_in", "bytes_out", "bytes_sent", "count")
 WHERE_SET = ("gradient", "asynchronous")
@@ -55,18 +59,24 @@ def series(version: str) -> str:
 
 
 def pinned(
-    program: ProgramRecord, dims: Mapping[str, int] | None = None, names: Mapping[str, str] | None = None
+    program: ProgramRecord,
+    dims: Mapping[str, int] | None = None,
+    names: Mapping[str, str] | None = None,
+    operands: Mapping[str, Spec] | None = None,
 ) -> Pinned:
     """Return the pinned values of a program; `dims` are the sizes of its run if they are not the experiment's own.
 
     For a program that was not compiled they have no collectives. `names` are the readers' names of lines and outputs of
-    a user's Python code; those that are pinned are kept under `names`, for messages alone.
+    a user's Python code; those that are pinned are kept under `names`, for messages alone. `operands`: the layouts that
+    a function was given, which no file says.
     """
     pins: Pinned = {}
     if dims:
         pins["dims"] = dict(dims)
     if not isinstance(program, CompiledProgram):
         return pins
+    if operands:
+        pins[OPERANDS] = {name: codec.plain(spec) for name, spec in operands.items()}
     if program.memory is not None:
         pins["bytes"] = {"argument": program.memory.argument_bytes, "output": program.memory.output_bytes}
     pins["outputs"] = {
@@ -167,7 +177,7 @@ def _misshapen(entry: Any) -> str | None:
     """Return the part of a program's entry whose types differ from those that `pinned` writes; None if all agree."""
     if not is_dict(entry):
         return ""
-    for key in ("bytes", "outputs", "dims", NAMES):
+    for key in ("bytes", "outputs", "dims", NAMES, OPERANDS):
         if not is_dict(entry.get(key, {})):
             return f", '{key}'"
     if not all(is_dict(output) and set(output) >= set(OUTPUT) for output in entry.get("outputs", {}).values()):

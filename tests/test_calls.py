@@ -363,7 +363,7 @@ def test_what_a_step_is_given_to_keep_and_how_its_state_comes_out(tmp_path: Path
     assert record.status == "passed", record
     assert record.warnings == [
         "auto: result/0/w, the next value of p/w, is laid out as P('a', None), not as P(None, None): another step "
-        "moves the state, or compiles anew; out_specs hold it"
+        "moves the state, or compiles anew; to keep the layout, give it as out_specs"
     ]
     kept = check(tmp_path / "kept", grown, p, X, expect={"state_layout": "kept"}, **more)
     assert kept.status == "failed"
@@ -371,13 +371,28 @@ def test_what_a_step_is_given_to_keep_and_how_its_state_comes_out(tmp_path: Path
     assert held.status == "passed", held
     donating = check(tmp_path / "donating", jax.jit(shrunk, donate_argnums=0), p, X, **more)
     assert donating.warnings == [
-        "auto: p/b is donated, and the compiler cannot use the memory, 32 B on each device: no result has the type and "
-        "the layout of it"
+        "auto: p/b is donated, and the compiler cannot use the memory, 32 B on each device: no result is left that has "
+        "its type and layout"
     ]
     assert donating.compiled["auto"].memory is not None
     assert donating.compiled["auto"].memory.alias_bytes == X.nbytes
     gradient = check(tmp_path / "gradient", jax.value_and_grad(lambda p, x: (x @ p["w"] + p["b"]).sum()), p, X, **more)
     assert not [warning for warning in gradient.warnings if "laid out" in warning]
+
+
+def test_of_equal_donated_memory_that_is_unused_whose_next_value_lies_otherwise(tmp_path: Path) -> None:
+    def step(state: Any, x: Any) -> Any:
+        whole = jax.lax.with_sharding_constraint(state["b"] - x.sum(), P())
+        return {"m": 0.9 * state["m"] + x.sum(), "b": whole}
+
+    state, given = (
+        {"m": X, "b": X + 1},
+        {"mesh": {"a": 4}, "in_specs": (P("a"), P()), "out_specs": {"m": P("a"), "b": P()}},
+    )
+    record = check(tmp_path, jax.jit(step, donate_argnums=0), state, X, **given)
+    [moved, unused] = record.warnings
+    assert moved.startswith("auto: result/b, the next value of state/b, is laid out as")
+    assert unused.startswith("auto: state/b is donated, and the compiler cannot use the memory, 64 B on each device")
 
 
 def test_who_expects_a_state_to_be_kept_has_one_also_of_a_single_array(tmp_path: Path) -> None:

@@ -397,6 +397,21 @@ def test_a_shard_map_without_a_mesh_runs_on_axes_of_each_type(tmp_path: Path) ->
     assert set(record.compiled) == {"auto", "explicit"}
 
 
+def test_a_shard_map_over_the_mesh_of_the_context_is_called_within_it(tmp_path: Path) -> None:
+    def total(x: Any) -> Any:
+        mesh = jax.sharding.get_abstract_mesh()
+        return jax.shard_map(lambda x: lax.psum(x.sum(), "x"), mesh=mesh, in_specs=P("x"), out_specs=P())(x)
+
+    record = check(tmp_path, total, array(4), in_specs=P("x"), reference=jnp.sum)
+    assert record.status == "passed", record.error
+
+
+def test_a_reference_that_numpy_computes_is_refused_as_a_reference(tmp_path: Path) -> None:
+    record = check(tmp_path, jnp.sum, array(4), reference=lambda x: np.asarray(x).sum())
+    assert "tracing the reference of sum at test_own_shard_map.py:" in str(record.error)
+    assert "NumPy takes no traced arrays: write jnp for np in it" in str(record.error)
+
+
 def test_a_module_may_have_a_mesh_with_explicit_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "of_a_mesh.py").write_text(
         "from dataclasses import dataclass\nfrom functools import partial\n\nimport jax\nfrom jax import P, lax\n\n"

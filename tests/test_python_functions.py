@@ -475,6 +475,13 @@ def test_an_unmatched_path_is_refused_with_the_existing_ones(pattern: str, messa
     assert fault(folder, SCANNED | {"constraints": {pattern: []}}) == (f"constraints.{pattern}", message)
 
 
+def test_a_leaf_that_is_laid_out_as_an_output_is_refused_with_its_place(folder: Path) -> None:
+    message = (
+        "an output is a whole result: write outputs: {new: []}, and the layouts of its leaves as specs: {'new/*': …}"
+    )
+    assert fault(folder, SCANNED | {"outputs": {"new/*": []}}) == ("outputs.new/*", message)
+
+
 def test_a_constraint_inside_fits_the_value(folder: Path) -> None:
     config = SCANNED | {"constraints": {"whole/**/hidden": ["data", None, "model"]}}
     with pytest.raises(InvalidExperiment) as refused:

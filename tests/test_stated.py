@@ -105,6 +105,14 @@ def test_what_a_reshard_of_the_user_moves_is_listed_at_its_line(tmp_path: Path) 
     ]
 
 
+def test_what_is_read_later_is_no_reason_where_types_lay_out(tmp_path: Path) -> None:
+    with jax.set_mesh(mesh(AxisType.Explicit)):
+        operands = [jax.device_put(X, spec) for spec in (P(None, "b"), P("b"), P(None, "b"), P("a"))]
+        reasons = moved(gathered.stepped, operands, tmp_path)
+    assert any("which up and down shard over b" in why for why in reasons), reasons
+    assert not any("momentum" in why for why in reasons), reasons
+
+
 def test_a_slice_that_devices_cannot_share_is_the_reason(tmp_path: Path) -> None:
     given = {"mesh": mesh(AxisType.Auto), "in_specs": P()}
     [why] = gathers(gathered.padded, (X[:6],), tmp_path / "six", **given)

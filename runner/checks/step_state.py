@@ -9,30 +9,42 @@ from runner.base import dtypes
 from runner.base.layout import Layout, Spec
 from runner.base.words import bytes_text, listed
 from runner.compiled.explanation.arguments import aliased
-from runner.experiment.model import Experiment
+from runner.experiment.model import Array, Experiment
 from runner.experiment.patterns import folded
 from runner.experiment.program import Program
 
 
-def unused(experiment: Experiment, program: Program, module: str) -> str | None:
-    """The warning for donated arrays whose memory no result of a program takes; `module` is the compiled module."""
+def unused(experiment: Experiment, program: Program, module: str, outputs: Mapping[str, Spec | None]) -> str | None:
+    """The warning for donated arrays whose memory no result of a program takes; `module` is the compiled module.
+
+    `outputs`: the layouts of the results. Arrays of equal memory may take each other's place, which the compiler does:
+    of these the ones are named whose next values are laid out otherwise.
+    """
     if not program.whole:
         return None
     missing = set(experiment.imports.donated) - aliased(module)
-    arrays = [array for array in experiment.arrays if array.name in missing]
+    otherwise = {name for name, *_ in moved(experiment, outputs)}
+    alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for name in experiment.imports.donated:
+        array = experiment.array(name)
+        alike.setdefault((array.dtype, array.layout.shard_shape), []).append(name)
+    chosen: set[str] = set()
+    for names in alike.values():
+        ordered = sorted(names, key=lambda name: (name not in otherwise, name not in missing))
+        chosen.update(ordered[: len(missing.intersection(names))])
+    arrays = [array.name for array in experiment.arrays if array.name in chosen]
     if not arrays:
         return None
-    names = _some([experiment.imports.paths.get(array.name, array.name) for array in arrays])
-    size = sum(_bytes(experiment, array.name) for array in arrays)
-    verb = "is" if len(arrays) == 1 else "are"
+    named = _some([experiment.imports.paths.get(name, name) for name in arrays])
+    size = sum(_bytes(experiment.array(name)) for name in arrays)
+    verb, whose = ("is", "its type and layout") if len(arrays) == 1 else ("are", "their types and layouts")
     return (
-        f"{program}: {names} {verb} donated, and the compiler cannot use the memory, {bytes_text(size)} on each "
-        "device: no result has the type and the layout of it"
+        f"{program}: {named} {verb} donated, and the compiler cannot use the memory, {bytes_text(size)} on each "
+        f"device: no result is left that has {whose}"
     )
 
 
-def _bytes(experiment: Experiment, name: str) -> int:
-    array = experiment.array(name)
+def _bytes(array: Array) -> int:
     return math.prod(array.layout.shard_shape) * dtypes.dtype(array.dtype).numpy.itemsize
 
 
@@ -62,7 +74,7 @@ def kept(experiment: Experiment, program: Program, outputs: Mapping[str, Spec | 
         verb, value = ("is", "value of") if len(pairs) == 1 else ("are", "values of")
         sentences.append(
             f"{program}: {_some(results)}, the next {value} {_some(arrays)}, {verb} laid out as {after}, not as "
-            f"{before}: another step moves the state, or compiles anew; out_specs hold it"
+            f"{before}: another step moves the state, or compiles anew; to keep the layout, give it as out_specs"
         )
     return sentences
 

@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from runner.base import codec, dtypes
-from runner.base.faults import Key
+from runner.base.faults import Key, invalid
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping, is_sequence
 from runner.experiment.config import schema
@@ -258,6 +258,10 @@ def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
     names = (name for written in whole["outputs"] for name in one_by_one(written) or [written])
     # A name with a dot is the result of a repeat or a gradient.
     outputs: dict[str, Any] = {name: [] for name in names if "." not in str(name)}
+    if leaf := next((name for name in outputs if "/" in str(name)), None):
+        root = leaf.partition("/")[0]
+        message = f"an output is a whole result: write outputs: {{{root}: []}}, and the layouts of its leaves as specs:"
+        raise invalid(("outputs", leaf), f"{message} {{{leaf!r}: …}}")
     outputs = outputs or {"probe_": []}
     lines: dict[str, Any] = dict.fromkeys(outputs, "zeros(1)")
     values: Mapping[str, Any] = expected.get("values") or {}

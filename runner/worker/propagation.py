@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -202,6 +202,14 @@ class _KnownValue:
     stated: tuple[_StatedLayout, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Sharded:
+    """The dimensions of a value that axes shard, and the keys of what it is computed from."""
+
+    nodes: RegionNodes
+    sources: frozenset[str]
+
+
 class _PlanReader(Places):
     def __init__(
         self, module: Any, keys: LayoutKeys, names: ModuleNames, origins: ShardingOrigins, counted: Places
@@ -211,8 +219,8 @@ class _PlanReader(Places):
         self._counted = counted
         self._regions = Regions(keys.keys)
         self._results = keys.results
-        self._planned: list[tuple[PlannedOperation, list[RegionNodes], list[RegionNodes]]] = []
-        self._collectives: list[tuple[PlannedCollective, RegionNodes, int]] = []
+        self._planned: list[tuple[PlannedOperation, list[_Sharded], list[_Sharded]]] = []
+        self._collectives: list[tuple[PlannedCollective, _Sharded, int]] = []
         # The collectives whose results an operation needs, until it is visited; the numbers of visited operations.
         self._awaited: dict[Any, list[int]] = {}
         self._visited: dict[Any, int] = {}
@@ -223,15 +231,18 @@ class _PlanReader(Places):
         # Values that Shardy lays out for each of their readers, and those of them that have a reader.
         self._split: set[Any] = set()
         self._read: set[Any] = set()
+        # The keys of what each value is computed from, and of all that the forward pass has read so far.
+        self._sources: dict[Any, frozenset[str]] = {}
+        self._read_before = frozenset[str]()
         self._inputs: list[str] = []
         self._last: list[Any] = []
 
     def plan(self) -> Plan:
         """The plan that was read, with the keys that shard each value."""
 
-        def named(operands: tuple[PlannedValue, ...], nodes: list[RegionNodes]) -> tuple[PlannedValue, ...]:
-            pairs = zip(operands, nodes, strict=True)
-            return tuple(replace(planned, origins=self._regions.origins(at)) for planned, at in pairs)
+        def named(operands: tuple[PlannedValue, ...], sharded: list[_Sharded]) -> tuple[PlannedValue, ...]:
+            pairs = zip(operands, sharded, strict=True)
+            return tuple(replace(planned, origins=self._causes(at)) for planned, at in pairs)
 
         operations = tuple(
             replace(
@@ -239,10 +250,30 @@ class _PlanReader(Places):
             )
             for planned, operand_nodes, result_nodes in self._planned
         )
-        moved = [
-            (replace(planned, origins=self._regions.origins(at)), follows) for planned, at, follows in self._collectives
-        ]
+        moved = [(replace(planned, origins=self._causes(at)), follows) for planned, at, follows in self._collectives]
         return Plan(operations, tuple(planned for planned, _ in moved), tuple(at for _, at in moved), self._values)
+
+    def _causes(self, sharded: _Sharded) -> dict[str, list[str]]:
+        """For each axis that shards a value the keys that cause it; types of Explicit axes come from operands alone."""
+        causes = self._regions.origins(sharded.nodes)
+        for axis in self._origins.typed & causes.keys():
+            causes[axis] = [key for key in causes[axis] if key in sharded.sources] or causes[axis]
+        return causes
+
+    def _sharded(self, value: Any, nodes: RegionNodes, gradient: bool) -> _Sharded:
+        # A cotangent has the type of a value of the forward pass, from which it need not be computed.
+        before = self._read_before if gradient else frozenset[str]()
+        return _Sharded(nodes, self._sources_of([value]) | before)
+
+    def _sources_of(self, values: Iterable[Any]) -> frozenset[str]:
+        """The keys of what values are computed from."""
+        return frozenset[str]().union(*(self._sources.get(value, ()) for value in values))
+
+    def _derive(self, value: Any, sources: frozenset[str]) -> None:
+        """Record the keys of what a value is computed from, with its own."""
+        known = self._known[value]
+        own = [*([known.fixed] if known.fixed else []), *known.asked, *known.met]
+        self._sources[value] = sources.union(key for key, _ in own)
 
     def enter(self, function: Any) -> None:
         attributes = function.attributes
@@ -257,6 +288,7 @@ class _PlanReader(Places):
                 given = self._keys.arrays[array]
                 known = _KnownValue(array, given.dims, (given.key, spec))
             self._known[argument] = self._asking(argument, known, (("", "", at), 0))
+            self._derive(argument, frozenset[str]())
             self._inputs.append(known.of)
 
     def argument(self, owner: Any, argument: Any, at: int) -> None:
@@ -274,6 +306,8 @@ class _PlanReader(Places):
         elif known.fixed is None:
             self._numbers[argument] = self._number_of(bound)
         self._known[argument] = known
+        carried_on = owner.name == "stablehlo.while" and not unchanged(owner, at)
+        self._derive(argument, self._sources_of(owner.operands if carried_on else [bound]))
 
     def operation(self, operation: Any) -> bool:
         dialect, _, name = operation.name.partition(".")
@@ -304,6 +338,7 @@ class _PlanReader(Places):
             if value in self._known:
                 self._known[result] = self._known[value]
                 self._numbers[result] = self._number_of(value)
+                self._derive(result, self._sources_of([value]))
 
     def _lie(self, operation: Any, layouts: list[Spec]) -> None:
         for result, spec in zip(operation.results, layouts, strict=False):
@@ -320,6 +355,9 @@ class _PlanReader(Places):
         dims = tuple(known.dims for known in known_operands) if operation.name == "stablehlo.while" else named.results
         operands = tuple(self._operand(operand) for operand in operation.operands)
         operand_nodes = [self._nodes(operand) for operand in operation.operands]
+        # What a branch reads is not an operand of the choice.
+        choice = operation.name in ("stablehlo.case", "stablehlo.if")
+        sources = self._read_before if choice else self._sources_of(operation.operands)
         self._lie(operation, layouts)
         if is_split(operation, self._split):
             self._split.update(operation.results)
@@ -329,6 +367,9 @@ class _PlanReader(Places):
         for at, result in enumerate(operation.results):
             known = _KnownValue(of, dims[at] if at < len(dims) else ())
             self._known[result] = known if where is None else self._asking(result, known, (where, at))
+            self._derive(result, sources)
+        if not gradient:
+            self._read_before |= sources
         result_nodes = [self._nodes(result, made=True) for result in operation.results]
         if rule.text is not None:
             self._regions.compute(rule.text, operand_nodes, result_nodes)
@@ -356,7 +397,13 @@ class _PlanReader(Places):
                 factors=rule.sizes, names=named.names, reduced=rule.reduced, whole=rule.whole, permuted=rule.permuted,
                 computes=shardy.computes(operation),
             )  # fmt: skip
-            self._planned.append((planned, operand_nodes, result_nodes))
+            self._planned.append(
+                (
+                    planned,
+                    [self._sharded(*pair, gradient) for pair in zip(operation.operands, operand_nodes, strict=True)],
+                    [self._sharded(*pair, gradient) for pair in zip(operation.results, result_nodes, strict=True)],
+                )
+            )
 
     def _of(self, value: Any) -> _KnownValue:
         return self._known.get(value, _KnownValue(""))
@@ -479,6 +526,7 @@ class _PlanReader(Places):
         known = self._of(operand)
         taken = self._nodes(operand)
         self._known[result] = replace(known, fixed=None)
+        self._derive(result, self._sources_of([operand]))
         self._layouts[result] = after
         self._numbers[result] = self._regions.number()
         self._regions.move(taken, self._nodes(result))
@@ -537,7 +585,7 @@ class _PlanReader(Places):
             stated_at=stated and stated.at,
             stated_by=stated and stated.by,
         )
-        self._collectives.append((collective, taken, len(self._planned)))
+        self._collectives.append((collective, self._sharded(operand, taken, gradient), len(self._planned)))
 
     def _needing(self, operation: Any) -> str:
         """The name of the operation that needs a value; for a return, that of the call or loop."""

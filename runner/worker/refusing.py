@@ -139,7 +139,7 @@ def reported(error: BaseException, what: str, key: Key, call: str = "", remedy: 
 
 
 _OF_TRACED: Mapping[str, str] = {
-    "TracerArrayConversionError": "NumPy computes with no traced array: jnp.sin(x) in place of np.sin(x)",
+    "TracerArrayConversionError": "JAX traces this line, and NumPy takes no traced arrays: write jnp for np in it",
     "TracerBoolConversionError": "Python cannot decide by a traced value: jnp.where(condition, a, b), or jax.lax.cond",
     "TracerIntegerConversionError": "Python needs the number itself: a static argument, or jnp.take for an index",
     "NonConcreteBooleanIndexError": "a mask selects an unknown number of elements: jnp.where(mask, x, 0) keeps all",

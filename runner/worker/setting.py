@@ -42,7 +42,7 @@ PLAIN = Setting(explicit=False, within=False)
 TYPED, WITHIN = Setting(explicit=True, within=False), Setting(explicit=True, within=True)
 
 _WANTS_MESH = re.compile(
-    r"mesh context|non-empty mesh in context|context mesh cannot be empty|set a mesh via `jax\.set_mesh`|"
+    r"mesh context|non-empty mesh|context mesh cannot be empty|set a mesh via `jax\.set_mesh`|"
     r"under a mesh|requires a mesh|set_mesh\(",
     re.IGNORECASE,
 )

@@ -90,6 +90,7 @@ class ShardingOrigins(Places):
 
     - `constraints`: by Shardy's names for them.
     - `constrained`: the names of the constraints on a result, by its operation's place and its number.
+    - `typed`: the axes over which types lay out results: Explicit ones.
     """
 
     def __init__(self, module: Any, mesh: Mesh) -> None:
@@ -97,6 +98,7 @@ class ShardingOrigins(Places):
         self.origins: dict[OperationPlace, tuple[Mapping[str, str], ...]] = {}
         self.constraints: dict[str, Constraint] = {}
         self.constrained: dict[tuple[OperationPlace, int], list[str]] = {}
+        self.typed: set[str] = set()
         self._asked: set[tuple[str, Spec]] = set()
         self._where: dict[Any, tuple[OperationPlace, int]] = {}
         self._last: list[Any] = []
@@ -134,6 +136,8 @@ class ShardingOrigins(Places):
             self.constraints[name] = constraint = Constraint(self.metadata(operation), layout)
             if constraint.asked and layout is not None:
                 self._asked.add((constraint.stack, layout))
+            elif layout is not None:
+                self.typed.update(layout.axes)
             # A `shard_map` without arrays has an origin name as well.
             where = self._where.get(operation.operands[0]) if operation.name == "sdy.sharding_constraint" else None
             if where is not None:

@@ -188,9 +188,12 @@ class _TracedCall:
         except InvalidExperiment:
             raise
         except RAISED as error:
-            name = (self.call.function or self.call.text) if self.reading.call is None else self.reading.call.name
-            raise reported(error, f"tracing {name}", self.key, self.call.text, self._hint(error)) from None
+            raise self._reported(error) from None
         return lines, gives, how
+
+    def _reported(self, error: BaseException, of: str = "") -> InvalidExperiment:
+        name = (self.call.function or self.call.text) if self.reading.call is None else self.reading.call.name
+        return reported(error, f"tracing {of}{name}", self.key, self.call.text, self._hint(error))
 
     def _accepted(self) -> tuple[FunctionLines, Any, Setting, Setting]:
         """Its lines, results and setting, and the setting in which its lines were read."""
@@ -204,8 +207,13 @@ class _TracedCall:
             return lines, gives, how, how
         given, how = settings.accepted(lambda how: self._shapes(how, None), every=every)
         changes = [] if call is None else [*call.changes]
-        (lines, gives), read_as = settings.accepted(self._read, reference=True)
-        expected = self._shapes(read_as, self.reference)
+        try:
+            (lines, gives), read_as = settings.accepted(self._read, reference=True)
+            expected = self._shapes(read_as, self.reference)
+        except (CannotRead, InvalidExperiment):
+            raise
+        except RAISED as error:
+            raise self._reported(error, "the reference of ") from None
         if calls.tree.flatten(given) != calls.tree.flatten(expected):
             if changes and call is not None and changes != call.changes:
                 raise CannotRead(_other_changes(changes, call.changes))

@@ -262,12 +262,12 @@ class Findings:
             program = Program(name)
             if not program.on_mesh or not program.whole:
                 continue
+            specs = {output: described.spec for output, described in compiled.outputs.items()}
             if "state_layout" not in self._experiment.expected[program].named:
-                specs = {output: described.spec for output, described in compiled.outputs.items()}
                 self._record.warnings += step_state.kept(self._experiment, program, specs)
             if imports.donated:
                 module = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
-                self._record.warnings += filter(None, [step_state.unused(self._experiment, program, module)])
+                self._record.warnings += filter(None, [step_state.unused(self._experiment, program, module, specs)])
 
     def _decided(
         self, context: Context, values: Mapping[Program, ValueVerdict], ran: Sequence[ProgramRun]

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -77,6 +79,20 @@ def test_a_function_may_have_any_name(name: object, tmp_path: Path, monkeypatch:
 def test_an_argument_may_have_any_name(name: str, tmp_path: Path) -> None:
     function = eval(f"lambda {name}, other: {name} * other")
     assert check(tmp_path / "out", function, X, X).status == "passed"
+
+
+class Doubled:
+    def __call__(self, x: Any) -> Any:
+        return 2 * x
+
+
+@pytest.mark.parametrize(("function", "name"), [(partial(partial(jnp.sum), axis=0), "sum"), (Doubled(), "Doubled")])
+def test_a_partial_and_an_object_have_names(
+    function: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = check(None, function, X)
+    assert (record.status, record.folder.parent.name) == ("passed", name)
 
 
 KEYS = ("a/b", "é", "p.q", "x y", "", "*", "a" * 300, "\0", "{", "[0]", "'", '"', "\\", "$x", "{{", "None", "x,y", "\n")

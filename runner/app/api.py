@@ -534,9 +534,9 @@ def checked(
 
 def _new_run(function: Callable[..., Any], folder: object) -> tuple[str, Path]:
     """The name of a call's experiment, and its run folder, which is begun."""
-    from runner.experiment.identifiers import importable
+    from runner.experiment.identifiers import importable, name_of
 
-    name = folder_name(importable(getattr(function, "__name__", "function")).strip("_"), "function")
+    name = folder_name(importable(name_of(function)).strip("_"), "function")
     where = _folder(folder, name)
     _begin(where)
     return name, where

@@ -6,6 +6,8 @@ import builtins
 import copy
 import keyword
 from collections.abc import Container, Iterable, Mapping
+from functools import partial
+from typing import Any, cast
 
 from runner.experiment.model import Experiment
 
@@ -23,6 +25,13 @@ CONSTRAINING = ("collections", "itertools", "re", "jex", "constraining", "within
 _RESERVED = frozenset(
     {*keyword.kwlist, *dir(builtins), *OWN, "step", "carry", "over", "steps", *CONSTRAINING},
 )
+
+
+def name_of(function: Any) -> Any:
+    """The name of a function: of a partial that of its function, of another callable object that of its class."""
+    while isinstance(function, partial) and not hasattr(function, "__name__"):
+        function = cast("Any", function).func
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def importable(name: object, taken: Container[str] = ()) -> str:

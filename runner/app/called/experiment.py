@@ -22,7 +22,7 @@ from runner.base.faults import Key
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_mapping
 from runner.experiment.forms import IDENTIFIER, PLATFORMS
-from runner.experiment.identifiers import importable
+from runner.experiment.identifiers import importable, name_of
 from runner.experiment.imported import CALLED, DEEPEST, SETTINGS_OF_A_PROCESS
 from runner.graph.language.operations import CONSTANTS, OPERATIONS
 
@@ -119,7 +119,7 @@ def experiment(
         "program": program or ("explicit" if on.explicit else "auto"),
         **keys,
     }
-    call = f"runner.{caller}({getattr(function, '__name__', type(function).__name__)}, …)"
+    call = f"runner.{caller}({name_of(function)}, …)"
     return CalledExperiment(mapping, _arguments(call, names, places, leaves))
 
 
@@ -352,9 +352,7 @@ def _array(leaf: Any) -> Any:
 
 def _name(function: Callable[..., Any]) -> str:
     """Return the function's name, with `_` appended if the name is taken in the language or in programs."""
-    return importable(
-        getattr(function, "__name__", type(function).__name__), (*OPERATIONS, *CONSTANTS, "result", MODULE)
-    )
+    return importable(name_of(function), (*OPERATIONS, *CONSTANTS, "result", MODULE))
 
 
 def _names(function: Callable[..., Any], count: int, keywords: Sequence[str], taken: set[str]) -> list[str]:

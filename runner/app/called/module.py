@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.app.called import pickling
 from runner.compiled.evidence.source_lines import is_library
+from runner.experiment.identifiers import name_of
 from runner.experiment.imported import CALLED
 from runner.reports.record.writing import write_text
 
@@ -75,7 +76,7 @@ def write(
     with open(folder / f"{MODULE}.pkl", "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         file.write(b"".join(content))
     values = {
-        "name": getattr(call[0], "__name__", type(call[0]).__name__),
+        "name": name_of(call[0]),
         "FOLDERS": [*folders],
         "FILES": files_of_caller(folders),
         "AXES": axes,

@@ -482,6 +482,14 @@ def test_a_leaf_that_is_laid_out_as_an_output_is_refused_with_its_place(folder: 
     assert fault(folder, SCANNED | {"outputs": {"new/*": []}}) == ("outputs.new/*", message)
 
 
+def test_a_member_of_a_dict_as_an_attribute_is_refused_with_its_index(folder: Path) -> None:
+    _, message = fault(folder, SCANNED | {"graph": {"whole": "mine.scaled(params.up)"}})
+    assert message == (
+        "tracing mine.scaled: AttributeError: 'dict' object has no attribute 'up'\n"
+        "a member of a dict is ['up'], not .up"
+    )
+
+
 def test_a_constraint_inside_fits_the_value(folder: Path) -> None:
     config = SCANNED | {"constraints": {"whole/**/hidden": ["data", None, "model"]}}
     with pytest.raises(InvalidExperiment) as refused:

@@ -391,8 +391,7 @@ def _line_hint(value: object) -> str:
     assigned = shape.ASSIGNED.match(value) if isinstance(value, str) else None
     if assigned is not None:
         return f"; write {assigned[1]}: {assigned[2]}"
-    cut = isinstance(value, str) and re.search(r"['\"()\[\]]", value)
-    return "; between { and } a text with a comma is in quotes" if cut else ""
+    return shape.cut(value)
 
 
 def choices(candidates: Any) -> str:

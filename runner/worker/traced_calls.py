@@ -17,6 +17,7 @@ from runner.base import dtypes
 from runner.base.faults import Fault, InvalidExperiment, Key, invalid, key_text
 from runner.base.layout import Spec
 from runner.base.lazy import dataclass
+from runner.base.untyped import is_mapping
 from runner.base.words import listed
 from runner.experiment.frames import free
 from runner.experiment.functions import RESULT
@@ -275,6 +276,8 @@ class _TracedCall:
     def _hint(self, error: BaseException) -> str:
         """What to write instead of what JAX refuses."""
         settings, probe, call = self.reading.settings, self.reading.probe, self.reading.call
+        if isinstance(error, AttributeError) and is_mapping(error.obj) and error.name in error.obj:
+            return f"a member of a dict is [{error.name!r}], not .{error.name}"
         hint = remedies.of_captured(error, {} if call is None else call.captured)
         if error is settings.refused:
             hint = "JAX accepts it on Explicit axes: leave programs with Auto axes out, such as 'auto'"

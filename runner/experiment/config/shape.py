@@ -390,6 +390,8 @@ def unknown(key: Key, value: Any = None, there: Sequence[str] = (), mesh: Mappin
     if len(key) == 1 and str(key[0]).isupper():
         name = key[0]
         return f"there is no key '{name}'; a dimension's size is dims.{name}, an array's layout arrays.{name}.spec"
+    if hint := cut(key[-1]):
+        return f"there is no key '{key[-1]}'{hint}"
     there = siblings(key) or there
     if mesh:
         sizes = ", ".join(map(str, mesh.values()))
@@ -397,6 +399,12 @@ def unknown(key: Key, value: Any = None, there: Sequence[str] = (), mesh: Mappin
     near = nearest(str(key[-1]), there)
     spelling = _MESH if key[:-1] == ("mesh",) and not near else ""
     return f"there is no key '{key[-1]}'{near or listed(there)}{spelling}"
+
+
+def cut(text: object) -> str:
+    """Return how a text is written of which YAML has made a part at a comma; empty if it is none."""
+    part = isinstance(text, str) and re.search(r"['\"()\[\]]", text)
+    return "; between { and } a text with a comma is in quotes" if part else ""
 
 
 _AS_MESH = (

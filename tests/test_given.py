@@ -35,7 +35,7 @@ def _workers() -> Iterator[None]:
     WORKERS.close()
 
 
-def check(folder: Path, function: Any, *operands: Any, **more: Any) -> api.Record:
+def check(folder: Path | None, function: Any, *operands: Any, **more: Any) -> api.Record:
     given: dict[str, Any] = {"mesh": {"x": 2}, "in_specs": P("x"), **more}
     record = api.checked(function, operands, folder, WORKERS, **given)
     messages = f"{record.error} {[getattr(program, 'error', None) for program in record.programs.values()]}"
@@ -69,7 +69,7 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name)[:20])
 def test_a_function_may_have_any_name(name: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    record = check(None, called(name), X)  # type: ignore[arg-type]
+    record = check(None, called(name), X)
     assert record.status == "passed", str(record)
     assert record.folder.resolve().parents[1] == tmp_path / "outputs"
 

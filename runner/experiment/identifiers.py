@@ -7,7 +7,7 @@ import copy
 import keyword
 from collections.abc import Container, Iterable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from runner.experiment.model import Experiment
 
@@ -29,8 +29,8 @@ _RESERVED = frozenset(
 
 def name_of(function: Any) -> Any:
     """The name of a function: of a partial that of its function, of another callable object that of its class."""
-    while isinstance(function, partial) and not hasattr(function, "__name__"):
-        function = cast("Any", function).func
+    while not hasattr(function, "__name__") and partial in type(function).__mro__:
+        function = function.func
     return getattr(function, "__name__", type(function).__name__)
 
 

@@ -551,6 +551,20 @@ def test_a_heat_map_prefers_layouts_then_meshes_then_other_keys() -> None:
     assert heat.keys(swept_points(("mesh=a",), ("mesh=b",))) is None
 
 
+def test_a_heat_map_has_keys_whose_cells_differ() -> None:
+    specs = ("[x]", "[y]")
+    layouts = [(f"arrays.A.spec={a}", f"arrays.B.spec={b}") for a in specs for b in specs]
+    # On the first mesh every layout sends least.
+    points = swept_points(*((*layout, f"mesh={mesh}") for mesh in "ab" for layout in layouts))
+    same = replace(points, rows=[_sending(row, 100 if row.keys["mesh"] == "a" else 300) for row in points.rows])
+    assert heat.keys(points) == ("arrays.A.spec", "arrays.B.spec")
+    assert heat.keys(same) == ("arrays.A.spec", "mesh")
+
+
+def _sending(row: Any, sent: int) -> Any:
+    return replace(row, measures={**row.measures, "bytes_sent": sent})
+
+
 def test_a_heat_map_shows_the_least_over_the_other_keys() -> None:
     specs = ("[x]", "[y]")
     overridden = [

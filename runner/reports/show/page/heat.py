@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -30,6 +31,8 @@ _SHOWN = ("explain", "show", "trace")
 def keys(sweep: MeasuredSweep) -> tuple[str, str] | None:
     """Return the keys of a map, down and across: layouts first, then meshes, then the keys with the most values.
 
+    It is the first pair whose cells differ: a mesh may decide where layouts do not.
+
     None if fewer than two keys vary, or the rows are of several experiments, whose bytes compare nothing.
     """
     if len({row.experiment for row in sweep.rows}) > 1:
@@ -43,8 +46,18 @@ def keys(sweep: MeasuredSweep) -> tuple[str, str] | None:
 
     if len(usable) < 2 or _BYTES not in sweep.measures:
         return None
-    down, across = sorted(usable, key=rank)[:2]
-    return down, across
+    pairs = [*itertools.combinations(sorted(usable, key=rank), 2)]
+    return next((pair for pair in pairs if len({*_least(sweep, pair).values()}) > 1), pairs[0])
+
+
+def _least(sweep: MeasuredSweep, keys: Sequence[str]) -> dict[tuple[str, ...], float]:
+    """The least of the measure over all rows with the values of some keys."""
+    least: dict[tuple[str, ...], float] = {}
+    for row in sweep.candidates:
+        if (value := row.measures.get(_BYTES)) is not None:
+            place = tuple(row.keys[key] for key in keys)
+            least[place] = min(value, least.get(place, value))
+    return least
 
 
 def maps(sweep: MeasuredSweep, keys: tuple[str, str]) -> list[Markup]:

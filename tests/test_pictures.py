@@ -23,7 +23,10 @@ from runner.base.layout import Layout, Mesh, Spec
 from runner.base.words import devices_text
 from runner.reports.record.model import Pictures, Shard
 from runner.reports.show import colours, console, figures, pictures, sheet, svg
+from runner.reports.show.page import layouts as layouts_page
+from runner.reports.show.page.markup import joined
 from runner.reports.show.pictures import ArrayPicture, MeshPicture
+from tests import evidence
 
 
 def picture_of(
@@ -703,3 +706,34 @@ def test_a_shape_is_not_broken_between_two_lines() -> None:
         broken = console.wrapped(line, width)
         assert " ".join(" ".join(broken).split()) == " ".join(line.split())
         assert all(part.count("[") == part.count("]") and part.count("(") == part.count(")") for part in broken), broken
+
+
+MANY_COPIES = [(f"w{k}", (4 * k, 4), []) for k in range(1, 9)]
+"""Arrays of which each device has a full copy, each of another shape."""
+
+
+def test_where_pictures_do_not_fit_the_sharded_arrays_are_drawn_first() -> None:
+    mesh = Mesh(("x", "y"), (2, 2))
+    arrays = [picture_of(mesh, shape, spec, name=name) for name, shape, spec in [*MANY_COPIES, ("A", (8, 8), ["x"])]]
+    lines = ["".join(text for text, _ in line) for line in figures.shown(mesh_picture(mesh), arrays, "auto", 100)]
+    names = re.findall(r"\b(A|w\d)  float32", "\n".join(lines))
+    assert names[0] == "A"
+    assert sorted(names) == sorted(["A", *(name for name, *_ in MANY_COPIES)])
+    assert "not drawn here" in "\n".join(lines)
+    few = figures.shown(mesh_picture(mesh), [*arrays[:1], arrays[-1]], "auto", 100)
+    assert re.findall(r"\b(A|w\d)  float32", "\n".join("".join(text for text, _ in line) for line in few)) == [
+        "w1",
+        "A",
+    ]
+
+
+@pytest.mark.parametrize(("copies", "drawn"), [(3, True), (4, False)])
+def test_a_page_lists_many_full_copies_and_draws_few(copies: int, drawn: bool) -> None:
+    mesh = Mesh(("x", "y"), (2, 2))
+    arrays = [picture_of(mesh, shape, spec, name=name) for name, shape, spec in MANY_COPIES[:copies]]
+    every = pictures.recorded(mesh_picture(mesh), [*arrays, picture_of(mesh, (8, 8), ["x"])])
+    *_, shown = layouts_page.parts(evidence.record(pictures=every))
+    html = str(joined(shown.inside))
+    assert html.count("<figure") == (copies + 1 if drawn else 1)
+    assert ("A full copy on every device" in html) is not drawn
+    assert all(f">w{k}<" in html for k in range(1, copies + 1))

@@ -25,7 +25,8 @@ def shown(
 ) -> list[Line]:
     """Return the lines of the pictures that `show` asks for, at most `width` columns wide.
 
-    `auto`: each distinct layout once, and in words those that do not fit into `most` lines; `all`: every picture.
+    `auto`: each distinct layout once, and in words those that do not fit into `most` lines, full copies first of all;
+    `all`: every picture.
     """
     asked = names(show)
     if show == "none":
@@ -38,6 +39,8 @@ def shown(
     layouts = alike(arrays)
     count = len(layouts)
     lines = drawn(mesh, [mesh, *layouts], width)
+    if most is not None and len(lines) > most:
+        layouts = sorted(layouts, key=lambda picture: picture.whole)
     while most is not None and count and len(lines) > most:
         count -= 1
         lines = drawn(mesh, [mesh, *layouts[:count]], width)

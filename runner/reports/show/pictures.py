@@ -59,6 +59,11 @@ class ArrayPicture(PicturedArray):
         return tuple(sorted({s.shape for s in self.shards}, key=lambda shape: (-math.prod(shape), shape)))
 
     @property
+    def whole(self) -> bool:
+        """Whether each device has a full copy, so that a picture is one box."""
+        return len(self.shards) == 1
+
+    @property
     def shard_shape(self) -> tuple[int, ...]:
         """The shape of the largest shard."""
         return self.shard_shapes[0]
@@ -133,7 +138,7 @@ class ArrayPicture(PicturedArray):
             return f"{counts[0]} to {counts[-1]} copies of each shard"
         if counts[0] == 1:
             return "one copy of each shard"
-        if len(self.shards) == 1:
+        if self.whole:
             return f"a full copy on each of {counts[0]} devices"
         return f"{counts[0]} copies of each shard"
 

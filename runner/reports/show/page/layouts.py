@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from runner.base.words import bytes_text
 from runner.reports.record.model import Pictures, Record
 from runner.reports.show import logical, svg, trees
 from runner.reports.show.page import drawing
 from runner.reports.show.page.markup import Inside, Markup, Part, breakable, table, tag
 from runner.reports.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge, read
+from runner.reports.show.table import Table
 
 _CHOSEN = 128
 """The most devices that get a button each."""
 
 _ROOM = 560.0
+
+_BOXES = 3
+"""The most full copies that are drawn; more are listed."""
 
 _NARROW = 400.0
 """A wider picture spans two columns of the grid."""
@@ -29,7 +34,9 @@ def parts(record: Record) -> Iterator[Part]:
     yield Part("mesh", "Mesh", [_mesh(mesh, paint), _chooser(mesh, paint)])
     lead = "A cell is a shard, labelled with every device that holds a copy, and striped in their colours."
     lead += " Arrays with the same layout share a picture." if len(every) < len(merge(arrays)) else ""
-    drawn = [_array(picture, paint, k) for k, picture in enumerate(every)]
+    whole = [picture for picture in every if picture.whole]
+    whole = whole if len(whole) > _BOXES else []
+    drawn = [_array(picture, paint, k) for k, picture in enumerate(every) if picture not in whole]
     if record.logical:
         rules = table("The specs that the rules give", logical.table(record.logical), kind="small")
         yield Part("logical", "Logical names", rules)
@@ -39,7 +46,18 @@ def parts(record: Record) -> Iterator[Part]:
             "Trees",
             table("The leaves of the trees, and their layouts", trees.table(record), kind="small trees"),
         )
-    yield Part("arrays", "Arrays", [tag("p", lead, class_="lead"), tag("div", drawn, class_="cards")])
+    cards = tag("div", drawn, class_="cards") if drawn else None
+    yield Part("arrays", "Arrays", [tag("p", lead, class_="lead"), cards, _copies(whole) if whole else None])
+
+
+def _copies(whole: Sequence[ArrayPicture]) -> Markup:
+    """List the arrays of which each device has a full copy: their pictures are one box each."""
+    rows = [
+        [breakable(picture.name), picture.lines()[0], picture.spec, bytes_text(picture.bytes_per_device)]
+        for picture in whole
+    ]
+    head = ("array", "type", "layout", "per device")
+    return table("A full copy on every device", Table(head, rows, frozenset({3})), kind="copies")
 
 
 def names(drawn: Pictures) -> dict[str, str]:

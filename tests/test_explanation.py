@@ -17,6 +17,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import runner
+from runner.app.cli.explain import main
 from runner.base.layout import Spec
 from runner.compiled.evidence import hlo
 from runner.compiled.evidence.model import Collective
@@ -24,8 +25,11 @@ from runner.compiled.explanation import dumps, expecting, files, meshes, modules
 from runner.compiled.explanation.meshes import InvalidMesh
 from runner.compiled.explanation.model import Explanation, MemoryUse, PlacedCollective, SourcePlace
 from runner.compiled.explanation.modules import Known, UnreadableModule
+from runner.reports.record.model import MeshShape
+from runner.reports.record.record import write
 from runner.reports.show import annotated, explained
 from runner.reports.show.page import explanation as explained_page
+from tests import evidence
 from tests.command import ROOT
 from tests.compiled import MODULES, experiment, stored
 from tests.explained import STEP, step
@@ -53,6 +57,20 @@ def test_collectives_are_named_by_the_users_lines_and_callers(explanation: Expla
     ]
     assert explanation.lines["model.py:7"] == SourcePlace(file="/home/me/model.py", line=7)
     assert explanation.unknown == []
+
+
+def test_a_module_in_the_folder_of_a_run_has_the_mesh_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "hlo_auto.txt"
+    file.write_text(STEP)
+    assert main([str(file)]) == 0
+    assert "data" in capsys.readouterr().out
+    write(evidence.record(mesh=MeshShape(axes=["rows", "columns"], shape=[4, 2])), tmp_path)
+    assert main([str(file)]) == 0
+    assert "8 devices (rows=4 × columns=2)" in capsys.readouterr().out
+    assert main([str(file), "--mesh", "a=4,b=2"]) == 0
+    assert "8 devices (a=4 × b=2)" in capsys.readouterr().out
 
 
 def test_a_collective_in_a_loop_has_its_count_bytes_and_axes(gathered: PlacedCollective) -> None:

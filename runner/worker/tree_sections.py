@@ -92,7 +92,7 @@ class TreeSections:
     def _expects_state(self) -> bool:
         """Whether the state of a step is expected to be kept."""
         expect = self.reading.mapping("expect")
-        return any("state_layout" in each for each in (expect, *expect.values()) if is_mapping(each))
+        return any(each.get("state_layout") for each in (expect, *expect.values()) if is_mapping(each))
 
     def _add_state(self, name: str, tree: Tree, specs: Mapping[str, list[Any] | None] | None) -> None:
         call = self.calls.compilable.get(name)

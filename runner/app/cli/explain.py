@@ -6,6 +6,7 @@ Neither JAX nor devices are needed for the text of a module, and nothing is run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     if options.file is None and options.profile is None:
         parser.error("name a FILE, or --profile LOGDIR")
-    known = Known(mesh=options.mesh)
+    known = Known(mesh=options.mesh or _mesh_of_run(options.file))
     wanted = Wanted(known, options.module, options.hardware, options.config_dir, options.profile, options.lowered)
     try:
         explanation = files.explain(options.file, wanted)
@@ -58,6 +59,19 @@ def main(arguments: Sequence[str]) -> int:
     else:
         explained.text(explanation, complete=options.full)
     return _write(explanation, options.save, options.html)
+
+
+def _mesh_of_run(file: Path | None) -> dict[str, int] | None:
+    """The mesh of the run in whose folder a module lies, which has the names that the module may have lost."""
+    if file is None or file.is_dir() or not (file.parent / "result.json").is_file():
+        return None
+    from runner.reports.record.record import UnreadableRecord, read
+
+    with contextlib.suppress(OSError, UnreadableRecord):
+        mesh = read(file.parent).mesh
+        return mesh and dict(zip(mesh.axes, mesh.shape, strict=True))
+    # A module is explained without its run, too.
+    return None
 
 
 def _mesh(text: str) -> dict[str, int]:

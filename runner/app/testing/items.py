@@ -15,7 +15,7 @@ from runner.app.testing.session import UPDATES, Collected, Run, Session
 from runner.base.faults import InvalidExperiment
 from runner.base.words import shown
 from runner.checks import registry
-from runner.experiment import expect, topology
+from runner.experiment import data, expect, topology
 from runner.experiment.config import files
 from runner.experiment.config.compose import Configuration, InvalidConfiguration, compose
 from runner.experiment.config.folders import conf_folder
@@ -158,7 +158,11 @@ class ExperimentFile(pytest.File):
         Raises `CollectError`.
         """
         try:
-            return question(composed.plain)
+            answer = question(composed.plain)
+            if isinstance(answer, Experiment):
+                # An invalid `init` is found before anything runs.
+                data.folder(answer, composed.sources)
+            return answer
         except InvalidExperiment as error:
             if self._is_base():
                 return None

@@ -170,7 +170,10 @@ def test_messages_that_differ_in_sizes_share_a_note_which_names_points_without_a
     refused = [replace(row(k, "invalid"), program=None, error=f"a.yaml:3  graph.y\n  got ({k},)") for k in (0, 1)]
     failed = replace(row(2, "failed", bytes_sent=64.0), error="value failed")
     shown, notes = sweep.table([*refused, failed])
-    assert notes == ["[1] invalid: points 0, 1: a.yaml:3 graph.y: got (0,)", "[2] value failed"]
+    assert notes == [
+        "[1] invalid: points 0, 1: a.yaml:3 graph.y: got (0,); the sizes are those of point 0",
+        "[2] value failed",
+    ]
     assert [[cell.text for cell in line][4] for line in shown.rows] == ["failed [2]"]
 
 

@@ -643,6 +643,14 @@ def test_the_answer_ignores_times_of_simulated_devices() -> None:
     assert "Bytes against memory" in answer
 
 
+def test_an_answer_says_which_numbers_of_devices_are_compared() -> None:
+    points = measured_points(*(("auto", {"bytes_sent": sent}) for sent in (10, 90)))
+    assert "other points have" not in Page(sweep.page("mine", points)).text
+    record = replace(points.points[1].record, mesh=MeshShape(axes=["x"], shape=[9]))
+    points = replace(points, points={**points.points, 1: replace(points.points[1], record=record)})
+    assert "It has 4 devices, other points have 9." in Page(sweep.page("mine", points)).text
+
+
 def test_a_layout_that_does_not_fit_is_no_answer() -> None:
     def estimate(seconds: float, *, fits: bool) -> Estimate:
         return Estimate(

@@ -163,7 +163,8 @@ class RunningSweep:
 
     def _tell(self, progress: SweepProgress, first: int, running: int) -> None:
         there = [number for number in self.results.statuses if number >= first]
-        progress.done, progress.running = len(there), running
+        # The points after these are prepared.
+        progress.done, progress.running = len(there), min(running, self._workers.count)
         progress.ready = sum(number in self.results.kept or number in self.results.waiting for number in there)
         progress.failed = sum(self.results.statuses[number] not in measures.DONE for number in there)
         progress.best = self._best()

@@ -99,7 +99,8 @@ def _note(rows: Sequence[Row]) -> str:
     """The message that rows have in common, after the points none of whose programs was reached, by their statuses."""
     points = by_key((row.status, row.point) for row in rows if row.program is None)
     kept = [f"{status}: point{'s' if len(of) > 1 else ''} {', '.join(map(str, of))}" for status, of in points.items()]
-    return ": ".join([*([", ".join(kept)] if kept else []), brief(rows[0].error)])
+    sizes = f"; the sizes are those of point {rows[0].point}" if len({brief(row.error) for row in rows}) > 1 else ""
+    return ": ".join([*([", ".join(kept)] if kept else []), f"{brief(rows[0].error)}{sizes}"])
 
 
 def without_sizes(message: str) -> str:

@@ -194,6 +194,10 @@ def _since(sweep: MeasuredSweep, measure: str, size: Sequence[str], chosen: _Cho
         program = sweep.compiled(row)
         fits = program is not None and program.estimate is not None and program.estimate.fits
         sentence += f" A device {' and '.join(costs)}" + (f", which {row.hardware} has" if fits else "") + "."
+    numbers = {sweep.devices(other) for other in sweep.candidates} - {None, sweep.devices(row)}
+    if numbers and sweep.devices(row) is not None:
+        others = listed([str(number) for number in sorted(filter(None, numbers))], "or")
+        sentence += f" It has {sweep.devices(row)} devices, other points have {others}."
     return sentence
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -88,6 +89,11 @@ class MeasuredSweep:
         experiments = len({other.experiment for other in self.rows}) > 1
         named = [f"experiment={row.experiment}"] if experiments else []
         return " ".join(filter(None, [*named, row.overrides(self.sizes)]))
+
+    def devices(self, row: Row) -> int | None:
+        """Return the number of devices of a row's mesh if it is known."""
+        mesh = self.points[row.point].record.mesh
+        return None if mesh is None else math.prod(mesh.shape)
 
     def compiled(self, row: Row) -> CompiledProgram | None:
         """Return the program of a row if it was compiled."""

@@ -378,7 +378,7 @@ def test_collecting_imports_no_jax(project: Project) -> None:
         (MINE.replace("graph:", "grahp:"), "mine.yaml:9:1  grahp\n  there is no key 'grahp'; did you mean 'graph'?"),
         (MINE.replace("x2", "nosuch"), "mine.yaml:3:21\n  no mesh 'nosuch'; there are"),
         (MINE.replace("[null, x]", "[null, x"), "not YAML: "),
-        (MINE.replace("arange(32)", "randint(9)"), "mine.yaml:7:29  arrays.A.init\n  no function 'randint' in an init"),
+        (MINE.replace("arange(32)", "randint(9)"), "mine.yaml:7:28  arrays.A.init\n  no function 'randint' in an init"),
         (MINE + "test: {targets: [gpus]}\n", "no target 'gpus'; did you mean 'gpu'?"),
         (MINE + "test: {targets: []}\n", "test.targets\n  there is no target to test; the default is [cpu]"),
         (MINE + "test: {targets: [cpu, cpu]}\n", "the target 'cpu' appears twice"),

@@ -8,6 +8,7 @@ chips' on-chip memory. `--target cpu` or `--target v5e_2x4`: one of them; `--onl
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,7 +169,15 @@ def main(arguments: Sequence[str]) -> None:
                 free = tuple(key_text(key) for key in open_layouts.keys(config))
                 whole = read(open_layouts.without(config))
                 best = plan(whole, value_types(whole.alone("graph")), Wanted("bytes", free)).best
-                memory = program_of(read(filled(config, best)), Path(folder)).memory()
+                try:
+                    memory = program_of(read(filled(config, best)), Path(folder)).memory()
+                except jax.errors.JaxRuntimeError as error:
+                    if "RESOURCE_EXHAUSTED" not in str(error):
+                        raise
+                    ratios.append(math.inf)
+                    line = {"target": target, "graph": name, "model": round(best.needed), "compiled": "does not fit"}
+                    print(json.dumps(line), flush=True)
+                    continue
                 assert memory is not None
                 parts = memory.argument_bytes, memory.output_bytes, memory.temp_bytes
                 needed = sum(each or 0 for each in parts) - (memory.alias_bytes or 0)

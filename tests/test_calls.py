@@ -399,8 +399,9 @@ def test_who_expects_a_state_to_be_kept_has_one_also_of_a_single_array(tmp_path:
     def step(w: Any, x: Any) -> Any:
         return w - 0.1 * (x.T @ (x @ w))
 
-    record = check(tmp_path, step, X, X, mesh={"a": 4}, in_specs=(P(), P("a")), out_specs=P("a"),
-                   expect={"state_layout": "kept"})  # fmt: skip
+    more: dict[str, Any] = {"mesh": {"a": 4}, "in_specs": (P(), P("a")), "out_specs": P("a")}
+    assert not check(tmp_path / "unasked", step, X, X, **more).warnings
+    record = check(tmp_path / "asked", step, X, X, expect={"state_layout": "kept"}, **more)
     assert record.status == "failed"
     assert "result is P('a', None), and w P(None, None)" in str(record.compiled["auto"].checks)
 

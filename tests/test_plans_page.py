@@ -202,3 +202,10 @@ def test_below_a_candidate_stand_the_layouts_of_some_lines_and_the_number_of_the
     layouts = {"arrays.w.spec": "[a]"} | {f"constraints.h{n}": "[null]" for n in range(6)}
     assert differing([layouts], {}, 4) == ["w=[a] h0=[null] h1=[null] h2=[null] h3=[null] and 2 more lines"]
     assert differing([layouts, {**layouts, "constraints.h5": "[a]"}], {}, 4)[1] == "h5=[a]"
+
+
+def test_the_page_of_a_plan_begins_with_what_it_costs_as_compiled(tmp_path: Path) -> None:
+    """The units of bytes keep their letters."""
+    text = json.dumps({"plan": SMALL, "caveat": "as compiled a device sends 1.3 MB, and 329 kB by the model"})
+    (tmp_path / "plan.json").write_text(text, encoding="utf-8")
+    assert "As compiled a device sends 1.3 MB, and 329 kB by the model." in plan_section.page(tmp_path)

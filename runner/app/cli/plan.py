@@ -89,7 +89,8 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     plan = plan_run.finished(configuration.plain, folder, configuration.sources, workers, tell=_show_first)
     planning, ranked = plan.planning, plan.ranked
     if (sentence := ranked.caveat) is not None:
-        print(f"{sentence}\n")
+        tell(sentence)
+        print()
     if planning is not plan.first:
         print(f"as compiled, another plan {'is better' if ranked.smallest is None else 'needs less'}:\n")
         _show_plan(planning)

@@ -108,7 +108,7 @@ def _part(file: PlanFile, link: Callable[[str], str] | None, folder: Path | None
     lead = f"By the model {bound}: a device sends {sent}, holds {held} of arrays and outputs, and needs {needed}."
     inside: list[Inside] = [_take(file, link, folder), tag("p", lead, class_="lead")]
     if file.caveat:
-        inside.insert(0, tag("p", f"{file.caveat.capitalize()}.", class_="lead"))
+        inside.insert(0, tag("p", f"{file.caveat[0].upper()}{file.caveat[1:]}.", class_="lead"))
     if plan.parallelism:
         inside.append(tag("ul", [tag("li", sentence) for sentence in plan.parallelism]))
     head = ("of", "layout", "next best", "costs more by", "since")

@@ -136,9 +136,9 @@ class _Inserted:
         sent = executions.most(ring.total(instead))
         renamed = [needs.renamed(collective, self._known.places) for collective in instead]
         asked = listed(_together(renamed))
-        would = f"for which a device would send {bytes_text(sent)}"
+        would = f"for which a device would have sent {bytes_text(sent)}"
         return replace(
-            reason_of(needs_of, planned=False, more=f"; instead Shardy planned {asked}, {would}"),
+            reason_of(needs_of, planned=False, more=f"; Shardy had planned {asked}, {would}"),
             instead=[words.planned_at_length(collective) for collective in renamed],
             instead_sent=sent,
         )

@@ -19,9 +19,7 @@ from tests.explained import STEP
 KEYS = ["params['w']", "params['b']", "params['emb']", "x", "y"]
 LISTED = "params['w'], params['b'], params['emb'] and 2 other keys"
 NEED = f"the product in model.py:7 (backward) sums over a dimension of 64, which {LISTED} shard over data"
-WHOLE = (
-    f"{NEED}; the loop in model.py:9 needs all of dimension 0, which x shards over data; Shardy had planned a sum"
-)
+WHOLE = f"{NEED}; the loop in model.py:9 needs all of dimension 0, which x shards over data; Shardy had planned a sum"
 
 
 @pytest.fixture

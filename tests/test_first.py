@@ -58,6 +58,7 @@ def moved(kind: str, axes: list[str], sent: int | None, count: int = 1) -> Colle
     ("listed", "lines"),
     [
         ([moved("all-reduce", ["x"], 64)], []),
+        ([moved("all-reduce", ["x"], 64, 4)], ["total: all-reduce over x 256 B"]),
         ([moved("all-reduce", ["x"], 64), moved("all-reduce", ["x"], 100, 2)], ["total: all-reduce over x 264 B"]),
         (
             [moved("all-reduce", ["x"], 64), moved("all-gather", ["x"], 10, 3), moved("all-gather", ["x", "y"], 5)],

@@ -212,12 +212,12 @@ def _parts(entries: Sequence[Collective]) -> list[Part]:
 
 
 def totals(record: Record) -> list[str]:
-    """Return lines with the bytes that a device sends per kind and per axis, for programs with several collectives."""
+    """Return lines with the bytes that a device sends per kind and per axis, where these are not those of one row."""
     by_text: dict[str, list[str]] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
         moving = [entry for entry in listed if entry.bytes_sent is not None and not entry.alone]
-        if len(moving) < 2:
+        if not moving or (len(moving) == 1 and moving[0].count in (None, 1)):
             continue
         kinds = by_key((entry.kind, entry) for entry in moving)
         axes = by_key((f"over {over(entry)}", entry) for entry in moving)

@@ -18,9 +18,9 @@ from jax.sharding import PartitionSpec as P
 
 import runner
 from runner.base.layout import Mesh
-from runner.checks import alignment, diagnosis
+from runner.checks import alignment, diagnosis, mends
 from runner.checks.changed import ChangedGraphs
-from runner.checks.edits import Edits
+from runner.checks.edits import Edits, EditSite
 from runner.checks.mends import inserting
 from runner.checks.oversights import overlooking
 from runner.checks.recognised import Evidence, Recognising
@@ -148,7 +148,7 @@ def test_removals_leave_out_collectives_updates_and_terms() -> None:
 def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]:
     given = context(graph, {"C": line})
     edits = Edits(given.experiment, "per_device", reference=given.experiment)
-    return {edit.after for edit in overlooking(edits) if edit.kind == kind}
+    return {edit.after for edit in (*overlooking(edits), *changing(edits)) if edit.kind == kind}
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,8 @@ def kinds(line: str, kind: str, graph: str = "tanh(R) + 2.0 * bias") -> set[str]
         ("R[0] / 4.0 + bias", "order", "(R[0] + bias) / 4.0"),
         ("R[0] - bias - 2.0", "operation", "R[0] - bias * 2.0"),
         ("R[0] * bias", "operation", "1.0 - bias"),
+        ("R[0] * bias", "mask", "bias > 0"),
+        ("where(R[0] < bias, R[0], bias)", "edge", "(R[0] >= 0) & (R[0] < bias)"),
         ("(1.0 - bias) * R[0]", "operation", "bias"),
         ("(1.0 - bias) * R[0] + bias", "exchange", "bias * R[0] + (1.0 - bias)"),
         ("squeeze(R[0:1], 0)", "operation", "sum(R, axis=0)"),
@@ -374,6 +376,12 @@ def stacked(layers, x):
 
 def slope(x, w, axis=0):
     return jax.value_and_grad(lambda x: (jax.nn.softmax(x, axis) @ w).sum())(x)
+
+
+def flat(layers, x):
+    for p in layers:
+        x = jnp.tanh(x @ p["up"]) @ p["down"]
+    return x
 """
 
 
@@ -429,6 +437,26 @@ def test_a_leaf_in_the_place_of_another_is_exchanged_in_every_layer(module: Any)
     layers = [{"up": normal(at, 4, 4), "down": normal(9 - at, 4, 4)} for at in range(3)]
     diagnosed = named(module.stacked, (layers, normal(4, 8, 4)), reference, mesh={"d": 2}, in_specs=(P(), P("d")))
     assert re.search(r"guilty_functions.py:85 .*layers/1/up is used where layers/1/down is meant", diagnosed)
+
+
+@pytest.mark.in_turn
+def test_a_residual_that_every_layer_lacks_is_put_back(module: Any) -> None:
+    def reference(layers: Any, x: Any) -> Any:
+        for p in layers:
+            x = x + jnp.tanh(x @ p["up"]) @ p["down"]
+        return x
+
+    layers = [{"up": normal(at, 4, 4), "down": normal(9 - at, 4, 4)} for at in range(3)]
+    diagnosed = named(module.flat, (layers, normal(4, 8, 4)), reference, mesh={"d": 2}, in_specs=(P(), P("d")))
+    assert re.search(r"the term \S+ is left out in guilty_functions.py:95 ", diagnosed), diagnosed
+
+
+def test_a_call_that_is_missing_is_of_the_line_that_calls() -> None:
+    """`q, k = heads(q), k`: the line of the function that is called is right."""
+    called = Frame("/f.py", 3, "return x.T", caller="f.py:7 q, k = heads(q), k")
+    site = EditSite(("x",), Name("x"), {}, named=str(called), frame=called)
+    says = "f.py:7 q, k = heads(q), k calls its function once too few: with one more call it equals the graph"
+    assert mends._one_more(site) == says  # type: ignore[reportPrivateUsage]
 
 
 @pytest.mark.in_turn

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cached_property, partial
@@ -43,10 +44,11 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
 from runner.experiment.narrowing import with_results
 from runner.graph.language.lines import called, calls_in, expressions, line_of
+from runner.graph.language.operations import CONSTANTS
 from runner.graph.language.python_source import passed_on, passing_to, reading
 from runner.graph.model import NAME, Graph, walk
 from runner.graph.source import SECTIONS, Frame, Line
-from runner.graph.term import Apply, Term, calls, children
+from runner.graph.term import Apply, Term, calls, children, names
 
 RATE = 20_000
 """The work that counts as a second of the search, in equations (`Work`)."""
@@ -252,12 +254,14 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
                 likely, also = edit.rank - bonus < lowest + beside, own and edit.kind == anywhere
                 if not (likely or also) or not trial.mends(edit) or _vanishes(edit):
                     continue
-                unlike = trial.unlike(edit) if own else 0.0
-                # What else may mend the program does not depend on what the values say for this edit.
-                lost = math.isinf(unlike)
-                if lost and edit.kind in _NUMBERS:
-                    continue
-                score = _score(edit, graph) + trial.pointless(edit) + (0.0 if lost else max(0.0, unlike))
+                # An edit that mends the program is judged however late it is found.
+                with trial.unlimited():
+                    unlike = trial.unlike(edit) if own else 0.0
+                    # What else may mend the program does not depend on what the values say for this edit.
+                    lost = math.isinf(unlike)
+                    if lost and edit.kind in _NUMBERS:
+                        continue
+                    score = _score(edit, graph) + trial.pointless(edit) + (0.0 if lost else max(0.0, unlike))
                 if math.isinf(score) or (score >= lowest + beside and not also):
                     continue
                 reason = None if refused is None else _refusal(trial, refused, edit)
@@ -319,7 +323,10 @@ They put in a term or a factor, or another number.
 def _vanishes(edit: Edit) -> bool:
     """Whether an edit makes a part of which an operand vanishes: `x - x`, `maximum(x, max(x))`, `x - (x - y)`."""
     return any(
-        call.operation in _OF_TWO and (len(set(call.operands)) == 1 or _takes_off_again(call) or _bounds_itself(call))
+        call.operation in _OF_TWO
+        # JAX writes inf - inf for what is not a number.
+        and not CONSTANTS.keys() >= {*names(call)} > set()
+        and (len(set(call.operands)) == 1 or _takes_off_again(call) or _bounds_itself(call))
         for edited in edit.changed.edited
         for call, _ in calls_in(edited.term)
     )
@@ -607,6 +614,15 @@ class Trial:
             for name in self._context.experiment.results
         )
 
+    @contextmanager
+    def unlimited(self) -> Iterator[None]:
+        """Work that may take longer than the search."""
+        most, self._work.most = self._work.most, math.inf
+        try:
+            yield
+        finally:
+            self._work.most = most
+
     def mends(self, edit: Edit) -> bool:
         """Whether the edited suspect computes the graph. Raises `Exhausted` if that would take too much work."""
         self._work.add(_OF_A_TRIAL)
@@ -673,7 +689,7 @@ class Trial:
 
     @cached_property
     def near(self) -> frozenset[str]:
-        """The places where the function first computes what its reference has not, and of what that is made of."""
+        """The places where the function first computes what its reference has not, and of what is beside that."""
         suspect = self._cases[0].suspect
         first, read = strange(suspect.graph, suspect.ran, self._recognising.has)
         lines = {value.number: str(line_of(e)) for e in walk(suspect.graph) for value in e.results}
@@ -773,7 +789,9 @@ class Trial:
             return False
         suspect = self._cases[0].suspect
         before, after = (suspect.executed_in(self._changed.of(*edits)) for edits in ((edit,), (edit, removal)))
-        return all(same_values(before.get(line, ()), after.get(line, ())) for line in removal.changed.lines)
+        # A line that nothing reads any more has no values.
+        lines = removal.changed.lines
+        return all(line in before and same_values(before[line], after.get(line, ())) for line in lines)
 
     def _is_idle_unedited(self, number: int) -> bool:
         """Whether the suspect as it is computes the same without the part of a removal."""

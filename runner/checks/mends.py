@@ -73,7 +73,9 @@ def inserting(edits: Edits) -> Iterator[Edit]:
 
 
 def _one_more(site: EditSite) -> str:
-    """The message that a loop which is unrolled lacks its last step."""
+    """The message that a loop which is unrolled lacks its last step, or a function a call."""
+    if site.frame is not None and site.frame.caller:
+        return f"{site.frame.caller} calls its function once too few: with one more call it equals the graph"
     return f"{site.named}: the steps of this line are one too few: with one more after the last it equals the graph"
 
 
@@ -359,17 +361,23 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added], unread:
 
 
 def _residual(edits: Edits, site: EditSite) -> Iterator[Edit]:
-    """What a layer adds its result to: the last value of another line, and the last from outside of the function."""
+    """What a layer adds its result to: the last value of another line, or from outside of the function, or given."""
     own = site.frame
     if own is None or called(site.term).contraction is None:
         return
     frames = [(name, before.frame) for name, before in reversed(site.before.items()) if before.frame is not None]
     beside = (name for name, frame in frames if frame.caller == own.caller and frame.line != own.line)
     outside = (name for name, frame in frames if frame.caller != own.caller)
-    for name in dict.fromkeys((*itertools.islice(beside, 1), *itertools.islice(outside, 1))):
+    # The layer before, where a layer is one line.
+    same = (name for name, before in reversed(site.before.items()) if before.frame == own)
+    layers = (name for name in same if form(site.before[name].term) == form(site.term))
+    # An argument of the function, rather than one of many leaves of a tree.
+    given = [name for name in site.given if "/" not in site.source.name(name)][-_NEAR_FACTORS:]
+    nearest = (itertools.islice(beside, 1), itertools.islice(outside, 1), itertools.islice(layers, 2))
+    for name in dict.fromkeys((*itertools.chain(*nearest), *given)):
         new = operator("add", Name(name), site.term)
         mend = site.lacking(partial(_the_term, site, Name(name)), site.term, new, later=True)
-        yield edits.edit(site, site.term, new, "put back", mend, _RESIDUAL)
+        yield edits.edit(site, site.term, new, "residual", mend, _RESIDUAL)
 
 
 _RESIDUAL = 1.5

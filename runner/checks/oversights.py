@@ -551,6 +551,9 @@ def _operands(part: _Proposal) -> Iterator[Edit]:
             for side in (x, y):
                 if isinstance(side, Name):
                     yield part.edit(side, operator("multiply", side, side), "operation", "is not squared", 5.0)
+                    if term.operation == "multiply":
+                        positive = operator("greater", side, Const(0))
+                        yield part.edit(side, positive, "mask", "is no mask of where it is positive", 4.5)
         case Apply(operation="minimum" | "maximum", operands=operands):
             for side in operands:
                 if not isinstance(side, Const):

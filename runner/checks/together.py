@@ -66,10 +66,9 @@ def _along_another_axis(edits: Edits, frame: Frame, sites: Sequence[EditSite]) -
         changed, reduced, written_out = list[tuple[EditSite, Term]](), set[str](), dict[str, Term]()
         for site in sites:
             new = substituted(_turned(site.term, now, axis, numbers, reduced), written_out.get)
-            lacking = _lacks(site.term, now, reduced)
-            if lacking:
+            if _follows(site.term, now, reduced, numbers, reshaped=False):
                 reduced.add(site.label)
-            if new != site.term and (lacking or called(site.term).moves == "shape"):
+            if new != site.term and _follows(site.term, now, {*reduced, *written_out}, numbers, reshaped=True):
                 # A line keeps its shape: one that would have another is written out where it is read.
                 written_out[site.label] = new
             elif new != site.term:
@@ -88,14 +87,18 @@ def _reduced(part: Term) -> int | None:
     return axis if isinstance(axis, int) and not isinstance(axis, bool) else None
 
 
-def _lacks(term: Term, axis: int, reduced: Collection[str]) -> bool:
-    """Whether a term is reduced along an axis, or computes each element of what is: a line, or others that are."""
-    if bare(term) in reduced or (calls(term) and _reduced(term) == axis):
+def _follows(term: Term, axis: int, values: Collection[str], numbers: Collection[str], *, reshaped: bool) -> bool:
+    """Whether a term computes each element of what is reduced along an axis: of a line, or of others of these values.
+
+    `numbers` as in `_as_mean`; `reshaped`: also where a part has another shape than that.
+    """
+    if bare(term) in values or (calls(term) and _reduced(term) == axis):
         return True
-    if called(term).moves == "shape":
+    if called(term).moves == "shape" and not reshaped:
         return False
-    operands = [part for part in children(term) if any(bare(inner) not in (None, *CONSTANTS) for inner in within(part))]
-    return bool(operands) and all(_lacks(operand, axis, reduced) for operand in operands)
+    known = {None, *CONSTANTS, *numbers}
+    operands = [part for part in children(term) if any(bare(inner) not in known for inner in within(part))]
+    return bool(operands) and all(_follows(part, axis, values, numbers, reshaped=reshaped) for part in operands)
 
 
 def _turned(term: Term, now: int, axis: int, numbers: Collection[str], reduced: Collection[str]) -> Term:

@@ -668,8 +668,11 @@ def _exchanged(labels: str) -> Iterator[str]:
 
 
 def _masks(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
-    """A mask that is too much, or that is missing from what is summed."""
+    """A mask that is too much, or that is missing from what is summed; one without its lower bound."""
     term = part.term
+    if isinstance(term, Apply) and term.operation == "less" and not isinstance(term.operands[0], Const):
+        both = operator("bitwise_and", operator("greater_equal", term.operands[0], Const(0)), term)
+        yield part.edit(term, both, "edge", "has no lower bound", 3.5)
     row = called(term)
     if reference.masks and isinstance(term, Apply) and row.contraction is not None:
         for side in term.operands if row.name != "einsum" else ():

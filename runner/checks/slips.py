@@ -108,9 +108,6 @@ def _of_term(part: _Part) -> Iterator[Edit]:
                 new = operator(name, left, plus(right, by))
                 yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", 4.5)
             yield from _of_device(part, name, left, right)
-            if name == "less" and not isinstance(left, Const):
-                both = operator("bitwise_and", operator("greater_equal", left, Const(0)), part.term)
-                yield part.edit(both, "edge", f"{shown} has no lower bound: with {part.text(both)}", 3.5)
         case Apply(operation=name, operands=(left, right), spelled="operator"):
             yield from _of_operator(part, OPERATIONS[name], left, right)
             yield from _inside_instead(part, OPERATIONS[name], left, right)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -615,7 +615,7 @@ class Trial:
         )
 
     @contextmanager
-    def unlimited(self) -> Iterator[None]:
+    def unlimited(self) -> Generator[None]:
         """Work that may take longer than the search."""
         most, self._work.most = self._work.most, math.inf
         try:

@@ -672,7 +672,7 @@ def _masks(part: _Proposal, reference: _Reference) -> Iterator[Edit]:
     term = part.term
     if isinstance(term, Apply) and term.operation == "less" and not isinstance(term.operands[0], Const):
         both = operator("bitwise_and", operator("greater_equal", term.operands[0], Const(0)), term)
-        yield part.edit(term, both, "edge", "has no lower bound", 3.5)
+        yield part.edit(term, both, "edge", "has no lower bound", 3.25)
     row = called(term)
     if reference.masks and isinstance(term, Apply) and row.contraction is not None:
         for side in term.operands if row.name != "einsum" else ():

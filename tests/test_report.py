@@ -470,8 +470,10 @@ def test_warnings_about_equal_moves_are_one_unless_a_run_explains_all(capsys: py
         "auto: the compiler warns: involuntary full rematerialization of m.py:7 (2 times) and no line that it names; "
         "explain=full has the compiler's words\n  float32[8, 8] goes from P('x', None) to P(None, 'x')"
     ) in printed_in_brief
-    assert "of C: words on C\n" in printed_in_brief
+    assert "of C; explain=full has the compiler's words\n" in printed_in_brief
     assert printed(capsys, record(programs=programs)).count("the compiler warns") == 4
+    both = printed(capsys, record(programs=programs | {"explicit": programs["auto"]}), complete=False)
+    assert both.count("auto and explicit: the compiler warns") == both.count("the compiler warns") == 2
 
 
 def test_a_run_explains_its_collectives_in_a_line_each_or_in_full(capsys: pytest.CaptureFixture[str]) -> None:

@@ -306,19 +306,33 @@ def way(reshard: Reshard) -> str:
 
 @dataclass(frozen=True)
 class WarnedMove:
-    """The compiler's warnings about equal moves: kind and lines, the words of the first, a way around the move."""
+    """The compiler's warnings about equal moves, by their kind and lines, with a way around the move.
+
+    `text`: the compiler's words, of the first; a reader needs none where the move is known.
+    """
 
     about: str
     text: str
     way: str | None
-    several: bool
 
 
-def compiler_warnings(warnings: Sequence[CompilerWarning], *, complete: bool) -> Iterator[WarnedMove]:
-    """Yield the warnings of a program, those about equal moves as one unless `complete`.
+def compiler_warnings(record: Record, *, complete: bool) -> list[tuple[list[str], WarnedMove]]:
+    """Return the warnings with the programs that have them; those about equal moves are one unless `complete`.
 
-    The layers of a model give the compiler's words again.
+    The layers of a model, and programs, give the compiler's words again.
     """
+    moves = [
+        (program, move)
+        for program, result in record.compiled.items()
+        for move in _warned(result.compiler_warnings or (), complete=complete)
+    ]
+    if complete:
+        return [([program], move) for program, move in moves]
+    by_words = by_key(((move.about, move.way or move.text), (program, move)) for program, move in moves)
+    return [(list(dict.fromkeys(program for program, _ in group)), group[0][1]) for group in by_words.values()]
+
+
+def _warned(warnings: Sequence[CompilerWarning], *, complete: bool) -> Iterator[WarnedMove]:
     moves = ((at if complete or warning.reshard is None else warning.reshard) for at, warning in enumerate(warnings))
     for group in by_key(zip(moves, warnings, strict=True)).values():
         first, several = group[0], len(group) > 1
@@ -328,9 +342,8 @@ def compiler_warnings(warnings: Sequence[CompilerWarning], *, complete: bool) ->
             times[_places([place])[0] if several and warning.node else place] += warning.times
         named = [f"{place} ({count} times)" if count > 1 else place for place, count in times.items()]
         of = f" of {names_listed(named)}" if several or first.node else ""
-        yield WarnedMove(
-            f"{first.kind}{of}", first.text, None if first.reshard is None else way(first.reshard), several
-        )
+        around = None if first.reshard is None else way(first.reshard)
+        yield WarnedMove(f"{first.kind}{of}", first.text, around)
 
 
 def _compiled(record: Record) -> dict[str, list[Collective]]:

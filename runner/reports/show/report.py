@@ -405,12 +405,11 @@ def _collectives(record: Record, *, complete: bool) -> None:
     say_all(beneath)
     if shown.rows or beneath:
         say()
-    for program, result in record.compiled.items():
-        for move in collectives.compiler_warnings(result.compiler_warnings or (), complete=full):
-            words = "; explain=full has the compiler's words" if move.several else f": {move.text}"
-            say(f"{program}: the compiler warns: {move.about}{words}", WARNING)
-            if move.way is not None:
-                say(f"  {move.way}")
+    for programs, move in collectives.compiler_warnings(record, complete=full):
+        words = f": {move.text}" if full or move.way is None else "; explain=full has the compiler's words"
+        say(f"{listed(programs)}: the compiler warns: {move.about}{words}", WARNING)
+        if move.way is not None:
+            say(f"  {move.way}")
 
 
 def _source(record: Record, folder: Path) -> None:

@@ -112,13 +112,11 @@ def _collectives(record: Record) -> Iterator[Inside]:
         yield _table("What the compiled programs communicate, and why", rows, several)
     for line in collectives.lines(record):
         yield tag("p", line)
-    for name, program in record.compiled.items():
-        for move in collectives.compiler_warnings(program.compiler_warnings or (), complete=False):
-            words = tag("p", move.text)
-            if move.several:
-                words = tag("details", tag("summary", "The compiler's words, of the first"), words)
-            around = None if move.way is None else tag("p", move.way)
-            yield callout("weak", f"{name}: the compiler warns: {move.about}", [around, words])
+    for programs, move in collectives.compiler_warnings(record, complete=False):
+        words = tag("p", move.text)
+        if move.way is not None:
+            words = [tag("p", move.way), tag("details", tag("summary", "The compiler's words"), words)]
+        yield callout("weak", f"{listed(programs)}: the compiler warns: {move.about}", words)
     planned = [
         [
             move.kind, name, move.of, ", ".join(move.axes), move.line or "–", move.operation,

@@ -31,7 +31,7 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.programs.types import InferredTypes
 from runner.programs.writers import WRITERS
-from runner.worker import functions
+from runner.worker.functions import tracing
 from runner.worker.lowered import requested
 from runner.worker.specs import structs
 from runner.worker.types import infer
@@ -109,7 +109,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             plain = compose(name, Path(scratch)).plain
             if imports(plain):
-                plain = functions.traced(schema.completed(plain), conf_folder() / "experiment", Path(scratch) / "trees")
+                plain = tracing.traced(schema.completed(plain), conf_folder() / "experiment", Path(scratch) / "trees")
             if expect.refusal(plain) or not plain["graph"] or not plain["per_device"]:
                 continue
             requests = both(read(plain), ROOT)

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import jax
 import jax.numpy as jnp
 
-from runner.worker import calls, jaxprs
+from runner.worker import calls
+from runner.worker.jaxpr import jaxprs
 
 WEIGHTS = {"wq": (16, 16), "wk": (16, 16), "wv": (16, 16), "wo": (16, 16), "w1": (16, 32), "w2": (32, 16)}
 

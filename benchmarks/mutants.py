@@ -28,12 +28,14 @@ from benchmarks.fuzz import judge
 from benchmarks.right_programs import compiled_once, typed_once
 from runner.base import dtypes
 from runner.base.faults import InvalidExperiment
-from runner.checks import diagnosis, oracles, slips
-from runner.checks import mutants as made
-from runner.checks.changed import ChangedGraphs
+from runner.checks import oracles
 from runner.checks.context import Context
-from runner.checks.edits import Edit, Edits
-from runner.checks.mutants import Mutant, broken, mutants
+from runner.checks.diagnosis import mutants as made
+from runner.checks.diagnosis import search
+from runner.checks.diagnosis.mutants import Mutant, broken, mutants
+from runner.checks.edits import changed_parts
+from runner.checks.edits.applied import ChangedGraphs
+from runner.checks.edits.section import Edit, Edits
 from runner.checks.reference import interpret
 from runner.checks.reference.arithmetic import Arithmetic
 from runner.experiment.model import Experiment
@@ -114,7 +116,7 @@ def sampled(seed: str, count: int | None) -> Iterator[None]:
     """Let few mutants be made: about three for each of `count`, since some are refused; all if that is None."""
 
     def few(edits: Edits) -> list[Edit]:
-        every = list(slips.changing(edits))
+        every = list(changed_parts.changing(edits))
         return every if count is None else random.Random(seed).sample(every, min(3 * count, len(every)))
 
     with mock.patch.object(made, "changing", few):
@@ -166,7 +168,7 @@ def diagnosed(context: Context, mutant: Mutant) -> tuple[str, str]:
     changed = replace(context, experiment=experiment, per_device=replace(context.per_device, values=values))
     if context.uncast:
         changed.uncast = {**context.uncast, "per_device": oracles.uncast(changed, "per_device")}
-    sentences = diagnosis.diagnose(changed)
+    sentences = search.diagnose(changed)
     sentence = sentences[0] if sentences else "nothing"
     if not sentences or sentence.startswith("no single edit"):
         return "not found", sentence

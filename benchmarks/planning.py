@@ -37,10 +37,10 @@ from runner.programs.planning.plan import Wanted, plan
 from runner.programs.planning.solving import SECONDS
 from runner.programs.planning.spaces import plain_layouts
 from runner.programs.writers import WRITERS
-from runner.worker import functions
 from runner.worker.compilation import CompiledModule, compile_program
 from runner.worker.cost import of as cost_of
 from runner.worker.derive import value_types
+from runner.worker.functions import tracing
 from runner.worker.job import _load
 from runner.worker.specs import structs
 from runner.worker.types import infer
@@ -338,7 +338,7 @@ def planned_step(config: Mapping[str, Any], folder: Path, seconds: float = SECON
     began = time.process_time()
     apart = open_layouts.apart(config)
     definition = schema.whole(open_layouts.without(config))
-    experiment = read(functions.traced(definition, folder, folder / "trees", values=False, apart=apart))
+    experiment = read(tracing.traced(definition, folder, folder / "trees", values=False, apart=apart))
     inside = dict.fromkeys(experiment.patterned.values())
     free = tuple(map(key_text, open_layouts.of_traced(config, experiment.imports.paths, inside)))
     whole = experiment.at(program="auto")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from runner.graph.language.forms import CALLING
+from runner.graph.language.jax_spellings import INSTEAD, METHODS
 from runner.graph.language.operations import OPERATIONS, Operation
-from runner.graph.language.spellings import INSTEAD, METHODS
 
 _TITLES = {
     "array": "Arrays: in `graph` and in `per_device`",

@@ -36,7 +36,7 @@ from runner.link.workers import Workers
 from runner.programs.types import InferredTypes
 from runner.reports.record.model import Record
 from runner.reports.record.verdicts import SectionsVerdict, ValueVerdict, Verdict
-from runner.worker import functions
+from runner.worker.functions import tracing
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer
 from tests.here import Here
@@ -186,7 +186,7 @@ def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:
     """Return an experiment by name, at its `verify_dims` if it has any, and the reason why its goldens do not apply."""
     config: Mapping[str, Any] = compose(name, folder).plain
     if imports(config):
-        config = functions.traced(schema.completed(config), conf_folder() / "experiment", Path(_TREES.name) / name)
+        config = tracing.traced(schema.completed(config), conf_folder() / "experiment", Path(_TREES.name) / name)
     full_size = read(config)
     if not full_size.verify_dims:
         return full_size, {}

@@ -14,7 +14,7 @@ from runner.base import codec
 from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.worker import jaxprs
+from runner.worker.jaxpr import jaxprs
 from tests import harness
 
 FOLDER = Path(__file__).parent / "user_functions"

@@ -11,7 +11,7 @@ import yaml
 
 from runner.base.executions import Range
 from runner.base.faults import Fault, InvalidExperiment
-from runner.checks import mutants
+from runner.checks.diagnosis import mutants
 from runner.checks.reference import interpret
 from runner.compiled.evidence.hlo import Metadata
 from runner.compiled.evidence.nodes import Origins

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.app.flow import revising
+from runner.app.flow import refused_edits
 from runner.base.layout import Typed
-from runner.checks import diagnosis, mends, oracles, slips
+from runner.checks import oracles
 from runner.checks.context import Context
-from runner.checks.edits import Edits
+from runner.checks.diagnosis import search
+from runner.checks.edits import changed_parts, missing
+from runner.checks.edits.section import Edits
 from runner.checks.kinds import sections
 from runner.checks.reference import interpret
 from runner.checks.reference.rerun import Rerun
@@ -68,7 +70,7 @@ RIGHT = {
 def test_a_right_program_has_no_diagnosis(graph: str) -> None:
     given = context(graph, RIGHT[graph])
     assert agree(given)
-    assert diagnosis.Trial(given).factors == {}
+    assert search.Trial(given).factors == {}
 
 
 GATHERED = "all_gather(moved, 'x', tiled=True)"
@@ -184,7 +186,7 @@ def test_a_mistake_is_named(mistake: str) -> None:
     graph, per_device, sentence = MISTAKES[mistake]
     given = context(graph, per_device)
     assert not agree(given)
-    assert diagnosis.diagnose(given)[0].endswith(f"{sentence} it equals the graph")
+    assert search.diagnose(given)[0].endswith(f"{sentence} it equals the graph")
 
 
 @pytest.mark.parametrize(
@@ -200,11 +202,11 @@ def test_a_mistake_is_named(mistake: str) -> None:
     ],
 )
 def test_a_constant_factor_is_reported(line: str, factor: str) -> None:
-    assert diagnosis.diagnose(context("A @ B", {"C": line}))[-1].startswith(f"C is {factor}")
+    assert search.diagnose(context("A @ B", {"C": line}))[-1].startswith(f"C is {factor}")
 
 
 def test_a_value_with_scattered_errors_has_no_factor() -> None:
-    assert diagnosis.diagnose(context("A @ B", {"C": "psum(A @ B, 'x') + sin(axis_index('x'))"})) == [
+    assert search.diagnose(context("A @ B", {"C": "psum(A @ B, 'x') + sin(axis_index('x'))"})) == [
         "per_device.C: sin(axis_index('x')) in psum(A @ B, 'x') + sin(axis_index('x')) is one term too many: "
         "without it, it equals the graph"
     ]
@@ -212,7 +214,7 @@ def test_a_value_with_scattered_errors_has_no_factor() -> None:
 
 def test_a_mistake_that_no_single_edit_mends_is_not_found() -> None:
     given = context("A @ B", {"half": "tanh(A) @ sin(B)", "C": "psum(half, 'y')"})
-    assert diagnosis.diagnose(given) == [
+    assert search.diagnose(given) == [
         "no single edit of per_device was found that makes it equal the graph",
         "C begins to differ from the reference on devices 0-7",
     ]
@@ -222,18 +224,18 @@ def test_a_mistake_that_no_single_edit_mends_is_not_found() -> None:
 def test_values_without_any_factor_raise_nothing(value: str) -> None:
     text = TEXT.replace("R: {shape: [8, 8]", f"R: {{shape: [8, 8], init: {value}")
     given = context("sum(R, axis=0)", {"C": "psum(sum(R, axis=0), 'x') * 2"}, text)
-    assert diagnosis.Trial(given).factors == {}
+    assert search.Trial(given).factors == {}
 
 
 def test_complex_values_are_diagnosed() -> None:
-    messages = diagnosis.diagnose(context("sum(Z, axis=0)", {"C": "sum(Z, axis=0)"}, dtype="complex64"))
+    messages = search.diagnose(context("sum(Z, axis=0)", {"C": "sum(Z, axis=0)"}, dtype="complex64"))
     assert messages[0].startswith("a psum over 'x' is left out")
 
 
 def test_an_axis_of_size_1_is_not_accused() -> None:
     mesh = {"axes": ["x", "y"], "shape": [4, 1]}
     edits = Edits(context("A @ B", {"C": "psum(A, 'x') @ B"}, mesh=mesh).experiment, "per_device")
-    meanings = [edit.mend for edit in (*slips.changing(edits), *mends.inserting(edits))]
+    meanings = [edit.mend for edit in (*changed_parts.changing(edits), *missing.inserting(edits))]
     assert [meaning for meaning in meanings if "'x'" in meaning]
     assert not [meaning for meaning in meanings if "'y'" in meaning]
 
@@ -242,7 +244,7 @@ def test_the_search_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Rerun, "changed", lambda *_: pytest.fail("an edit was tried"))
     given = context("A @ B", {"C": "psum(A @ B, 'x') + 1"})
     given.experiment = given.experiment.at(diagnose=0)
-    assert diagnosis.diagnose(given) == [
+    assert search.diagnose(given) == [
         "no single edit of per_device was found within 0 s that makes it equal the graph",
         "C begins to differ from the reference on devices 0-7",
     ]
@@ -255,7 +257,7 @@ def test_a_diagnosis_leaves_the_experiment_unchanged() -> None:
         return [expression.term for _, expression in expressions(given.experiment.computed("per_device"))]
 
     before = terms()
-    diagnosis.diagnose(given)
+    search.diagnose(given)
     assert terms() == before
 
 
@@ -280,15 +282,15 @@ def consulted(graph: dict[str, Any], per_device: dict[str, Any], **keys: Any) ->
 @pytest.mark.in_turn
 def test_later_names_are_not_proposed() -> None:
     given = consulted(**LATER)
-    message = diagnosis.diagnose(given, lambda _: None)[0]
+    message = search.diagnose(given, lambda _: None)[0]
     assert "* scale it equals" not in message
-    assert diagnosis.diagnose(given)[0] == message
+    assert search.diagnose(given)[0] == message
 
 
 def test_edits_that_the_reader_refuses_are_not_proposed() -> None:
     """`half` is a line of the graph alone; the missing scale can be written with the available lines."""
     given = consulted({"half": "sum(R)", "C": "A @ B * half"}, {"C": "psum(A @ B, 'x')"})
-    message = diagnosis.diagnose(given, lambda _: None)[0]
+    message = search.diagnose(given, lambda _: None)[0]
     assert message == "no single edit of per_device was found that makes it equal the graph"
 
 
@@ -300,8 +302,8 @@ def test_edits_that_jax_refuses_are_not_proposed() -> None:
         asked.append(revised.definition["per_device"]["C"])
         return "no such type" if len(asked) == 1 else None
 
-    first = diagnosis.diagnose(given, lambda _: None)[0]
-    (second, *_) = diagnosis.diagnose(given, refused)
+    first = search.diagnose(given, lambda _: None)[0]
+    (second, *_) = search.diagnose(given, refused)
     assert asked[0] == "psum(A @ B, 'x')"
     assert "3 in psum(A @ B, 'x') * 3 is one scale too many" in first
     assert second != first
@@ -311,7 +313,7 @@ def test_a_worker_checks_the_types_of_an_edited_file(tmp_path: Path) -> None:
     keys = {"graph": {"C": "A @ B"}, "per_device": {"C": "psum(A @ B, 'x')"}}
     workers = Workers(start=Here)
     given = experiment(TEXT, **keys)
-    refused = revising.refusals(given, workers, tmp_path)
+    refused = refused_edits.refusals(given, workers, tmp_path)
     assert refused(given) is None
     carried = {"repeat": 2, "carry": {"n": "axis_index('x')"}, "body": {"n": "n * 0.5"}}
     untyped = given.at(per_device={"r": carried, "C": "psum(A @ B, 'x') * r.n"})
@@ -327,7 +329,7 @@ FUNCTION: dict[str, Any] = {
 
 def test_a_line_of_a_function_that_is_called_twice_is_one_edit() -> None:
     given = consulted(**FUNCTION)
-    messages = diagnosis.diagnose(given, lambda _: None)
+    messages = search.diagnose(given, lambda _: None)
     assert messages[0] == (
         "a psum over 'x' is left out: with functions.product(u, v).result: psum(partial, 'x') it equals the graph"
     )
@@ -343,9 +345,9 @@ def test_an_edit_beside_a_call_is_written_as_the_file_has_the_call() -> None:
     }
     given = consulted(**keys)
     edits = Edits(given.experiment, "per_device")
-    proposals = {(edit.key, edit.text) for edit in mends.inserting(edits)}
+    proposals = {(edit.key, edit.text) for edit in missing.inserting(edits)}
     assert (("per_device", "C"), "psum(double(A) @ B, 'x')") in proposals
-    assert diagnosis.diagnose(given, lambda _: None)[0].startswith("a psum over 'x' is left out")
+    assert search.diagnose(given, lambda _: None)[0].startswith("a psum over 'x' is left out")
 
 
 def test_an_edit_of_a_functions_argument_is_written_with_the_call_around_it() -> None:
@@ -356,21 +358,21 @@ def test_an_edit_of_a_functions_argument_is_written_with_the_call_around_it() ->
         "per_device": {"C": "double(A @ B) + 1"},
     }
     given = consulted(**keys)
-    proposals = {(edit.key, edit.text) for edit in mends.inserting(Edits(given.experiment, "per_device"))}
+    proposals = {(edit.key, edit.text) for edit in missing.inserting(Edits(given.experiment, "per_device"))}
     assert (("per_device", "C"), "double(psum(A @ B, 'x')) + 1") in proposals
-    assert diagnosis.diagnose(given, lambda _: None)[0] == (
+    assert search.diagnose(given, lambda _: None)[0] == (
         "a psum over 'x' is left out: with per_device.C_double_u: psum(A @ B, 'x') it equals the graph"
     )
 
 
 def test_axes_given_by_name_stay_named() -> None:
     edits = Edits(context("A @ B", {"C": "psum(A @ B, axis_name='x')"}).experiment, "per_device")
-    proposals = {(edit.kind, edit.text) for edit in slips.changing(edits)}
+    proposals = {(edit.kind, edit.text) for edit in changed_parts.changing(edits)}
     assert ("axis", "psum(A @ B, axis_name='y')") in proposals
     assert ("kind", "pmean(A @ B, axis_name='x')") in proposals
 
 
 def test_a_collective_whose_operand_is_given_by_name_is_edited_too() -> None:
     edits = Edits(context("A @ B", {"C": "psum(x=A @ B, axis_name='x')"}).experiment, "per_device")
-    proposals = {(edit.kind, edit.text) for edit in (*slips.changing(edits), *mends.inserting(edits))}
+    proposals = {(edit.kind, edit.text) for edit in (*changed_parts.changing(edits), *missing.inserting(edits))}
     assert ("axis", "psum(x=A @ B, axis_name='y')") in proposals

@@ -158,7 +158,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 
 def test_the_design_is_read_in_five_minutes_and_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    assert len(text.split()) <= 1_200
+    assert len(text.split()) <= 1_350
     modules = set(re.findall(r"`([\w/]+\.py)`", text))
     assert len(modules) > 10
     for module in modules - {"tests/test_house.py", "tests/test_graph.py"}:

@@ -15,7 +15,7 @@ import pytest
 
 from runner.checks.reference import Rounding
 from runner.checks.reference.machine import Machine
-from runner.checks.reference.rounded import plain, rounded
+from runner.checks.reference.rounded_numpy import plain, rounded
 from runner.graph.language.counterparts.promotion import x64
 from runner.graph.language.operations import OPERATIONS
 from runner.worker.walk import function_of

@@ -13,7 +13,7 @@ from jax import lax
 from benchmarks import elementary as measured
 from runner.checks.reference import elementary
 from runner.checks.reference.machine import Machine
-from runner.checks.reference.rounded import plain, rounded
+from runner.checks.reference.rounded_numpy import plain, rounded
 from runner.worker.gradient import DRAWS
 from runner.worker.inexact import has_elementary, inexact
 from tests import harness

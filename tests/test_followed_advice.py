@@ -32,7 +32,7 @@ from runner.experiment.config.folders import InvalidName
 from runner.experiment.imported import read_imported
 from runner.link import wire
 from runner.reports.record import manifest
-from runner.worker import functions
+from runner.worker.functions import tracing
 from tests import explained, harness
 from tests.faults import ROOT
 
@@ -348,12 +348,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("says", LINES)
 def test_a_file_that_follows_the_advice_is_read(says: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.worker.tree_arrays.available", lambda: 1 << 12)
+    monkeypatch.setattr("runner.worker.functions.tree_arrays.available", lambda: 1 << 12)
 
     def read(changes: dict[str, Any]) -> None:
         config = harness.config(changed(changes))
         if config["imports"]:
-            read_imported(functions.traced(config, folder, folder))
+            read_imported(tracing.traced(config, folder, folder))
         else:
             harness.types(config)
 
@@ -376,7 +376,7 @@ def random_bits(folder: Path, partitionable: bool) -> None:
     with jax.threefry_partitionable(partitionable):
         (folder / "drawing.py").write_text(MODULE, encoding="utf-8")
         file = changed({"graph.C": "drawing.random(A)"}) | {"imports": {"drawing": "drawing.py"}}
-        functions.traced(harness.config(file), folder, folder)
+        tracing.traced(harness.config(file), folder, folder)
 
 
 def lowered(folder: Path, debug_info: bool) -> None:

@@ -18,15 +18,16 @@ from jax.sharding import PartitionSpec as P
 
 import runner
 from runner.base.layout import Mesh
-from runner.checks import alignment, diagnosis, mends
-from runner.checks.changed import ChangedGraphs
-from runner.checks.edits import Edits, EditSite
-from runner.checks.mends import inserting
-from runner.checks.oversights import overlooking
-from runner.checks.recognised import Evidence, Recognising
+from runner.checks.diagnosis import alignment, search
+from runner.checks.diagnosis.recognised import Evidence, Recognising
+from runner.checks.edits import missing
+from runner.checks.edits.applied import ChangedGraphs
+from runner.checks.edits.changed_parts import changing, removing
+from runner.checks.edits.missing import inserting
+from runner.checks.edits.operands import overlooking
+from runner.checks.edits.section import Edits, EditSite
 from runner.checks.reference import PerDevice, arithmetic
 from runner.checks.reference.rerun import Exhausted, Rerun, Work
-from runner.checks.slips import changing, removing
 from runner.experiment.changing import Unlisted
 from runner.graph.language.python_source import differentiated, passed_by_rules, passed_on, reading
 from runner.graph.language.syntax import parse
@@ -58,14 +59,14 @@ def unrolled(steps: int, offset: str = "-") -> dict[str, Any]:
 
 
 def test_the_step_that_an_unrolled_ring_lacks_is_put_back_and_no_gather_in_its_place() -> None:
-    assert diagnosis.diagnose(context("A @ B", unrolled(3), TEXT)) == [
+    assert search.diagnose(context("A @ B", unrolled(3), TEXT)) == [
         "per_device.C: the steps of this line are one too few: with one more after the last it equals the graph"
     ]
 
 
 @pytest.mark.in_turn
 def test_an_unrolled_ring_that_turns_the_other_way_has_two_lines_either_of_which_may_be_turned() -> None:
-    permuted, stored = diagnosis.diagnose(context("A @ B", unrolled(4, "+"), TEXT))
+    permuted, stored = search.diagnose(context("A @ B", unrolled(4, "+"), TEXT))
     assert permuted.startswith("per_device.chunk1: ")
     assert "sends the wrong way" in permuted
     assert stored == "or per_device.C1: i + 1 should be i - 1: with that it equals the graph"
@@ -74,14 +75,14 @@ def test_an_unrolled_ring_that_turns_the_other_way_has_two_lines_either_of_which
 def test_no_kind_of_edit_takes_the_turn_of_the_others() -> None:
     edit = next(changing(Edits(context("A @ B", unrolled(3), TEXT).experiment, "per_device")))
     likely, other, far = replace(edit, kind="put back"), replace(edit, kind="dimension"), replace(edit, line="far")
-    near = diagnosis._nearest_first([*[likely] * 80, far, other], {edit.place})  # type: ignore[reportPrivateUsage]
+    near = search._nearest_first([*[likely] * 80, far, other], {edit.place})  # type: ignore[reportPrivateUsage]
     assert near == [[*[likely] * 32, other, *[likely] * 48], [far]]
 
 
 def test_a_diagnosis_with_no_time_names_nothing_and_says_where_the_output_differs() -> None:
     given = context("A @ B", unrolled(3), TEXT)
     given.experiment = given.experiment.at(diagnose=0)
-    nothing, where = diagnosis.diagnose(given)
+    nothing, where = search.diagnose(given)
     assert nothing == "no single edit of per_device was found within 0 s that makes it equal the graph"
     assert where.startswith("C begins to differ from the reference on devices 0-3")
 
@@ -210,7 +211,7 @@ def test_what_is_taken_off_inside_a_function_is_put_back_around_it() -> None:
 def test_an_edit_is_no_mend_that_leaves_a_part_without_an_effect(line: str, vanishes: bool) -> None:
     edits = Edits(context("tanh(R) + 2.0 * bias", {"C": "bias + 0"}).experiment, "per_device")
     (site,) = edits.sites
-    assert diagnosis._vanishes(edits.edit(site, site.term, parse(line).term, "value", str, 0.0)) is vanishes  # type: ignore[reportPrivateUsage]
+    assert search._vanishes(edits.edit(site, site.term, parse(line).term, "value", str, 0.0)) is vanishes  # type: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_an_unlikely_edit_may_leave_a_factor_idle_but_not_make_it_one(
     lines: dict[str, Any], after: str, graph: str, pointless: bool
 ) -> None:
     given = context(graph, lines)
-    trial, edits = diagnosis.Trial(given), Edits(given.experiment, "per_device")
+    trial, edits = search.Trial(given), Edits(given.experiment, "per_device")
     site = edits.sites[0 if after.startswith("exp") else 1]
     edit = edits.edit(site, site.term, parse(after).term, "value", str, 5.0)
     assert trial.mends(edit)
@@ -235,11 +236,11 @@ def test_scaled_arrays_are_alike_in_what_functions_rely_on() -> None:
     rng = np.random.default_rng(0)
     scales = rng.uniform(0.5, 1.5, (4, 4))
     symmetric, ordered, shares = scales + scales.T, np.sort(scales, -1), scales / scales.sum(-1, keepdims=True)
-    scaled = [diagnosis._alike(value, value * scales) for value in (symmetric, ordered, shares)]  # type: ignore[reportPrivateUsage]
+    scaled = [search._alike(value, value * scales) for value in (symmetric, ordered, shares)]  # type: ignore[reportPrivateUsage]
     assert np.array_equal(scaled[0], scaled[0].T)
     assert (np.diff(scaled[1], axis=-1) >= 0).all()
     assert np.allclose(scaled[2].sum(-1), 1.0)
-    assert np.array_equal(diagnosis._alike(scales, scales * scales.T), scales * scales.T)  # type: ignore[reportPrivateUsage]
+    assert np.array_equal(search._alike(scales, scales * scales.T), scales * scales.T)  # type: ignore[reportPrivateUsage]
 
 
 def test_the_line_that_takes_the_derivative_of_a_function_is_found(tmp_path: Path) -> None:
@@ -456,7 +457,7 @@ def test_a_call_that_is_missing_is_of_the_line_that_calls() -> None:
     called = Frame("/f.py", 3, "return x.T", caller="f.py:7 q, k = heads(q), k")
     site = EditSite(("x",), Name("x"), {}, named=str(called), frame=called)
     says = "f.py:7 q, k = heads(q), k calls its function once too few: with one more call it equals the graph"
-    assert mends._one_more(site) == says  # type: ignore[reportPrivateUsage]
+    assert missing._one_more(site) == says  # type: ignore[reportPrivateUsage]
 
 
 @pytest.mark.in_turn
@@ -470,7 +471,7 @@ def test_a_line_whose_values_a_derivative_reads_too_works_along_another_axis(mod
 
 @pytest.mark.parametrize("refused", [None, "no such type"])
 def test_a_number_that_jax_refuses_is_not_proposed(monkeypatch: pytest.MonkeyPatch, refused: str | None) -> None:
-    monkeypatch.setattr(diagnosis, "_refusal", lambda *_: refused)
+    monkeypatch.setattr(search, "_refusal", lambda *_: refused)
     diagnosed = named(
         lambda x: jnp.tanh(x) * 2.5, (normal(0, 8, 4),), lambda x: jnp.tanh(x) * 1.5, mesh={"d": 2}, in_specs=(P("d"),)
     )
@@ -580,11 +581,11 @@ def test_masks_are_not_scaled_when_an_edit_is_tried_on_other_arrays() -> None:
     given = context("A @ B", unrolled(3), TEXT)
     mask = np.tile(np.eye(8, 16, dtype=np.float32), (1, 1))
     values = {"A": mask, "B": normal(1, 16, 8)}
-    arrays = diagnosis.moved(given.experiment, values, 1, {"A", "B"})
+    arrays = search.moved(given.experiment, values, 1, {"A", "B"})
     assert np.array_equal(arrays["A"], mask)
     assert not np.allclose(arrays["B"], values["B"])
     # It is a constant of the function or of its reference.
-    assert np.array_equal(diagnosis.moved(given.experiment, values, 1, {"A"})["B"], values["B"])
+    assert np.array_equal(search.moved(given.experiment, values, 1, {"A"})["B"], values["B"])
 
 
 def test_scalars_of_other_sizes_are_other_values() -> None:
@@ -612,7 +613,7 @@ def parting_of(per_device: dict[str, str]) -> set[str]:
     exact = arithmetic.Arithmetic({}, casts=False)
     graph, rerun = (
         Rerun(given.experiment, section, given.arrays, exact, lambda of=section: given.bounded(of), 10**6)
-        for section in diagnosis.SECTIONS
+        for section in search.SECTIONS
     )
 
     def mended(number: int, meant: alignment.Meant) -> alignment.Ran | None:

@@ -21,8 +21,8 @@ PACKAGES = {
     "compiled": ("evidence", "estimate", "why", "explanation"),
     "programs": ("programs", "derivation", "planning"),
     "reports": ("record", "show", "track"),
-    "checks": ("reference", "checks"),
-    "worker": ("worker",),
+    "checks": ("reference", "edits", "checks", "diagnosis"),
+    "worker": ("worker", "jaxpr", "functions", "job", "__main__"),
     "app": ("flow", "testing", "cli", "called", "given", "swept", "explaining", "call_plan", "api", "fixtures"),
 }
 """The packages from the ground up, with the rooms of each: a module imports its own room, and rooms before it."""
@@ -361,10 +361,10 @@ KINDS = {"Apply", "Const", "Group", "Lambda", "Listed", "Name", "Slice"}
 """The kinds of terms, some of them operands of equations too."""
 
 KNOWING = {
-    "runner/checks/edits.py",
-    "runner/checks/mends.py",
-    "runner/checks/oversights.py",
-    "runner/checks/slips.py",
+    "runner/checks/edits/section.py",
+    "runner/checks/edits/missing.py",
+    "runner/checks/edits/operands.py",
+    "runner/checks/edits/changed_parts.py",
     "runner/experiment/graphs.py",
     "runner/experiment/sections.py",
     "runner/graph/language/check.py",
@@ -375,9 +375,9 @@ KNOWING = {
     "runner/graph/language/syntax.py",
     "runner/graph/model.py",
     "runner/graph/term.py",
-    "runner/worker/jaxprs.py",
-    "runner/worker/primitives/elementwise.py",
-    "runner/worker/primitives/shaping.py",
+    "runner/worker/jaxpr/jaxprs.py",
+    "runner/worker/jaxpr/primitives/elementwise.py",
+    "runner/worker/jaxpr/primitives/shaping.py",
 }
 """The modules that take terms apart by their kinds: the list only becomes shorter."""
 

@@ -37,7 +37,7 @@ from runner.reports.record.readable import readable
 from runner.reports.show import collectives as table
 from runner.reports.show import report
 from runner.reports.show.page import run as page
-from runner.worker import functions
+from runner.worker.functions import tracing
 from tests import harness, imported
 
 FILE = imported.FOLDER / "transformer.py"
@@ -555,7 +555,7 @@ def test_a_file_may_expect_that_the_state_of_its_step_keeps_its_layout(tmp_path:
             expect: {{state_layout: kept}}
             """
         )
-        read = read_experiment(functions.traced(config, tmp_path, tmp_path))
+        read = read_experiment(tracing.traced(config, tmp_path, tmp_path))
         assert read.imports.state == {"new_w": "params_w", "new_b": "params_b"}
         return {output for _, output, _, _ in step_state.moved(read, read.outputs)}
 

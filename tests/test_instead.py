@@ -14,7 +14,7 @@ import pytest
 
 from runner.checks.reference import interpret
 from runner.experiment import data
-from runner.graph.language.spellings import INSTEAD
+from runner.graph.language.jax_spellings import INSTEAD
 from tests import harness
 
 TEXT = """

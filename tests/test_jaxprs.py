@@ -16,7 +16,8 @@ from jax.interpreters import mlir
 from runner.base.layout import Layout, Mesh, Spec
 from runner.checks.reference.arithmetic import Arithmetic
 from runner.checks.reference.interpreter import interpret
-from runner.worker import calls, jaxprs
+from runner.worker import calls
+from runner.worker.jaxpr import jaxprs
 from runner.worker.versions import abstract_mesh
 from tests import harness, here, traced, written
 from tests.traced import loop, texts

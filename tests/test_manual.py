@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from runner.base.layout import Layout, Mesh, Spec
-from runner.checks import diagnosis
-from runner.checks.edits import Edits
+from runner.checks.diagnosis import search
+from runner.checks.edits.section import Edits
 from runner.checks.kinds import value
 from runner.checks.reference import interpret
 from runner.checks.reference.gradient import shares
@@ -171,7 +171,7 @@ def test_devices_that_differ_along_automatic_axes_have_one_block(tmp_path: Path)
 def test_a_sum_that_is_missing_is_found_over_the_manual_axis(tmp_path: Path) -> None:
     text = changed("psum(sum(u, axis=0), 'y')", "sum(u, axis=0)")
     context = consulted(experiment(text, check_vma=False), tmp_path)
-    assert diagnosis.diagnose(context) == [
+    assert search.diagnose(context) == [
         "a psum over 'y' is left out: with per_device.r: psum(sum(u, axis=0), 'y') it equals the graph"
     ]
     assert Edits(context.experiment, "per_device").combinations == [("y",)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.checks.mutants import Mutant, mutants
+from runner.checks.diagnosis.mutants import Mutant, mutants
 from runner.experiment.config.folders import conf_folder
 from tests import harness
 from tests.command import EXPERIMENTS, REFUSED, ROOT

@@ -17,14 +17,14 @@ from jax.sharding import PartitionSpec as P
 
 import runner
 from runner.app import api
-from runner.app.flow import revising
+from runner.app.flow import refused_edits
 from runner.base.layout import Mesh, Spec
-from runner.checks import diagnosis
+from runner.checks.diagnosis import search
 from runner.checks.reference.interpreter import interpret
 from runner.experiment import value_names
 from runner.experiment.model import Experiment
 from runner.graph.term import Name
-from runner.worker import jaxprs
+from runner.worker.jaxpr import jaxprs
 from runner.worker.versions import abstract_mesh
 from tests import harness, traced
 
@@ -367,7 +367,7 @@ def test_a_trace_takes_a_loop_inside_whole_if_it_has_too_many_steps(monkeypatch:
 def test_an_edit_that_mends_but_that_jax_refuses_is_said_to_need_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revising, "refusals", lambda *_: lambda _revised: "the carry may differ")
+    monkeypatch.setattr(refused_edits, "refusals", lambda *_: lambda _revised: "the carry may differ")
     record = check(tmp_path, doubled(MESH), array(4), in_specs=P("x"), reference=lambda x: x * 4)
     value = record.compiled["auto"].checks.value
     assert record.status == "failed"
@@ -521,7 +521,7 @@ def test_a_function_that_numpy_does_not_evaluate_as_it_was_read_is_said_to_be_un
     def refusing(*_: Any) -> Any:
         raise ValueError("shapes (8,) and (2,)")
 
-    monkeypatch.setattr(diagnosis, "Trial", refusing)
+    monkeypatch.setattr(search, "Trial", refusing)
     operands, specs = (array(8, 4), array(8, 3)), (P("x"), P("y"))
     reference = lambda x, w: (x.sum(0) @ w.reshape(2, 4, 3)).sum(0)  # noqa: E731
     record = check(tmp_path, forgotten, *operands, in_specs=specs, reference=reference, program="auto")

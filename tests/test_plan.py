@@ -30,10 +30,10 @@ from runner.experiment.reader import read
 from runner.programs.planning import clock
 from runner.programs.planning.elimination import TooLarge, eliminated, least_of_each
 from runner.programs.planning.limited import Limited, limited
-from runner.programs.planning.messages import Messages
+from runner.programs.planning.lower_bound import Messages
+from runner.programs.planning.mixed_integer import programmed
 from runner.programs.planning.network import Network, Table, greedy
 from runner.programs.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
-from runner.programs.planning.program import programmed
 from runner.programs.planning.reading import layable
 from runner.programs.planning.reduction import reduced
 from runner.programs.planning.solving import Solver

@@ -21,7 +21,7 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.link import lifeline
 from runner.link.events import Finished, Started
-from runner.link.order import job
+from runner.link.jobs import job
 from runner.link.steps import Step
 from runner.link.together import Together
 from runner.link.workers import Workers

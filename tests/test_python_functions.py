@@ -21,8 +21,9 @@ from runner.experiment.reader import read
 from runner.link.workers import Workers
 from runner.reports.record.model import Record
 from runner.reports.show import exchange
-from runner.worker import functions, own_files, types
 from runner.worker import imported as calling
+from runner.worker import own_files, types
+from runner.worker.functions import tracing
 from tests import harness
 
 MODEL = """
@@ -191,7 +192,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def traced(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    return functions.traced(harness.config(config), folder, folder)
+    return tracing.traced(harness.config(config), folder, folder)
 
 
 def ran(folder: Path, config: dict[str, Any], into: Path) -> Record:

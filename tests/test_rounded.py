@@ -14,7 +14,7 @@ import pytest
 from benchmarks.operations_rounding import DTYPES, compared, expressions
 from runner.checks.reference import Oracle, Rounding, UndecidedLine, interpreter, measure, rounding
 from runner.checks.reference.machine import Machine
-from runner.checks.reference.rounded import NEAREST, plain, rounded
+from runner.checks.reference.rounded_numpy import NEAREST, plain, rounded
 from runner.experiment import data
 from runner.graph.language.operations import OPERATIONS
 from runner.worker.types import infer

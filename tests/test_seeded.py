@@ -10,16 +10,16 @@ from runner.app.cli import mutate
 from runner.app.flow import run as flow
 from runner.app.flow import untyped_output
 from runner.base.faults import InvalidExperiment
-from runner.checks import diagnosis
+from runner.checks.diagnosis import search
+from runner.checks.diagnosis.mutants import mutants
 from runner.checks.kinds import sections
-from runner.checks.mutants import mutants
 from runner.experiment import data
 from runner.experiment.config.sources import Sources
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.link.workers import Workers
 from runner.reports.show import report
-from runner.worker import functions
+from runner.worker.functions import tracing
 from runner.worker.types import infer
 from tests import harness
 from tests.seeded import SEEDS, Seed
@@ -45,7 +45,7 @@ NAMELESS = {
 
 
 def read_seed(seed: Seed, folder: Path) -> Experiment:
-    return read(functions.traced(harness.config(seed.definition), folder, folder))
+    return read(tracing.traced(harness.config(seed.definition), folder, folder))
 
 
 def refused(revised: Experiment) -> str | None:
@@ -66,7 +66,7 @@ def message(experiment: Experiment, folder: Path) -> str:
         arrays = data.make(experiment, folder)
         return untyped_output.explained(experiment, arrays, error.fault, refused).message
     assert sections.check(context).status == "failed"
-    return "\n".join(diagnosis.diagnose(context, refused))
+    return "\n".join(search.diagnose(context, refused))
 
 
 @pytest.mark.sample(5)

@@ -15,7 +15,7 @@ from runner.graph.language.syntax import parse
 from runner.graph.source import Frame
 from runner.graph.term import Name
 from runner.reports.record import differences, golden
-from runner.worker import jaxprs
+from runner.worker.jaxpr import jaxprs
 from runner.worker.versions import abstract_mesh
 from tests import evidence
 from tests.evidence import collective, program

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from runner.graph.language import printing
+from runner.graph.language.jax_spellings import METHODS
 from runner.graph.language.operations import OPERATIONS
-from runner.graph.language.spellings import METHODS
 from runner.graph.language.syntax import SyntaxFault, parse
 from runner.graph.term import Apply
 from tests import harness

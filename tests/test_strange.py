@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runner.checks.diagnosis.unmatched import strange
 from runner.checks.reference import PerDevice
-from runner.checks.strange import strange
 from runner.graph.model import walk
 from tests import harness
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.checks.reference.rounded import NEAREST, rounded
+from runner.checks.reference.rounded_numpy import NEAREST, rounded
 from runner.graph.language.counterparts import threefry
 from tests import harness
 

@@ -18,7 +18,7 @@ from runner.base import dtypes
 from runner.checks.compare import Alternatives, Difference, Tolerance, carried, difference, tolerance
 from runner.checks.reference import Oracle, Rounding, flips, magnitude, measure
 from runner.checks.reference.arithmetic import ANY
-from runner.checks.reference.rounded import Machine, rounded
+from runner.checks.reference.rounded_numpy import Machine, rounded
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment import data
 from tests import harness

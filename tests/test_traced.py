@@ -181,20 +181,20 @@ PARSING = {
     # What a user's YAML has.
     "experiment/plain.py", "experiment/sections.py", "experiment/repeats.py",
     "experiment/functions.py", "experiment/enumeration.py", "experiment/reader.py",
-    "worker/lines_with_calls.py",
+    "worker/functions/lines_with_calls.py",
     # What an edit of a line is to be in the file; a result's part of the text of several.
-    "experiment/imported.py", "checks/inscribed.py", "app/flow/recording.py",
+    "experiment/imported.py", "checks/edits/inscribed.py", "app/flow/recording.py",
     # Templates of terms, which are constants of the module.
-    "programs/derivation/terms.py", "checks/mends.py",
+    "programs/derivation/terms.py", "checks/edits/missing.py",
 }  # fmt: skip
 """The modules that make terms of text."""
 
 PRINTING = {
     # Programs, derived lines, and what a person sees.
     "programs/emit.py", "programs/derivation/section.py", "worker/types.py",
-    "experiment/data.py", "experiment/source_text.py", "compiled/why/notation.py", "compiled/why/written.py",
+    "experiment/data.py", "experiment/source_text.py", "compiled/why/notation.py", "compiled/why/asked_for.py",
     # Edits, in words and as a file has them.
-    "checks/edits.py", "checks/slips.py", "checks/mends.py",
+    "checks/edits/section.py", "checks/edits/changed_parts.py", "checks/edits/missing.py",
     # Lines that a file is spread out to, or that a trace names.
     "experiment/enumeration.py", "experiment/repeats.py", "experiment/value_names.py",
 }  # fmt: skip

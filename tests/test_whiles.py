@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from runner.base.faults import InvalidExperiment
-from runner.checks import mutants, oracles
+from runner.checks import oracles
+from runner.checks.diagnosis import mutants
 from runner.checks.reference import CannotInterpret, interpret
 from runner.experiment import data
 from runner.reports.record.verdicts import ValueOutput

@@ -24,9 +24,6 @@ _ALIKE = 1e-6
 FEWEST = 4
 """The fewest elements whose common factor is reported; of fewer only one that a number of devices may be."""
 
-SAME = 1e-6
-"""The largest relative difference of two factors that are the same."""
-
 _SENTENCES = 6
 """The most sentences on where results differ."""
 

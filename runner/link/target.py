@@ -34,7 +34,7 @@ from runner.link.events import (
     Types,
     ValuesTyped,
 )
-from runner.link.order import job, kind
+from runner.link.jobs import job, kind
 from runner.link.together import folder as folder_of
 from runner.link.workers import WorkerEnded, Workers
 

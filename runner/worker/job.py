@@ -55,8 +55,8 @@ from runner.worker import calls, gradient, own_files, phases, processes, ready, 
 from runner.worker.compilation import Unsupported, keeping
 from runner.worker.deadlocks import Deadlock
 from runner.worker.execute import Execution, execute
+from runner.worker.functions.result_layouts import layouts
 from runner.worker.refusing import raised, text_of
-from runner.worker.result_layouts import layouts
 from runner.worker.setting import unset
 from runner.worker.types import infer
 
@@ -90,13 +90,13 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 def _traced(job: dict[str, Any]) -> FunctionsRead | Invalid:
     """Trace the functions that an experiment imports."""
     # Only few experiments import any.
-    from runner.worker import functions
+    from runner.worker.functions import tracing
 
     definition = job["definition"]
     try:
         warm.prepare(read(skeleton(definition)))
         folders, values = (Path(job["data"]), Path(job["folder"])), job["trace"] == "values"
-        return FunctionsRead(definition=functions.traced(definition, *folders, values=values, apart=job["apart"]))
+        return FunctionsRead(definition=tracing.traced(definition, *folders, values=values, apart=job["apart"]))
     except InvalidExperiment as error:
         return Invalid(fault=error.fault)
 

@@ -28,7 +28,7 @@ from runner.reports.record import writing
 
 if TYPE_CHECKING:
     from runner.checks.context import Context
-    from runner.checks.mutants import Mutant
+    from runner.checks.diagnosis.mutants import Mutant
     from runner.experiment.config.sources import Sources
     from runner.experiment.model import Experiment
     from runner.reports.record.model import Status
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
-    from runner.checks.mutants import broken, mutants
+    from runner.checks.diagnosis.mutants import broken, mutants
 
     folder = job.folder
     config = functions.traced(configuration.plain, folder / TREES, configuration.sources, workers)

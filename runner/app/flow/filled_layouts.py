@@ -27,7 +27,7 @@ from runner.experiment.reader import read
 from runner.experiment.remat import Saved
 from runner.experiment.written import BOTH, all_names
 from runner.graph.model import walk
-from runner.link.order import kind
+from runner.link.jobs import kind
 from runner.link.target import value_types_of
 from runner.link.workers import Workers
 from runner.programs.derivation.scopes import NotDerived

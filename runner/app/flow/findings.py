@@ -42,7 +42,7 @@ from runner.reports.record.verdicts import Checks, FileChecks, NotRun, SectionsV
 
 if TYPE_CHECKING:
     from runner.app.flow.reruns import Reruns
-    from runner.checks.diagnosis import Refused
+    from runner.checks.diagnosis.search import Refused
     from runner.compiled.evidence import planes
     from runner.compiled.evidence.narrow import NarrowFloats
 
@@ -332,11 +332,11 @@ class Findings:
             return []
         if self._of_functions is None:
             # Only a check that failed is diagnosed.
-            from runner.checks import diagnosis
+            from runner.checks.diagnosis import search
 
             try:
-                self._of_functions = diagnosis.diagnose_written(context, self._refused)
-            except diagnosis.NotInterpreted as reason:
+                self._of_functions = search.diagnose_written(context, self._refused)
+            except search.NotInterpreted as reason:
                 self._of_functions = []
                 self._record.warnings.append(
                     f"no line of the function was looked for: NumPy does not evaluate it as it was read ({reason})"
@@ -445,9 +445,9 @@ class Findings:
         if wrong:
             return replace(verdict, diagnosis=[blame.INTERPRETER])
         # Only a check that failed is diagnosed.
-        from runner.checks import diagnosis
+        from runner.checks.diagnosis import search
 
-        return replace(verdict, diagnosis=diagnosis.diagnose(context, self._refused))
+        return replace(verdict, diagnosis=search.diagnose(context, self._refused))
 
 
 def _sent(evidence: Evidence) -> Count:

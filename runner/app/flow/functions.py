@@ -12,7 +12,7 @@ from runner.experiment.config import schema
 from runner.experiment.forms import check
 from runner.experiment.imported import imports, skeleton
 from runner.experiment.reader import read
-from runner.link.order import job, kind
+from runner.link.jobs import job, kind
 from runner.link.workers import Workers
 
 if TYPE_CHECKING:

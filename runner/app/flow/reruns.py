@@ -14,7 +14,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import scratch
 from runner.link.events import Died, Finished, GradientFile, Invalid, Parted, Ran, Ranges, Types
-from runner.link.order import job, kind
+from runner.link.jobs import job, kind
 from runner.link.steps import Step, StepWork
 from runner.link.target import BlockRanges, ProgramRun, program_run, read_gradients
 from runner.link.workers import Workers

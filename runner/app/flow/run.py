@@ -28,7 +28,7 @@ from runner.experiment.imported import SMALLER_TREES, TREES, imports
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.link import scratch
-from runner.link.order import job, kind
+from runner.link.jobs import job, kind
 from runner.link.process import Worker
 from runner.link.steps import Step, StepWork
 from runner.link.workers import WorkerEnded, Workers
@@ -246,14 +246,14 @@ class Running:
 
     def _heard(self, job: _Job, record: Record) -> Findings:
         """Collect the results of a job into `record`."""
-        from runner.app.flow import dimensions, recording, revising, untyped_output
+        from runner.app.flow import dimensions, recording, refused_edits, untyped_output
         from runner.app.flow.recording import modes
         from runner.app.flow.reruns import Reruns
         from runner.link.events import Died, Finished, FunctionsRead, Invalid, Log, Started, Types, ValuesTyped
 
         experiment, arrays = job.experiment, job.arrays
         with job.open, closing(job.events) as events:
-            refused = revising.refusals(experiment, self.workers, job.data_folder)
+            refused = refused_edits.refusals(experiment, self.workers, job.data_folder)
             reruns = Reruns(experiment, self.workers, job.folder, job.data_folder)
             findings = _findings()(experiment, arrays, record, refused, reruns)
             fitting = dimensions.fitting(experiment)

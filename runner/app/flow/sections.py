@@ -108,7 +108,8 @@ def _types(
 
 
 def _compared(experiment: Experiment, types: Types, sources: Sources, workers: Workers) -> SectionsVerdict:
-    from runner.checks import diagnosis, oracles
+    from runner.checks import oracles
+    from runner.checks.diagnosis import search
     from runner.checks.kinds import sections
 
     arrays = data.make(experiment, data.folder(experiment, sources))
@@ -119,4 +120,4 @@ def _compared(experiment: Experiment, types: Types, sources: Sources, workers: W
     if gradients is not None:
         oracles.consult_gradients(context, *gradients)
     verdict = sections.check(context)
-    return replace(verdict, diagnosis=diagnosis.diagnose(context)) if verdict.status == "failed" else verdict
+    return replace(verdict, diagnosis=search.diagnose(context)) if verdict.status == "failed" else verdict

@@ -15,7 +15,7 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 
 if TYPE_CHECKING:
-    from runner.checks.diagnosis import Refused
+    from runner.checks.diagnosis.search import Refused
 
 
 def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refused: Refused) -> Fault:
@@ -33,12 +33,12 @@ def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refus
         return replace(fault, message=message)
     if not experiment.graph:
         return fault
-    from runner.checks import diagnosis
+    from runner.checks.diagnosis import search
 
     first = {name: graph.values[name][0] for name in experiment.results}
     outputs = {name: Typed(np.shape(value), _dtype_of(value)) for name, value in first.items()}
     context = oracles.consult(experiment, arrays, outputs, {})
-    return replace(fault, message="\n".join([fault.message, *diagnosis.diagnose(context, refused)]))
+    return replace(fault, message="\n".join([fault.message, *search.diagnose(context, refused)]))
 
 
 def _same_everywhere(experiment: Experiment, arrays: Arrays, name: str, graph: Any) -> bool:

@@ -13,7 +13,7 @@ from runner.base import dtypes
 from runner.base.layout import distinct, first_holders
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
-from runner.checks.reference.rounded import Machine, Rounded, plain, rounded
+from runner.checks.reference.rounded_numpy import Machine, Rounded, plain, rounded
 from runner.graph.language.counterparts.promotion import NARROWED, Weak, strong
 
 ANY = -1

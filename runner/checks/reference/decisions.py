@@ -34,7 +34,7 @@ from runner.checks.reference.flips import (
     widest,
     window,
 )
-from runner.checks.reference.rounded import Rounded, plain
+from runner.checks.reference.rounded_numpy import Rounded, plain
 
 PerDevice = list[Any]
 """One value per device, by row-major position in the mesh."""

@@ -14,7 +14,7 @@ import numpy as np
 from runner.base import dtypes
 from runner.base.lazy import dataclass
 from runner.base.untyped import is_sequence
-from runner.checks.reference.rounded import plain
+from runner.checks.reference.rounded_numpy import plain
 
 ALTERNATIVES = 4
 """The largest number of alternatives that are kept for elements that are decided together."""

@@ -7,7 +7,7 @@ A value is a list with one entry per device, by row-major position in the mesh. 
 the same object, and an operation is computed once for each distinct combination of operands, so that replicated work is
 done once.
 
-An oracle computes in float64. On a `Machine` the same statements round as the programs do: see `rounded.py`.
+An oracle computes in float64. On a `Machine` the same statements round as the programs do: see `rounded_numpy.py`.
 """
 
 from __future__ import annotations

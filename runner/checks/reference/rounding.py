@@ -21,7 +21,7 @@ from runner.base.lazy import dataclass
 from runner.checks.reference.arithmetic import Arithmetic, Floats
 from runner.checks.reference.decisions import Following, PerDevice, Place, Recording, Script, Stepping, Taking
 from runner.checks.reference.interpreter import interpret
-from runner.checks.reference.rounded import NEAREST, Machine, plain
+from runner.checks.reference.rounded_numpy import NEAREST, Machine, plain
 from runner.experiment.model import Experiment, Section
 from runner.graph.language.lines import line_of
 from runner.graph.model import Graph, dependencies

@@ -13,9 +13,9 @@ from runner.base.words import bytes_text, listed
 from runner.compiled.evidence import words
 from runner.compiled.evidence.model import REDUCING, Collective, MergedPart, Reason
 from runner.compiled.why import needs
+from runner.compiled.why.asked_for import ProgramLines, reason_of, unexplained
 from runner.compiled.why.matching import Matching
 from runner.compiled.why.needs import Keys, Need
-from runner.compiled.why.written import ProgramLines, reason_of, unexplained
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.graph.sharding import ring

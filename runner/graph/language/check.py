@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from runner.base.faults import nearest
 from runner.base.layout import Mesh
 from runner.base.lazy import dataclass
-from runner.graph.language import spellings
+from runner.graph.language import jax_spellings
 from runner.graph.language.forms import CALLING
 from runner.graph.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS, Operation
 from runner.graph.language.syntax import AT_ALONE, NO_ATTRIBUTE, Expression
@@ -138,7 +138,7 @@ def _check_carry(expression: Expression, term: Term, loop: str, carry: str, scop
             raise expression.fault(message, term)
         if carry == "at":
             raise expression.fault(AT_ALONE, term)
-        message = spellings.attribute(loop, carry) if loop in scope.values else None
+        message = jax_spellings.attribute(loop, carry) if loop in scope.values else None
         raise expression.fault(message or NO_ATTRIBUTE.format(carry), term)
     if carry in carries:
         return
@@ -174,14 +174,14 @@ def _check_call(expression: Expression, call: Apply, scope: VisibleNames) -> Non
         raise expression.fault(
             f"'{name}' cannot be used in a function that combines two values", callee(expression, call)
         )
-    if operation is None and name in spellings.RENAMED:
+    if operation is None and name in jax_spellings.RENAMED:
         arguments = [Expression.of(operand).text for operand in call.operands]
         arguments += [f"{word}={Expression.of(operand).text}" for word, operand in call.named]
-        raise expression.fault(spellings.renamed(name, arguments), callee(expression, call))
+        raise expression.fault(jax_spellings.renamed(name, arguments), callee(expression, call))
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
         known = (name for name in OPERATIONS if name.isidentifier())
-        key = spellings.AS_KEYS.get(name)
+        key = jax_spellings.AS_KEYS.get(name)
         hint = f"; {key}" if key else nearest(name, (*scope.functions, *CALLING, *known))
         raise expression.fault(f"no {what} '{name}'{hint}", callee(expression, call))
     if scope.section == "graph" and operation.over.does:

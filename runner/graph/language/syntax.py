@@ -8,7 +8,7 @@ import warnings
 from functools import cached_property
 
 from runner.base.lazy import dataclass, pattern
-from runner.graph.language import forms, printing, spellings
+from runner.graph.language import forms, jax_spellings, printing
 from runner.graph.language.operations import METHODS, combination
 from runner.graph.language.operations.row import AT
 from runner.graph.source import Source
@@ -138,7 +138,7 @@ def parse(text: str) -> Expression:
         raise SyntaxFault(_not_python(error.msg, source, start), start, max(end, start + 1)) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
-    tree = spellings.plain(tree) if "." in source else tree
+    tree = jax_spellings.plain(tree) if "." in source else tree
     _check(source, tree)
     if (at := _comment(source, tree)) is not None:
         raise SyntaxFault("a comment is not part of an expression; write it as a comment of the YAML", at, len(source))
@@ -267,7 +267,7 @@ def _check(text: str, node: ast.expr, depth: int = 0) -> None:
             if attribute == "at" and not isinstance(value, ast.Name):
                 raise _fault(text, AT_ALONE, node)
             if attribute != "T" and not isinstance(value, ast.Name):
-                message = spellings.attribute(ast.unparse(value), attribute)
+                message = jax_spellings.attribute(ast.unparse(value), attribute)
                 raise _fault(text, message or NO_ATTRIBUTE.format(attribute), node)
         case ast.Call():
             _check_call(text, node, depth)
@@ -281,7 +281,7 @@ def _check_call(text: str, node: ast.Call, depth: int) -> None:
     if call is None:
         if not isinstance(node.func, ast.Attribute):
             _check(text, node.func, depth)
-        raise _fault(text, spellings.refusal(node.func, node), node.func)
+        raise _fault(text, jax_spellings.refusal(node.func, node), node.func)
     name, operands = call
     updates = isinstance(node.func, ast.Attribute)
     if updates and (method := name.removeprefix(AT)) not in METHODS:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from runner.base.lazy import dataclass
-from runner.programs.planning import clock, program
+from runner.programs.planning import clock, mixed_integer
 from runner.programs.planning.memory import Memory
 from runner.programs.planning.network import Costs, Network, Numbers, Table, restricted
 from runner.programs.planning.solving import Solution, Solver
@@ -202,7 +202,7 @@ class _Search:
         steps = list(dict.fromkeys(int(met.profile.argmax()) for met in self._met if met.needed > self._limit))
         while not self._proved_or_late:
             left = self._until - clock.now()
-            choice, bound = program.programmed(small, left, [self._row(step, kept) for step in steps])
+            choice, bound = mixed_integer.programmed(small, left, [self._row(step, kept) for step in steps])
             if whole:
                 best = self._best
                 self._bound = max(self._bound, min(bound, np.inf if best is None else best.solution.cost))

@@ -20,9 +20,9 @@ from functools import cached_property
 import numpy as np
 
 from runner.base.lazy import dataclass
-from runner.programs.planning import clock, elimination, program
+from runner.programs.planning import clock, elimination, mixed_integer
 from runner.programs.planning.costs import costs_more
-from runner.programs.planning.messages import Messages, Passed
+from runner.programs.planning.lower_bound import Messages, Passed
 from runner.programs.planning.network import Choice, Costs, Network, Numbers, greedy, restricted, trivial_bound
 from runner.programs.planning.reduction import Reduced, reduced, unreduced
 
@@ -344,9 +344,9 @@ def _programmed(network: Network, passed: Passed, best: Solution, until: float) 
     left = until - clock.now()
     kept = _below(network, passed, best)
     small = restricted(network, kept)
-    if left < 1.0 or small.entries > program.LARGEST:
+    if left < 1.0 or small.entries > mixed_integer.LARGEST:
         return best
-    choice, bound = program.programmed(small, left)
+    choice, bound = mixed_integer.programmed(small, left)
     if choice is not None and small.cost(choice) < best.cost:
         choice = tuple(int(mine[at]) for mine, at in zip(kept, choice, strict=True))
         best = replace(best, choice=choice, cost=network.cost(choice), solver="HiGHS")

@@ -88,7 +88,7 @@ class OverAxes:
       the same way.
     - `primitives`: its primitives in JAX, by which `runner/compiled/evidence/nodes.py` finds it in a compiled module.
     - `limits`: the uses that JAX does not support.
-    - `calls`: the texts of further arguments, after the value and the axes, with which `runner/checks/mends.py` tries
+    - `calls`: the texts of further arguments, after the value and the axes, with which `checks/edits/missing.py` tries
       to insert it where a program may lack it.
     - `to`: the values of the argument `to`: whether JAX's type of the result varies along the axes.
     - `operands`: the arguments that have a value on each device; the first is the data.

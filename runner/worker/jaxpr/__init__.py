@@ -1,0 +1,1 @@
+"""Reads the jaxpr of a function of the user's as lines in the language."""

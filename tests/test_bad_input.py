@@ -116,7 +116,7 @@ WITHOUT_JAX = {
     ),
     "a dtype of Python": (
         edited("shape: [I, J],", "shape: [I, J], dtype: float,"),
-        "experiment/mine.yaml:9:33  arrays.A.dtype\n  no dtype 'float'; did you mean 'float32'?",
+        "experiment/mine.yaml:9:29  arrays.A.dtype\n  no dtype 'float'; did you mean 'float32'?",
     ),
     "spec longer than the rank": (
         edited("spec: [null, x]", "spec: [null, x, y]"),
@@ -459,9 +459,9 @@ OVERRIDES = {
         "command line: seed=null  seed\n  'seed' cannot be null: it is an integer\n",
     ),
     "a group without a name": (
-        ["mesh=[2,2]"],
-        "command line: mesh=[2,2]\n  'mesh' is the name of a file in mesh/, not a list; "
-        "to choose one write mesh=data2_model2; its keys are mesh.axes, mesh.shape, mesh.devices, mesh.types\n",
+        ["target=[2,2]"],
+        "command line: target=[2,2]\n"
+        "  'target' is the name of a file in target/, not a list; to choose one write target=",
     ),
     "a group chosen twice": (
         ["+experiment=layer"],

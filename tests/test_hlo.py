@@ -883,7 +883,7 @@ def test_an_unknown_fact_of_a_collective_is_null_and_reported(experiment, text, 
     assert module.unknown == [reason]
     assert module.missing == []
     (only,) = module.entries
-    assert {key for key, value in vars(only).items() if value is None} - {"between", "of", "why"} == lacking
+    assert {key for key, value in vars(only).items() if value is None} - {"between", "of", "at", "why"} == lacking
 
 
 # Custom calls.

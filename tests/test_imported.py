@@ -526,7 +526,7 @@ def test_an_estimate_names_the_users_line_as_what_takes_longest(ran: tuple[Recor
     assert "transformer.py:" not in own.bottleneck
 
 
-STEP = """
+STATED = """
 import jax, jax.numpy as jnp
 
 def init(n): return {"w": jnp.ones((n, 4)), "b": jnp.ones(4)}
@@ -538,7 +538,7 @@ def step(params, x):
 
 
 def test_a_file_may_expect_that_the_state_of_its_step_keeps_its_layout(tmp_path: Path) -> None:
-    (tmp_path / "stated_steps.py").write_text(STEP)
+    (tmp_path / "stated_steps.py").write_text(STATED)
 
     def moved(outputs: str) -> set[str]:
         config = harness.config(

@@ -114,7 +114,11 @@ WRONG = {
         "hardware: v5q",
         "{}:4:11  hardware\n  no hardware 'v5q'; did you mean 'v5p'?",
     ),
-    "a mesh by its sizes": ("mesh: x2_y2", 'mesh: "2x2"', "{}:3:7  mesh\n  no mesh '2x2'; there are data2_model2, "),
+    "a mesh by its sizes": (
+        "mesh: x2_y2",
+        'mesh: "2x2"',
+        "{}:3:7  mesh\n  no mesh '2x2'; with the names of your axes write mesh: {{axes: [x, y], shape: [2, 2]}}",
+    ),
     "an option that is nothing like any": (
         "target: cpu",
         "target: none",

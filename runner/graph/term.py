@@ -276,6 +276,14 @@ def names(term: Term) -> list[str]:
     return [part.name for part in within(term) if isinstance(part, Name)]
 
 
+def names_outside_tuples(term: Term) -> Iterator[str]:
+    """The names in a term that are in no tuple, as positions and shapes are."""
+    if isinstance(term, Name):
+        yield term.name
+    for part in () if isinstance(term, Group) and term.kind == "tuple" else children(term):
+        yield from names_outside_tuples(part)
+
+
 def heads(term: Term) -> list[str]:
     """Like `names`, each up to its first dot: the names of values, sizes and repeats."""
     return [part.head for part in within(term) if isinstance(part, Name)]

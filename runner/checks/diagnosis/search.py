@@ -276,7 +276,7 @@ def _mends(trial: Trial, refused: Refused | None) -> _Search:
                     message = f"{edit.mend}; JAX rejects the edited line, so more must change: {reason}"
                     refused_edit = replace(edit, message=partial(str, message))
                     refused_mends.append(_Mend(score + min(0.0, unlike), refused_edit, 0.0 if lost else unlike))
-            if whole and mends and all(mend.unlike < 0.0 and mend.edit.kind not in _ANYWHERE for mend in mends):
+            if whole and mends and all(mend.unlike < 0.0 and trial.is_first(mend.edit) for mend in mends):
                 # They give values that the reference has where the first others are: no line further off does that.
                 break
     except Exhausted:
@@ -686,17 +686,26 @@ class Trial:
         reference = self._rerun(Suspect(experiment, "graph"), case.arrays, case.arithmetic)
         return Recognising(reference.executed, case.suspect.executed, experiment.mesh, reference.inputs)
 
-    @cached_property
+    @property
     def near(self) -> frozenset[str]:
         """The places where the function first computes what its reference has not, and of what is beside that."""
+        return frozenset[str]().union(*self._unmatched)
+
+    def is_first(self, edit: Edit) -> bool:
+        """Whether an edit stands where the function first computes what its reference has not."""
+        return edit.place in self._unmatched[0] and edit.kind not in _ANYWHERE
+
+    @cached_property
+    def _unmatched(self) -> tuple[frozenset[str], frozenset[str]]:
         suspect = self._cases[0].suspect
-        first, read = strange(suspect.graph, suspect.ran, self._recognising.has)
         lines = {value.number: str(line_of(e)) for e in walk(suspect.graph) for value in e.results}
-        places = {
-            number: str(self._places[number]) if number in self._places else lines.get(number)
-            for number in first | read
-        }
-        return frozenset(place for place in places.values() if place is not None)
+
+        def places(numbers: Collection[int]) -> frozenset[str]:
+            named = (str(self._places[n]) if n in self._places else lines.get(n) for n in numbers)
+            return frozenset(place for place in named if place is not None)
+
+        first, beside = strange(suspect.graph, suspect.ran, self._recognising.has)
+        return places(first), places(beside)
 
     def _stays_idle(self, edit: Edit) -> bool:
         """Whether a whole line that exchanges blocks, or that puts them in their places, has no effect once edited.

@@ -15,7 +15,19 @@ from runner.checks.edits.section import Edit, Edits, EditSite
 from runner.graph.language.lines import RepeatLines, at_index, axes_of, called, operator, parts, with_argument
 from runner.graph.language.python_source import returned_as_it_is
 from runner.graph.source import Frame
-from runner.graph.term import Apply, Const, Group, Name, Term, bare, calls, mapped, names, substituted
+from runner.graph.term import (
+    Apply,
+    Const,
+    Group,
+    Name,
+    Term,
+    bare,
+    calls,
+    mapped,
+    names,
+    names_outside_tuples,
+    substituted,
+)
 
 _STEPS = 8
 """The largest number of steps for which what each of them reads is written out."""
@@ -149,8 +161,11 @@ def _unmoved_unrolled(edits: Edits, moving: Sequence[EditSite], call: Apply, *, 
         if site.frame is not None and site.path[:-1] == moving[0].path[:-1] and site.frame != moving[0].frame:
             lines.setdefault(site.frame, []).append(site)
     counts = {frame: Counter(name for site in sites for name in names(site.term)) for frame, sites in lines.items()}
+    # A position in a tuple, as the index of an update, is no block that devices pass on.
+    blocks = {name for sites in lines.values() for site in sites for name in names_outside_tuples(site.term)}
     (own, *_) = names(call.operands[0])
-    for name in [*dict.fromkeys(name for count in counts.values() for name in count)][:_READ] if read else [own]:
+    passed = [*dict.fromkeys(name for count in counts.values() for name in count if name in blocks)]
+    for name in passed[:_READ] if read else [own]:
         terms, frames = list[tuple[EditSite, Term]](), list[Frame]()
         for frame, count in counts.items():
             # The last step need not permute what no other follows.

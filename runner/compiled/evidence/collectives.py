@@ -17,16 +17,7 @@ from runner.compiled.evidence.counts import Counts
 from runner.compiled.evidence.flow import MOVES, Flow
 from runner.compiled.evidence.hlo import SILENT, STARTED, Computation, Instruction, Metadata, Module, size_of
 from runner.compiled.evidence.model import Between, Collective
-from runner.compiled.evidence.nodes import (
-    Attribution,
-    OperationOrigin,
-    again,
-    asked,
-    backward,
-    served,
-    stacks,
-    stating_line,
-)
+from runner.compiled.evidence.nodes import Attribution, OperationOrigin, again, asked, backward, served, stacks
 from runner.compiled.evidence.opcodes import (
     DONE,
     HEAVY,
@@ -231,7 +222,7 @@ class _CollectiveReader:
         names = self._names(place)
         origins = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
         # Where the user's Python states a layout there is no line of the experiment.
-        at = None if origins else next(filter(None, map(stating_line, names)), None)
+        at = None if origins else next(filter(None, map(self._origins.stated, names)), None)
         if at is None:
             origins += [origin for origin in self._merged(place) if origin not in origins]
         axes, listed, devices = self._axes(place)

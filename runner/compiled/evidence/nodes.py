@@ -100,12 +100,6 @@ def asked(stack: str) -> bool:
     return bool(scopes) and primitive.removesuffix("_start") in PRIMITIVES
 
 
-def stating_line(metadata: Metadata) -> Location | None:
-    """The user's line that states the layout of a value in an instruction's forward pass; None if it states none."""
-    stated = any(stack.rpartition("/")[2] in STATING and not backward(stack) for stack in stacks(metadata.op_name))
-    return next((frame for frame in metadata.frames if is_users(frame[0])), None) if stated else None
-
-
 def backward(stack: str) -> bool:
     """Whether a name stack belongs to a backward pass."""
     return any(_TRANSPOSE.match(part) for part in stack.split("/"))
@@ -152,6 +146,8 @@ class Origins:
         graph = experiment.computed(section)
         self._scopes = _scopes(graph, Spelling.of(graph), _imported(experiment, section))
         self._scopes |= {name: StackScope(name) for name in gradients}
+        functions = experiment.imports.functions.values()
+        self._files = {frame.file for function in functions for frame in function.frames.values()}
         names = Identifiers(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
         by_hand = {axis for region in regions(graph) for axis in region.manual}
@@ -179,7 +175,12 @@ class Origins:
 
     def tells(self, metadata: Metadata) -> bool:
         """Whether a name belongs to a line, or to a collective that the program asks for."""
-        return bool(self.of(metadata) or self.lost(metadata.op_name)) or stating_line(metadata) is not None
+        return bool(self.of(metadata) or self.lost(metadata.op_name)) or self.stated(metadata) is not None
+
+    def stated(self, metadata: Metadata) -> Location | None:
+        """The line of a user's Python that states a layout in the forward pass, if an instruction comes from one."""
+        stated = any(stack.rpartition("/")[2] in STATING and not backward(stack) for stack in stacks(metadata.op_name))
+        return next((frame for frame in metadata.frames if frame[0] in self._files), None) if stated else None
 
     def _origin(self, stack: str, frames: Sequence[Location]) -> OperationOrigin | None:
         if stack in self._arrays:
@@ -349,4 +350,8 @@ class Attribution(Protocol):
 
     def tells(self, metadata: Metadata) -> bool:
         """Whether a name belongs to a line, or to a collective that the program asks for."""
+        ...
+
+    def stated(self, metadata: Metadata) -> Location | None:
+        """The user's line that states the layout of a value, where it is none of these lines; None if there is none."""
         ...

@@ -64,6 +64,10 @@ class Places:
         """Whether an instruction has a name or a line."""
         return bool(self.of(metadata))
 
+    def stated(self, metadata: Metadata) -> Location | None:
+        """None: a line that states a layout is a line as others are."""
+        return None
+
     def _of(self, metadata: Metadata) -> tuple[OperationOrigin, ...]:
         line = source_line(metadata.frames, self._users)
         if not metadata.op_name:

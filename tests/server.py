@@ -145,7 +145,7 @@ _OF_COMMANDS = (
     "runner.app.cli.command",
     "runner.app.cli.composing",
     "runner.app.cli.sweeping",
-    "runner.experiment.config.composition",
+    "runner.experiment.config.config_errors",
     "runner.experiment.config.trust",
     "runner.app.flow.drawing",
     "runner.app.flow.findings",

@@ -9,7 +9,7 @@ import pytest
 
 from runner.base.faults import InvalidExperiment, Key
 from runner.experiment import data
-from runner.experiment.config import composition, quoting, shape
+from runner.experiment.config import config_errors, quoting, shape
 from runner.graph.language.syntax import SyntaxFault, parse
 from tests import harness
 
@@ -100,7 +100,7 @@ def test_an_assignment_is_answered_with_the_key_of_a_line(text: str) -> None:
 
 @pytest.mark.parametrize("text", MESHES)
 def test_a_mesh_in_python_is_answered_with_one_in_yaml(text: str) -> None:
-    assert composition.mesh_in(text) == MESHES[text]
+    assert config_errors.mesh_in(text) == MESHES[text]
 
 
 def test_a_tuple_on_the_command_line_is_answered_with_a_list(tmp_path: Path) -> None:

@@ -221,8 +221,8 @@ def _refused(error: Exception, options: argparse.Namespace, overrides: list[str]
     # The runner's callbacks have messages of their own; Hydra only says that one raised.
     if isinstance(error.__cause__, InvalidConfiguration):
         return error.__cause__
-    from runner.experiment.config import composition, quoting
+    from runner.experiment.config import config_errors, quoting
 
     # In a sweep, the word `all` was not meant for Hydra.
     typed = [override for override in overrides if not (options.multirun and quoting.WORD.match(override))]
-    return InvalidConfiguration(composition.report(error, folders(options, overrides), typed))
+    return InvalidConfiguration(config_errors.report(error, folders(options, overrides), typed))

@@ -148,7 +148,7 @@ def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -
     for option in options:
         if not _is_there(option, folders):
             from runner.base.faults import nearest
-            from runner.experiment.config.composition import elsewhere, experiment_meant
+            from runner.experiment.config.config_errors import elsewhere, experiment_meant
 
             if (meant := _no_name(word)) is not None:
                 raise InvalidName(f"command line: {word}\n  {meant}")

@@ -11,7 +11,7 @@ from runner.app.cli.answers import answered
 from runner.base import plain
 from runner.base.faults import BadInput, nearest
 from runner.base.words import shown
-from runner.experiment.config import composition, shape
+from runner.experiment.config import config_errors, shape
 from runner.experiment.config.folders import conf_folder
 from runner.experiment.config.slices import slices
 from runner.reports.show import report
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     if not names and report.listing(folders, options.group):
         return 0
     if not names:
-        groups = sorted(composition.config_groups(folders) - {"hydra"})
+        groups = sorted(config_errors.config_groups(folders) - {"hydra"})
         meant = nearest(options.group, groups) or shape.listed(groups)
         raise BadInput(f"there is no config group '{options.group}'{meant}")
     left = (room() or 10_000) - max(map(len, (options.group, *names))) - 2

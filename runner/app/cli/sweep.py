@@ -20,7 +20,7 @@ from runner.app.flow import functions
 from runner.base.faults import Fault
 from runner.base.lazy import dataclass
 from runner.experiment import enumeration
-from runner.experiment.config import composition
+from runner.experiment.config import config_errors
 from runner.experiment.config.compose import InvalidConfiguration
 from runner.experiment.config.folders import added
 from runner.experiment.config.points import REFUSALS, Composed, Composer
@@ -249,7 +249,7 @@ class RunningSweep:
 def refused(folder: Path, overrides: Sequence[str], error: Exception, folders: Sequence[Path]) -> Record:
     """Record a point that could not be composed."""
     manifest.begin(folder, "point")
-    message = composition.report(error, folders, list(overrides))
+    message = config_errors.report(error, folders, list(overrides))
     record = records.ended(folder, "invalid", message, overrides, added(folders))
     # Hydra opens a log only for jobs that it runs.
     write_text(folder / LOG, report.story(record, folder))

@@ -67,7 +67,7 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    from runner.experiment.config import composition, options, trust
+    from runner.experiment.config import config_errors, options, trust
 
     register()
     own = conf_folder().resolve()
@@ -81,7 +81,7 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[
             trust.check(config, GlobalHydra.instance().config_loader(), [*added, *overrides], read)
         except Exception as error:
             folders = [own] if folder is None else [own, folder.resolve()]
-            raise InvalidConfiguration(composition.report(error, folders, overrides)) from error
+            raise InvalidConfiguration(config_errors.report(error, folders, overrides)) from error
         yield config
 
 
@@ -164,10 +164,10 @@ def resolved(config: DictConfig, sources: Sources) -> Configuration:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from runner.experiment.config import composition
+    from runner.experiment.config import config_errors
 
     try:
         given: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise InvalidConfiguration(composition.of_config(error, sources)) from None
+        raise InvalidConfiguration(config_errors.of_config(error, sources)) from None
     return checked(given, sources)

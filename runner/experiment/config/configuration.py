@@ -44,7 +44,7 @@ def checked(given: Any, sources: Sources) -> Configuration:
 
     Raises `InvalidConfiguration`, as `resolved` does.
     """
-    from runner.experiment.config import composition, shape, specs
+    from runner.experiment.config import config_errors, shape, specs
 
     if sources.mapping is None and (message := without_effect(sources)) is not None:
         raise InvalidConfiguration(message)
@@ -52,7 +52,7 @@ def checked(given: Any, sources: Sources) -> Configuration:
         raise InvalidConfiguration(sources.report(Fault(key, message)))
     given = specs.normal(given)
     for misfit in shape.misfits(given):
-        raise InvalidConfiguration(composition.of_misfit(misfit, sources))
+        raise InvalidConfiguration(config_errors.of_misfit(misfit, sources))
     plain: Any = without_missing(given)
     plain |= shape.flags(plain)
     if plain.get("name") is None and isinstance(option := sources.choices.get("experiment"), str):
@@ -98,10 +98,10 @@ def _with_derivation(configuration: Configuration) -> Configuration:
 
 def _check_hardware(numbers: Mapping[str, Any], sources: Sources) -> None:
     """Raise `InvalidConfiguration` if the numbers of hardware, from its file, do not have the shape of the key."""
-    from runner.experiment.config import composition, shape
+    from runner.experiment.config import config_errors, shape
 
     for misfit in shape.misfits(numbers, ("hardware",)):
-        raise InvalidConfiguration(composition.of_misfit(misfit, sources))
+        raise InvalidConfiguration(config_errors.of_misfit(misfit, sources))
 
 
 def _hardware_called(name: str, sources: Sources) -> dict[str, Any] | None:

@@ -89,7 +89,7 @@ class FileConfigSource(file_config_source.FileConfigSource):
         """Return the content of a file, with its options in the defaults list.
 
         Raises `ConfigCompositionException` for a group with two options and for an empty experiment;
-        `experiment/config/composition.py` says which and where.
+        `experiment/config/config_errors.py` says which and where.
         """
         made = self._slice(config_path)
         result = super().load_config(config_path) if made is None else self._made(made)

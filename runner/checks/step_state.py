@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from runner.base import dtypes
+from runner.base.grouping import by_key
 from runner.base.layout import Layout, Spec
 from runner.base.words import bytes_text, listed
 from runner.compiled.explanation.arguments import aliased
@@ -24,10 +25,8 @@ def unused(experiment: Experiment, program: Program, module: str, outputs: Mappi
         return None
     missing = set(experiment.imports.donated) - aliased(module)
     otherwise = {name for name, *_ in moved(experiment, outputs)}
-    alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for name in experiment.imports.donated:
-        array = experiment.array(name)
-        alike.setdefault((array.dtype, array.layout.shard_shape), []).append(name)
+    donated = map(experiment.array, experiment.imports.donated)
+    alike = by_key(((array.dtype, array.layout.shard_shape), array.name) for array in donated)
     chosen: set[str] = set()
     for names in alike.values():
         ordered = sorted(names, key=lambda name: (name not in otherwise, name not in missing))

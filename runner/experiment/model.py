@@ -422,6 +422,11 @@ class Experiment:
             of_sections[section] = {str(line): frame for line, frame in frames.items()}
         return of_sections
 
+    @cached_property
+    def python_files(self) -> frozenset[str]:
+        """The user's files with the lines that come from Python functions."""
+        return frozenset(frame.file for frames in self.frames.values() for frame in frames.values())
+
     def places(self, section: Section) -> dict[str, str]:
         """Readable forms of generated names: the path of a leaf, or the place of a line in a Python file."""
         return {**self.imports.paths, **{line: frame.place for line, frame in self.frames[section].items()}}

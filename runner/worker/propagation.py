@@ -92,7 +92,7 @@ def keys_of(experiment: Experiment) -> LayoutKeys:
             for name, spec in experiment.outputs.items()
         },
         constraint=partial(_constraint, experiment),
-        users={frame.file for frames in experiment.frames.values() for frame in frames.values()}.__contains__,
+        users=experiment.python_files.__contains__,
         results=_results(experiment),
     )
 

@@ -43,11 +43,6 @@ def made(kind: type[Made], parent: pytest.Collector, **arguments: Any) -> Made:
     return cast("Any", kind).from_parent(parent, **arguments)
 
 
-def _outlined(config: Mapping[str, Any]) -> Experiment:
-    """Read as much of the experiment as is possible without a worker."""
-    return read(outline(config))
-
-
 class _Failure(Exception):
     """A failed check. Its message is shown without a traceback."""
 
@@ -83,14 +78,14 @@ class ExperimentFile(pytest.File):
         if first is not None and self._asked(first, expect.refusal) is not None:
             yield from self._refused(first)
             return
-        experiment = None if first is None else self._asked(first, _outlined)
+        experiment = None if first is None else self._outlined(first)
         if first is None or experiment is None:
             return
         self.state.files[self.golden] = self._collected
         self._small = dict(experiment.verify_dims)
         for target in self.state.targets or experiment.tested:
             self.composed[target] = composed = self._for(target, first)
-            experiment = self._asked(composed, _outlined)
+            experiment = self._outlined(composed)
             if experiment is None:
                 return
             absent = experiment.target.topology
@@ -158,15 +153,21 @@ class ExperimentFile(pytest.File):
         Raises `CollectError`.
         """
         try:
-            answer = question(composed.plain)
-            if isinstance(answer, Experiment):
-                # An invalid `init` is found before anything runs.
-                data.folder(answer, composed.sources)
-            return answer
+            return question(composed.plain)
         except InvalidExperiment as error:
             if self._is_base():
                 return None
             raise self.CollectError(composed.sources.report(error.fault)) from None
+
+    def _outlined(self, composed: Configuration) -> Experiment | None:
+        """Read as much of the experiment as is possible without a worker, an invalid `init` too. As `_asked`."""
+
+        def outlined(config: Mapping[str, Any]) -> Experiment:
+            experiment = read(outline(config))
+            data.folder(experiment, composed.sources)
+            return experiment
+
+        return self._asked(composed, outlined)
 
     def _for(self, target: str, first: Configuration) -> Configuration:
         """The configuration as it is run for a target."""

@@ -112,6 +112,11 @@ class Collective:
     again: bool = False
     parts: list[MergedPart] = field(default_factory=list[MergedPart])
 
+    @property
+    def asking(self) -> Frame | None:
+        """The user's line that asks for the layout: by the plan, which knows its callers, or else by the module."""
+        return (self.why and self.why.at) or self.at
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerWarning:

@@ -146,8 +146,7 @@ class Origins:
         graph = experiment.computed(section)
         self._scopes = _scopes(graph, Spelling.of(graph), _imported(experiment, section))
         self._scopes |= {name: StackScope(name) for name in gradients}
-        functions = experiment.imports.functions.values()
-        self._files = {frame.file for function in functions for frame in function.frames.values()}
+        self._files = experiment.python_files
         names = Identifiers(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
         by_hand = {axis for region in regions(graph) for axis in region.manual}

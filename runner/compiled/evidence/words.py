@@ -63,8 +63,7 @@ class Subject:
         taken = [name for name in entry.between.source if name not in lines] if entry.between and not summed else []
         needed = lines or ([name for name in entry.between.to if name not in taken] if entry.between else [])
         values, readers = (taken, needed) if taken or not lines else (lines, ())
-        asking = (entry.why and entry.why.at) or entry.at
-        if asking is not None:
+        if (asking := entry.asking) is not None:
             # The lines that read the value have it as this line lays it out.
             values, readers = (values, (asking.place,)) if len(values) == 1 else ((asking.place,), ())
         return cls(tuple(values), tuple(readers), entry.gradient)

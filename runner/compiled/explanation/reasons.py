@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePath
 
 from runner.base.layout import Mesh, Spec
 from runner.compiled.evidence.model import Collective, Reason
@@ -43,16 +42,15 @@ def at_asking_lines(explanation: Explanation) -> Explanation:
     """The explanation with each collective for which a line of the user's asks, as by `reshard`, at that line."""
     lines = dict(explanation.lines)
     names = {(place.file, place.line): name for name, place in lines.items()}
+    asking = [frame for entry in explanation.placed or () if (frame := entry.asking) is not None]
+    named = places.Places([*(place.file for place in lines.values()), *(frame.file for frame in asking)])
     placed: list[PlacedCollective] = []
     for entry in explanation.placed or ():
-        frame = (entry.why and entry.why.at) or entry.at
-        if frame is not None:
-            place = frame.file, frame.line
-            if place not in names:
-                short = f"{PurePath(frame.file).name}:{frame.line}"
-                names[place] = f"{frame.file}:{frame.line}" if short in lines else short
-                lines[names[place]] = SourcePlace(file=frame.file, line=frame.line)
-            entry = replace(entry, node=names[place], nodes=[names[place]], callers=[*reversed(frame.path)])
+        if (frame := entry.asking) is not None:
+            at = frame.file, frame.line
+            name = names.setdefault(at, named.name(at))
+            lines.setdefault(name, SourcePlace(file=frame.file, line=frame.line))
+            entry = replace(entry, node=name, nodes=[name], callers=[*reversed(frame.path)])
         placed.append(entry)
     sources = {**places.sources(lines.values()), **explanation.sources}
     return replace(explanation, placed=explanation.placed and placed, lines=lines, sources=sources)

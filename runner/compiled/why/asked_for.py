@@ -265,7 +265,8 @@ class ProgramLines:
 
 def _axes(operation: PlannedOperation) -> set[str]:
     """The axes over which the operands and results of an operation are sharded."""
-    return {axis.partition(":")[0] for value in (*operation.operands, *operation.results) for axis in value.spec.axes}
+    values = (*operation.operands, *operation.results)
+    return needs.mesh_axes(axis for value in values for axis in value.spec.axes)
 
 
 def _names(name: str, call: str) -> bool:

@@ -68,7 +68,12 @@ def _computing(operation: PlannedOperation) -> str:
 
 def axes_of(planned: PlannedCollective) -> set[str]:
     """The mesh axes of a planned collective; a part of an axis counts as that axis."""
-    return {axis.partition(":")[0] for axis in planned.axes}
+    return mesh_axes(planned.axes)
+
+
+def mesh_axes(named: Iterable[str]) -> set[str]:
+    """The mesh axes of some axes, of which Shardy may name parts: `x` for `x:(1)2`."""
+    return {axis.partition(":")[0] for axis in named}
 
 
 @dataclass(frozen=True)

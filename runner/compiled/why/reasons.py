@@ -202,7 +202,7 @@ class _Inserted:
 
     def _is_moved(self, value: PlannedValue, compiled: Collective, axes: frozenset[str]) -> bool:
         """Whether a value has the sizes that a collective has before and after it, over its axes."""
-        over = {name.partition(":")[0] for name in Spec.of(value.spec).axes}
+        over = needs.mesh_axes(Spec.of(value.spec).axes)
         before, after = (self._sizes(value, compiled.dtype, each) for each in (frozenset[str](), axes))
         return bool(axes) and axes <= over and compiled.bytes_in in before and compiled.bytes_out in after
 
@@ -221,7 +221,7 @@ class _Inserted:
 
     def _sizes(self, value: PlannedValue, names: str, axes: frozenset[str]) -> set[int]:
         """The bytes, in each dtype, that a device holds of a value with this sharding over all axes except these."""
-        mesh, over = self._mesh, {name.partition(":")[0] for name in Spec.of(value.spec).axes}
+        mesh, over = self._mesh, needs.mesh_axes(Spec.of(value.spec).axes)
         elements = math.prod(value.shape) // math.prod(mesh.axis_size(axis) for axis in over - axes)
         return {elements * dtypes.dtype(name).itemsize for name in names.split(", ") if name in dtypes.NAMES}
 

@@ -50,12 +50,12 @@ def keys(sweep: MeasuredSweep) -> tuple[str, str] | None:
     return next((pair for pair in pairs if len({*_least(sweep, pair).values()}) > 1), pairs[0])
 
 
-def _least(sweep: MeasuredSweep, keys: Sequence[str]) -> dict[tuple[str, ...], float]:
-    """The least of the measure over all rows with the values of some keys."""
+def _least(sweep: MeasuredSweep, keys: Sequence[str], *, apart: bool = False) -> dict[tuple[str, ...], float]:
+    """The least of the measure over all rows with the values of some keys; `apart`: for each program."""
     least: dict[tuple[str, ...], float] = {}
     for row in sweep.candidates:
         if (value := row.measures.get(_BYTES)) is not None:
-            place = tuple(row.keys[key] for key in keys)
+            place = (*(row.keys[key] for key in keys), row.program or "" if apart else "")
             least[place] = min(value, least.get(place, value))
     return least
 
@@ -67,12 +67,7 @@ def maps(sweep: MeasuredSweep, keys: tuple[str, str]) -> list[Markup]:
     """
     programs = list(dict.fromkeys(row.program or "" for row in sweep.candidates))
     groups = [[program] for program in programs] if len(programs) <= _PROGRAMS else [programs]
-    least: dict[tuple[str, ...], float] = {}
-    for row in sweep.candidates:
-        if (value := row.measures.get(_BYTES)) is not None:
-            place = (*(row.keys[key] for key in keys), row.program or "" if len(groups) > 1 else "")
-            least[place] = min(value, least.get(place, value))
-    known = list(least.values())
+    known = [*_least(sweep, keys, apart=len(groups) > 1).values()]
     if not known:
         return []
     left = [key for key in sweep.keys if key not in keys]
